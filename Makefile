@@ -1,0 +1,34 @@
+# Each target does its own set-up: a fresh clone needs nothing but Python 3.11 and make.
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.ready
+
+.PHONY: setup demo test lint bench requirements docs clean
+
+$(STAMP): pyproject.toml scripts/setup
+	@scripts/setup $(VENV)
+	@touch $@
+
+setup: $(STAMP)           ## the environment in .venv, and bubblewrap where it may be installed
+
+demo: $(STAMP)            ## the whole machinery in seconds: no key, no network
+	@$(VENV)/bin/guild demo
+
+test: $(STAMP)            ## every test, with branch coverage of src (at least 90 %)
+	@scripts/test
+
+lint: $(STAMP)            ## ruff, pyright (strict), import-linter
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports
+
+bench: $(STAMP)           ## ratios against floors measured in the same run
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m bench
+
+requirements: $(STAMP)    ## which requirement is proved by which test
+	@$(PY) -m tests.requirements
+
+docs: $(STAMP)            ## the generated parts of docs/ and the shipped JSON Schema
+	@$(PY) scripts/docs.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage*

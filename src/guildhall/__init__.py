@@ -1,0 +1,1 @@
+"""Guildhall runs AI workers that are files."""

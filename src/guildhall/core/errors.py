@@ -1,0 +1,182 @@
+"""Every error that Guildhall raises on purpose, in one place.
+
+    GuildError
+    ├── UsageError            the command or call itself is wrong
+    ├── InvalidFile           a file of the user's is wrong; says file, line and field
+    ├── NotFound              no such worker, run, ask, file
+    ├── Refused               policy says no
+    │   ├── WorkerLocked      the worker is locked
+    │   └── WorkerRetired     the worker is retired
+    ├── Conflict              the thing is not in a state that permits this
+    ├── LimitReached          max_turns, max_budget_usd or timeout
+    ├── TimedOut              something outside did not answer in time
+    ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    ├── ModelFailed           the provider, or the script, could not answer
+    │   └── ScriptMismatch    the scripted model was asked something else than the script expects
+    ├── ModelUnusable         no model, no key, no price
+    ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
+    ├── RuntimeFailed         the runtime broke between the doors
+    ├── ReplayDiffers         a replay met something else than the record
+    └── Interrupted           the person pressed Ctrl-C
+
+Each class has a stable `code`. Exit codes, HTTP statuses and protocol errors are mapped from it once, at the edge
+that speaks them. `hint` says what to do next; `where` is `file:line` or a field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class GuildError(Exception):
+    """Something went wrong that a person can act on."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{head}\n{self.hint}" if self.hint else head
+
+    def as_dict(self) -> dict[str, str]:
+        """The error as JSON shows it: code and message always, the rest when there is something to say."""
+        fields = {"code": self.code, "message": self.message, "hint": self.hint, "where": self.where}
+        return {name: value for name, value in fields.items() if value}
+
+
+class UsageError(GuildError):
+    """The command or the call is wrong in itself."""
+
+    code = "usage"
+
+
+class InvalidFile(GuildError):
+    """A file of the user's does not say what it should."""
+
+    code = "invalid_file"
+
+
+class NotFound(GuildError):
+    """There is no such thing."""
+
+    code = "not_found"
+
+
+class Refused(GuildError):
+    """Policy does not permit it."""
+
+    code = "refused"
+
+
+class WorkerLocked(Refused):
+    """The worker is locked; nothing changes it until it is unlocked."""
+
+    code = "worker_locked"
+
+
+class WorkerRetired(Refused):
+    """The worker is retired; it takes no new work."""
+
+    code = "worker_retired"
+
+
+class Conflict(GuildError):
+    """The thing is in a state that does not permit this."""
+
+    code = "conflict"
+
+
+class LimitReached(GuildError):
+    """A limit of the run was reached: turns, dollars or time."""
+
+    code = "limit_reached"
+
+
+class TimedOut(GuildError):
+    """Something did not answer in time."""
+
+    code = "timed_out"
+
+
+class HallUnavailable(GuildError):
+    """The home cannot be opened: in use, foreign, or made by a newer version."""
+
+    code = "hall_unavailable"
+
+
+class ModelFailed(GuildError):
+    """The model could not answer. `transient` says whether asking again may help."""
+
+    code = "model_failed"
+
+    def __init__(
+        self, message: str, *, transient: bool = False, hint: str | None = None, where: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.transient = transient
+
+
+class ScriptMismatch(ModelFailed):
+    """The scripted model was asked something that its script does not expect."""
+
+    code = "script_mismatch"
+
+
+class ModelUnusable(GuildError):
+    """There is no model to ask: none named, no key, no price for a dollar limit."""
+
+    code = "model_unusable"
+
+
+class ToolUnavailable(GuildError):
+    """A tool, toolbox or sandbox that the worker declares cannot be provided."""
+
+    code = "tool_unavailable"
+
+
+class RuntimeFailed(GuildError):
+    """The runtime broke between the two doors."""
+
+    code = "runtime_failed"
+
+
+class ReplayDiffers(GuildError):
+    """A replay met something else than what is on record."""
+
+    code = "replay_differs"
+
+
+class Interrupted(GuildError):
+    """The person interrupted it."""
+
+    code = "interrupted"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be, if one is close."""
+    candidates = sorted(known)
+    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if not matches:
+        lowered = {candidate.lower(): candidate for candidate in candidates}
+        matches = [lowered[m] for m in difflib.get_close_matches(name.lower(), sorted(lowered), n=1, cutoff=0.6)]
+    return matches[0] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """The hint that goes with an unknown name: the nearest one, or what there is."""
+    names = sorted(known)
+    if guess := nearest(name, names):
+        return f"Did you mean {guess!r}?"
+    if not names:
+        return None
+    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    return f"Known: {shown}."

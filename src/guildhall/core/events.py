@@ -1,0 +1,70 @@
+"""What happens in a run, told as it happens.
+
+Events are for eyes: the terminal, the page, a stream of JSON lines. They are published after the fact they tell is
+committed, carry nothing that the journal does not also know (but for the pieces of a text that is still being
+written), and nobody may build state on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Mapping
+
+EventType = Literal[
+    "run_started",  # worker, model, resumed
+    "text_delta",  # text
+    "tool_use",  # id, tool, arguments
+    "tool_result",  # id, tool, text, is_error
+    "turn_end",  # turn, input_tokens, output_tokens, cost_usd
+    "ask_opened",  # ask (as `guild show` prints it)
+    "ask_closed",  # id, status
+    "error",  # code, message, hint
+    "run_ended",  # status, reason
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happened in one run."""
+
+    type: EventType
+    run: str
+    at: str
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"type": self.type, "run": self.run, "at": self.at, **self.data}
+
+
+class EventBus:
+    """Hands each event to whoever listens to its run."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Callable[[Event], None]]] = {}
+
+    def publish(self, event: Event) -> None:
+        for listener in self._listeners.get(event.run, ()):
+            listener(event)
+
+    @contextmanager
+    def listening(self, run: str) -> Generator[AsyncIterator[Event]]:
+        """The events of a run from now on; they are kept until they are read."""
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        listeners = self._listeners.setdefault(run, [])
+        listeners.append(queue.put_nowait)
+        try:
+            yield _drain(queue)
+        finally:
+            listeners.remove(queue.put_nowait)
+            if not listeners:
+                del self._listeners[run]
+
+
+async def _drain(queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
+    while True:
+        yield await queue.get()

@@ -1,0 +1,89 @@
+"""The frame of a request: who asks, from where, with which environment.
+
+It travels with every request, so that work done in the hall is done as the caller would: in the caller's folder, with
+the caller's allowed variables, never with the hall's own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from guildhall.core.paths import project_root
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MODEL_VARIABLE = "GUILDHALL_MODEL"
+
+# What a child may see without being named in the settings: where programs are and how text is shown, nothing else.
+_HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
+_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
+_SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
+_SHORTEST_SECRET = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """What a request brings with it."""
+
+    cwd: Path
+    root: Path
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    interactive: bool = False  # a person is there to be asked
+    model: str | None = None  # --model or GUILDHALL_MODEL
+    caller: str = "cli"
+
+    @staticmethod
+    def here(
+        cwd: Path,
+        environ: Mapping[str, str],
+        *,
+        allowed: frozenset[str] = frozenset(),
+        interactive: bool = False,
+        model: str | None = None,
+        caller: str = "cli",
+    ) -> Frame:
+        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along."""
+        names = _HARMLESS | allowed
+        return Frame(
+            cwd=cwd,
+            root=project_root(cwd),
+            env={name: value for name, value in environ.items() if name in names},
+            interactive=interactive,
+            model=model or environ.get(MODEL_VARIABLE) or None,
+            caller=caller,
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """The frame as the record keeps it. Values of variables stay out: they may be secrets."""
+        return {
+            "cwd": str(self.cwd),
+            "root": str(self.root),
+            "env": sorted(self.env),
+            "interactive": self.interactive,
+            "model": self.model,
+            "caller": self.caller,
+        }
+
+
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable's name or value looks like a secret."""
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.match(value))
+
+
+class Redactor:
+    """Replaces the values of secret variables wherever text is shown or logged."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        known = {v: n for n, v in environ.items() if len(v) >= _SHORTEST_SECRET and looks_secret(n, v)}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._names = known
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if known else None
+
+    def __call__(self, text: str) -> str:
+        if self._pattern is None:
+            return text
+        return self._pattern.sub(lambda match: f"[{self._names[match[0]]}]", text)

@@ -1,0 +1,55 @@
+"""Where things are kept below the home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME_VARIABLE = "GUILDHALL_HOME"
+PROJECT_SETTINGS = "guildhall.yaml"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
+
+    path: Path
+
+    @property
+    def database(self) -> Path:
+        return self.path / "hall.db"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "hall.lock"
+
+    @property
+    def settings(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def workers(self) -> Path:
+        return self.path / "workers"
+
+    @property
+    def toolboxes(self) -> Path:
+        return self.path / "toolboxes"
+
+    @staticmethod
+    def locate(env: dict[str, str]) -> Home:
+        """The home that the environment names."""
+        named = env.get(HOME_VARIABLE)
+        return Home(Path(named).expanduser().absolute() if named else Path.home() / ".guild-hall")
+
+
+def project_root(start: Path) -> Path:
+    """The nearest folder upwards that holds settings or workers; `start` itself where there is none.
+
+    The search stops at the top of a git checkout and at the user's home folder: what lies beyond is somebody else's.
+    """
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_SETTINGS).is_file() or (folder / "workers").is_dir():
+            return folder
+        if (folder / ".git").exists() or folder == Path.home():
+            break
+    return start

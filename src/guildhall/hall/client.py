@@ -1,0 +1,94 @@
+"""How anyone reaches a hall. The command line and the library know this and nothing behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.workers.model import Listed, Worker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One line of `guild doctor`."""
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a replay found: how many steps it took, and the first difference, if any."""
+
+    run: str
+    steps: int
+    step: int | None = None  # the journal's number of the first difference
+    difference: str | None = None  # what differs, then lines with - (on record) and + (now)
+
+    @property
+    def same(self) -> bool:
+        return self.difference is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A run with all that belongs to it."""
+
+    run: Run
+    asks: Sequence[Ask]
+    messages: Sequence[Mapping[str, Any]]  # the conversation, as pydantic-ai writes it in JSON
+
+
+class HallClient(Protocol):
+    """The verbs of a hall. Embedded in this process, or in a process of its own: callers cannot tell."""
+
+    # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run
+    def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
+
+    def resume(
+        self, run: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+    ) -> AsyncIterator[Event]: ...
+
+    async def replay(self, run: str, frame: Frame) -> Replayed: ...
+
+    async def show(self, run: str) -> Shown: ...
+
+    async def runs(self, *, everything: bool = False) -> list[Run]: ...
+
+    async def journal(self, run: str) -> list[Entry]: ...
+
+    # asks
+    async def asks(self) -> list[Ask]: ...
+
+    async def ask(self, ask: str) -> Ask: ...
+
+    async def answer(self, ask: str, answer: Answer) -> Ask: ...
+
+    # workers
+    async def workers(self, frame: Frame) -> list[Listed]: ...
+
+    async def worker(self, name: str, frame: Frame) -> Worker: ...
+
+    async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path: ...
+
+    async def worker_lock(self, name: str, frame: Frame) -> Worker: ...
+
+    async def worker_unlock(self, name: str, frame: Frame) -> Worker: ...
+
+    async def worker_promote(self, name: str, frame: Frame) -> Worker: ...
+
+    async def worker_retire(self, name: str, frame: Frame) -> Worker: ...
+
+    # the place itself
+    async def doctor(self, frame: Frame) -> list[Check]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,53 @@
+"""The nouns of the model door: what is asked, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
+
+OnText = Callable[[str], None]  # hears each piece of text while it is being written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One question to a model: the whole conversation so far, the tools it is shown, the settings.
+
+    `worker`, `ordinal` (the how-manieth run of that worker in its tree, from 0) and `attempt` (how often this very
+    question has failed before) let a script answer without keeping any state of its own.
+    """
+
+    worker: str
+    ordinal: int
+    attempt: int
+    messages: Sequence[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+
+    @property
+    def step(self) -> int:
+        """How many answers this conversation already holds."""
+        return sum(1 for message in self.messages if message.kind == "response")
+
+
+class Source(Protocol):
+    """Who answers: a provider, a script, a recording."""
+
+    @property
+    def name(self) -> str:
+        """The model as it is shown: `anthropic:claude-sonnet-4-5`, `script:review.yaml`."""
+        ...
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        """What this usage costs in dollars; None when the model has no price."""
+        ...
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        """The answer, whole. Raises ModelFailed, transient or not."""
+        ...

@@ -1,0 +1,62 @@
+"""The nouns of policy: what a call can do, what the rules say, what follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What a tool can do to the world. The boundary is drawn by these, never by tool names alone.
+CAPABILITIES: Mapping[str, str] = {
+    "fs.read": "read files in the run's folders",
+    "fs.write": "change files in the run's folders",
+    "proc.exec": "run programs",
+    "net": "talk to other machines",
+    "worker.call": "run another worker",
+    "worker.create": "write a new worker",
+    "memory.read": "read remembered entries",
+    "memory.write": "remember something",
+}
+
+# The rule names of earlier systems, and what they mean here.
+ALIASES: Mapping[str, str] = {
+    "sandbox.read": "fs.read",
+    "sandbox.write": "fs.write",
+    "network": "net",
+    "shell": "proc.exec",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What the worker's file says about a capability or a tool."""
+
+    name: str  # a capability or a tool's name; aliases are resolved when the file is read
+    allowed: bool = True
+    approval_required: bool = False
+    timeout: float | None = None  # seconds an approval may take; None: as long as it takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One call as policy sees it."""
+
+    tool: str
+    capabilities: frozenset[str]
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+Decision = Literal["allow", "refuse", "ask"]
+Mode = Literal["ask", "approve_all", "strict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What policy says to an action, and why."""
+
+    decision: Decision
+    reason: str
+    rule: str | None = None
+    timeout: float | None = None

@@ -1,0 +1,155 @@
+"""The nouns of a run: what was asked for, what was assembled, how it stands, what came out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.policy.model import Mode
+
+RunStatus = Literal["queued", "running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
+
+AskKind = Literal["approval", "unknown_effect", "limit"]
+AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a run may use up. None: no limit."""
+
+    max_turns: int | None = 150
+    max_budget_usd: float | None = None
+    timeout: float | None = None  # seconds of running, waiting not counted
+    budget: float | None = None  # of the whole command; at its end the run waits and asks
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a caller asks for. Stored with the run, so that it can be assembled again."""
+
+    worker: str  # a name, `project/name`, or the path of a file
+    input: str
+    model: str | None = None  # the caller's choice, used where the worker names none
+    override_model: str | None = None  # beats all
+    max_turns: int | None = None
+    max_budget_usd: float | None = None
+    mode: Mode = "ask"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What a run used up so far. A cost of None: the model has no price."""
+
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as the record shows it."""
+
+    id: str
+    root: str
+    parent: str | None
+    worker: str
+    model: str
+    status: RunStatus
+    reason: str | None
+    request: Mapping[str, Any]
+    error: Mapping[str, Any] | None
+    output: Any
+    created_at: str
+    ended_at: str | None
+    usage: Usage = field(default_factory=Usage)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The run as `--json` prints it."""
+        return {
+            "run": self.id,
+            "worker": self.worker,
+            "model": self.model,
+            "status": self.status,
+            "reason": self.reason,
+            "input": self.request.get("input"),
+            "output": self.output,
+            "error": self.error,
+            "usage": self.usage.as_dict(),
+            "cost_usd": self.usage.cost_usd,
+            "created_at": self.created_at,
+            "ended_at": self.ended_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a run's journal."""
+
+    run: str
+    seq: int
+    kind: str
+    key: str | None
+    data: Mapping[str, Any]
+    at: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the person is shown: one line, then the whole of it."""
+
+    title: str
+    body: str  # shown whole, escaped
+    choices: tuple[str, ...]  # yes, no, session; or: done, again, fail; or: an amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the person said."""
+
+    choice: str
+    note: str | None = None
+    by: str = "person"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One thing that waits for a person."""
+
+    id: str
+    run: str
+    kind: AskKind
+    key: str
+    subject: str
+    question: Question
+    status: AskStatus
+    answer: Answer | None
+    created_at: str
+    expires_at: str | None
+    closed_at: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ask as `--json` prints it."""
+        return {
+            "ask": self.id,
+            "run": self.run,
+            "kind": self.kind,
+            "status": self.status,
+            "title": self.question.title,
+            "body": self.question.body,
+            "choices": list(self.question.choices),
+            "answer": asdict(self.answer) if self.answer else None,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "closed_at": self.closed_at,
+        }

@@ -1,0 +1,5 @@
+"""The database of a home: tables, transactions, migrations.
+
+Above: every floor that remembers something; its SQL is in its own `records.py`. Below: core.
+Not aware of any domain: it knows tables, not what a run or an ask means.
+"""

@@ -1,0 +1,71 @@
+"""Every table, as SQLAlchemy sees it. The migrations make the same ones; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Boolean, Column, Float, ForeignKey, Index, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("root", Text, nullable=False),  # the run at the top of the tree
+    Column("parent", Text),
+    Column("worker", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),  # why it waits, failed or was parked
+    Column("request", JSON, nullable=False),  # what was asked for: worker, input, frame, bounds
+    Column("error", JSON),
+    Column("output", JSON),
+    Column("owner", Text),  # the boot id of the hall that runs it; another one means lost
+    Column("created_at", Text, nullable=False),
+    Column("ended_at", Text),
+    Column("turns", Integer, nullable=False, default=0),
+    Column("input_tokens", Integer, nullable=False, default=0),
+    Column("output_tokens", Integer, nullable=False, default=0),
+    Column("cost_usd", Float),  # NULL: the model has no price
+    Column("running_seconds", Float, nullable=False, default=0.0),
+)
+Index("runs_by_creation", runs.c.created_at)
+Index("runs_by_root", runs.c.root)
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("run", Text, ForeignKey("runs.id"), primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("key", Text),  # the call it belongs to: m3, m3/<tool call id>
+    Column("data", JSON, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+asks = Table(
+    "asks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("run", Text, ForeignKey("runs.id"), nullable=False),
+    Column("root", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("key", Text, nullable=False),  # the call of the run that waits for it
+    Column("subject", Text, nullable=False),  # fingerprint of exactly what is asked
+    Column("question", JSON, nullable=False),  # what the person is shown
+    Column("status", Text, nullable=False),
+    Column("answer", JSON),
+    Column("created_at", Text, nullable=False),
+    Column("expires_at", Text),
+    Column("closed_at", Text),
+)
+Index("asks_by_status", asks.c.status)
+Index("asks_by_call", asks.c.run, asks.c.key)
+
+locks = Table(
+    "locks",
+    metadata,
+    Column("path", Text, primary_key=True),  # of the worker's file
+    Column("digest", Text, nullable=False),  # its text when it was locked
+    Column("locked_at", Text, nullable=False),
+    Column("wished", Boolean, nullable=False, default=False),  # by `locked: true` in the file
+)

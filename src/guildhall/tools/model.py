@@ -1,0 +1,155 @@
+"""The nouns of the tool door: tools, toolboxes, calls and what comes back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.core.ids import is_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Text:
+    """A piece of text in a result."""
+
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"type": "text", "text": self.text}
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes in a result: an image, a PDF."""
+
+    data: bytes
+    media_type: str
+
+    @property
+    def label(self) -> str:
+        return f"[{self.media_type}, {len(self.data):,} bytes]"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"type": "blob", "media_type": self.media_type, "data": base64.b64encode(self.data).decode()}
+
+
+Block = Text | Blob
+
+
+def block_from(data: Mapping[str, Any]) -> Block:
+    """A block as it was recorded or sent."""
+    if data["type"] == "blob":
+        return Blob(base64.b64decode(data["data"]), data["media_type"])
+    return Text(data["text"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolResult:
+    """What a call gives back to the model. An error is content too: the model reads it and goes on."""
+
+    content: tuple[Block, ...]
+    is_error: bool = False
+
+    @staticmethod
+    def of(text: str) -> ToolResult:
+        return ToolResult(content=(Text(text),))
+
+    @staticmethod
+    def error(text: str) -> ToolResult:
+        return ToolResult(content=(Text(text),), is_error=True)
+
+    @property
+    def text(self) -> str:
+        """The result as a person reads it."""
+        return "\n".join(block.text if isinstance(block, Text) else block.label for block in self.content)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"content": [block.as_dict() for block in self.content], "is_error": self.is_error}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> ToolResult:
+        blocks = cast("list[dict[str, Any]]", data["content"])
+        return ToolResult(content=tuple(block_from(block) for block in blocks), is_error=data["is_error"])
+
+
+Handler = Callable[..., Any]  # typed arguments in; str, ToolResult, a block or JSON out; may be async
+Place = Literal["hall", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A name, a description, a typed input and a handler.
+
+    `runs_in` says where the handler executes: system handlers in the hall, all others in a tool host, a child process
+    that sees the run's folders and nothing of the hall. `repeatable` says that a call cut off by a crash may simply be
+    made again (it changes nothing, or the same call twice is the same as once).
+    """
+
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    handler: Handler
+    capabilities: frozenset[str] = frozenset()
+    repeatable: bool = False
+    runs_in: Place = "host"
+
+    def as_shown(self) -> dict[str, Any]:
+        """The tool as the model is shown it; this is what the record freezes."""
+        return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """A named set of tools of one domain."""
+
+    name: str
+    tools: tuple[Tool, ...] = field(default=())
+
+    def __init__(self, name: str, *tools: Tool) -> None:
+        if not is_name(name):
+            raise ToolUnavailable(f"{name!r} cannot name a toolbox", hint="Use letters, digits, '_', '-' and '.'.")
+        names = [tool.name for tool in tools]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ToolUnavailable(f"the toolbox {name!r} has two tools named {sorted(twice)[0]!r}")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "tools", tuple(tools))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """One call of a run. The key is its identity: the same key is the same call, also after a crash."""
+
+    key: str
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """A folder that a run may see. With a name it is a sandbox of the worker's; None: the folder it works in."""
+
+    path: Path
+    name: str | None = None
+    writable: bool = False
+    allowed_suffixes: tuple[str, ...] = ()  # empty: all
+    text_suffixes: tuple[str, ...] = ()  # empty: all
+    attachment_suffixes: tuple[str, ...] = ()
+    max_bytes: int = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it."""
+
+    cwd: Path
+    folders: tuple[Folder, ...] = ()
+    hidden: tuple[Path, ...] = ()
+
+
+Execute = Callable[[Tool, Mapping[str, Any]], Awaitable[ToolResult]]
