@@ -48,7 +48,7 @@ class EventBus:
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
 
     def publish(self, event: Event) -> None:
-        for listener in self._listeners.get(event.run, ()):
+        for listener in tuple(self._listeners.get(event.run, ())):  # one that leaves meanwhile must not hide the next
             listener(event)
 
     @contextmanager

@@ -1,0 +1,194 @@
+"""What every test stands on: a home of its own, a clean environment, no way out to the network, the real command.
+
+Nothing here stands in for a part of the product. `guild` runs the installed command as a person would.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
+from guildhall.core.paths import HOME_VARIABLE, Home
+from tests import requirements
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+ROOT = Path(__file__).parents[1]
+BLOCKED = Path(__file__).parent / "blocked"
+REQUIRE_ALL = "GUILDHALL_REQUIRE_ALL"
+
+# What could reach a test from the person who runs it: keys, proxies, settings of git, of Python and of our own.
+_SURPRISING = re.compile(
+    r"(?i)^(GIT_|GUILDHALL_|PYTHON|XDG_|OTEL_|LOGFIRE_|ANTHROPIC_|OPENAI_|AZURE_|AWS_|GOOGLE_|GEMINI_|MISTRAL_|GROQ_|OLLAMA_"
+    r"|CLAUDE|CODEX|CURSOR_|HF_|CO_API|TAVILY_|BRAVE_)|_(API_KEY|TOKEN|SECRET|BASE_URL)$|^(https?|all|no|ftp)_proxy$"
+    r"|^(COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR.*|PAGER|EDITOR|VISUAL)$"
+)
+_KEPT = {REQUIRE_ALL, "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+# What a command started by a test gets; the rest of its environment is named by the test.
+_PASSED_ON = re.compile(r"^(PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|COVERAGE_\w+|PYTHONPYCACHEPREFIX)$")
+
+for _name in [name for name in os.environ if _SURPRISING.search(name) and name not in _KEPT]:
+    del os.environ[_name]
+_REQUIRED = bool(os.environ.get(REQUIRE_ALL))
+
+
+# Fixtures
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a person's folder and a home of its own, beside tmp_path so that they are in nobody's listing."""
+    person = tmp_path.with_name(f"{tmp_path.name}-person")
+    person.mkdir()
+    monkeypatch.setenv("HOME", str(person))
+    monkeypatch.setenv(HOME_VARIABLE, str(person / ".guild-hall"))
+    monkeypatch.delenv(REQUIRE_ALL, raising=False)
+
+
+@pytest.fixture
+def home() -> Home:
+    """The home that the test's commands use; its folder does not exist yet."""
+    return Home(Path(os.environ[HOME_VARIABLE]))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of the person's, and the current one."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Guild:
+    """The real `guild` command, in a process of its own with a clean environment."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(
+        self,
+        *arguments: str | Path,
+        input: str = "",
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 60,
+    ) -> Ran:
+        """Runs it to its end."""
+        process = self.start(*arguments, env=env, cwd=cwd)
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self._kill(process)
+            out, err = process.communicate()
+            raise AssertionError(f"guild {arguments} did not end within {timeout} s\n{out}\n{err}") from None
+        return Ran(process.returncode, out, err)
+
+    def start(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """Starts it, for a test that kills it or talks to it; it has its own process group and ends with the test."""
+        process = subprocess.Popen(
+            [Path(sys.executable).with_name("guild"), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env={**self.environment(), **(env or {})},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        """What the command gets where the test names nothing."""
+        passed = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
+        return {**passed, HOME_VARIABLE: os.environ[HOME_VARIABLE], "PYTHONPATH": str(BLOCKED)}
+
+    def end(self) -> None:
+        for process in self._started:
+            self._kill(process)
+            process.wait(5)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None and not stream.closed:
+                    stream.close()
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[str]) -> None:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def guild() -> Generator[Guild]:
+    """Runs the real command: `guild("ls", "--json").out`."""
+    command = Guild()
+    yield command
+    command.end()
+
+
+# A skipped test is a failed one where all are required
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _require(report)
+    requirements.note(item, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if report.skipped:
+        _require(report)
+    return report
+
+
+def _require(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if _REQUIRED:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        report.outcome = "failed"
+        report.longrepr = f"{REQUIRE_ALL} is set, so this may not be skipped. {reason}"
+
+
+# Requirements: which marked tests passed
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for problem in requirements.problems(item):
+        pytest.fail(problem, pytrace=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # with xdist only the controller sees every report
+        config.pluginmanager.register(requirements.Recorder(ROOT), "requirements-recorder")

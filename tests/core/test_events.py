@@ -1,0 +1,89 @@
+"""The bus hands events to those who listen to their run, from then on, and keeps them until they are read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from guildhall.core.events import Event, EventBus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+def told(text: str, run: str = "r-1") -> Event:
+    return Event(type="text_delta", run=run, at="2026-01-01T00:00:00.000Z", data={"text": text})
+
+
+async def take(events: AsyncIterator[Event], count: int) -> list[str]:
+    return [(await asyncio.wait_for(anext(events), 5)).data["text"] for _ in range(count)]
+
+
+def test_an_event_as_json_has_its_data_beside_type_run_and_time():
+    assert told("hi").as_dict() == {"type": "text_delta", "run": "r-1", "at": "2026-01-01T00:00:00.000Z", "text": "hi"}
+
+
+def test_listeners_get_their_run_in_order_and_nothing_from_before():
+    async def scene() -> None:
+        bus = EventBus()
+        bus.publish(told("before"))
+        with bus.listening("r-1") as events:
+            bus.publish(told("one"))
+            bus.publish(told("of another run", run="r-2"))
+            bus.publish(told("two"))
+            assert await take(events, 2) == ["one", "two"]
+
+    asyncio.run(scene())
+
+
+def test_each_of_two_listeners_gets_everything_and_leaves_alone():
+    async def scene() -> None:
+        bus = EventBus()
+        with bus.listening("r-1") as first:
+            with bus.listening("r-1") as second:
+                bus.publish(told("both"))
+                assert await take(second, 1) == ["both"]
+            bus.publish(told("one of them"))
+            assert await take(first, 2) == ["both", "one of them"]
+        bus.publish(told("nobody"))
+        with bus.listening("r-1") as again:
+            bus.publish(told("again"))
+            assert await take(again, 1) == ["again"]
+
+    asyncio.run(scene())
+
+
+def test_a_listener_that_leaves_while_an_event_is_handed_out_takes_nothing_from_the_next():
+    async def scene() -> None:
+        bus = EventBus()
+        seen: list[str] = []
+        leaving = bus.listening("r-1")
+        with bus.listening("r-1") as first:
+            leaving.__enter__()
+            # The second listener of three leaves in the middle of a publication.
+            bus._listeners["r-1"].insert(0, lambda event: seen.append(event.data["text"]))
+            bus._listeners["r-1"].insert(
+                1, lambda event: leaving.__exit__(None, None, None) if len(seen) == 1 else None
+            )
+            with bus.listening("r-1") as last:
+                bus.publish(told("one"))
+                bus.publish(told("two"))
+                assert await take(first, 2) == ["one", "two"]
+                assert await take(last, 2) == ["one", "two"]
+        assert seen == ["one", "two"]
+
+    asyncio.run(scene())
+
+
+def test_waiting_for_an_event_can_be_cancelled():
+    async def scene() -> None:
+        bus = EventBus()
+        with bus.listening("r-1") as events:
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+        assert bus._listeners == {}
+
+    asyncio.run(scene())
