@@ -114,15 +114,27 @@ class HallUnavailable(GuildError):
 
 
 class ModelFailed(GuildError):
-    """The model could not answer. `transient` says whether asking again may help."""
+    """The model could not answer. `transient` says whether asking again may help, `retry_after` (seconds) from when on.
+
+    `status` is the HTTP status behind it, where there was one.
+    """
 
     code = "model_failed"
 
     def __init__(
-        self, message: str, *, transient: bool = False, hint: str | None = None, where: str | None = None
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        status: int | None = None,
+        retry_after: float | None = None,
+        hint: str | None = None,
+        where: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.transient = transient
+        self.status = status
+        self.retry_after = retry_after
 
 
 class ScriptMismatch(ModelFailed):
