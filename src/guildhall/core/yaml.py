@@ -6,10 +6,11 @@ Not a general YAML library: it reads what people wrote for Guildhall, and says w
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from guildhall.core.errors import InvalidFile, did_you_mean
+from guildhall.core.errors import InvalidFile, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 1_000_000
 _MAX_NODES = 50_000
 _MAX_DEPTH = 60
+_MAX_SHOWN = 80
 
 Location = tuple[str | int, ...]
 
@@ -42,6 +44,13 @@ class Source:
                 return found
         return None
 
+    def at(self, location: Location) -> Any:
+        """The part of the data that stands at a location."""
+        node = self.data
+        for part in location:
+            node = node[part]
+        return node
+
     def error(self, message: str, location: Location = (), hint: str | None = None) -> InvalidFile:
         """The error that names this file, the line and the field."""
         line = self.line(location)
@@ -60,14 +69,20 @@ def field_name(location: Location) -> str:
 
 def read_text(path: Path) -> str:
     """A user's text file: regular, not too large, UTF-8."""
-    if not path.exists():
-        raise InvalidFile("there is no such file", where=str(path))
-    if not path.is_file():
-        raise InvalidFile("this is not a regular file", where=str(path))
-    if path.stat().st_size > MAX_BYTES:
+    try:
+        if not path.exists():
+            raise InvalidFile("there is no such file", where=str(path))
+        if not path.is_file():
+            raise InvalidFile("this is not a regular file", where=str(path))
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidFile(f"the file cannot be read: {reason}", where=str(path)) from None
+    if len(data) > MAX_BYTES:
         raise InvalidFile(f"the file is larger than {MAX_BYTES:,} bytes", where=str(path))
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidFile(f"not UTF-8 text: byte {error.start} cannot be read", where=str(path)) from None
 
@@ -84,38 +99,100 @@ def parse(path: Path, text: str) -> Source:
 
 def _parse_json(path: Path, text: str) -> Source:
     try:
-        return Source(path, text, json.loads(text), {(): 1})
+        data = json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise InvalidFile(f"not JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
     except RecursionError:
         raise InvalidFile("nested too deeply", where=str(path)) from None
+    except ValueError as error:
+        raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
+    reader = _Reader(path, _JsonLines(path, text).lines)
+    return Source(path, text, reader.plain(data, ()), reader.lines)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
+
+
+class _JsonLines:
+    """The line of every part of a JSON text that is known to be valid. A key that stands twice is refused."""
+
+    _SPACE = re.compile(r"[ \t\n\r]*")
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.lines: dict[Location, int] = {(): 1}
+        self._path = path
+        self._text = text
+        self._decoder = json.JSONDecoder()
+        self._line = 1
+        self._counted = 0
+        self._value(0, ())
+
+    def _skip(self, at: int) -> int:
+        match = self._SPACE.match(self._text, at)
+        return match.end() if match else at
+
+    def _note(self, at: int, location: Location) -> None:
+        self._line += self._text.count("\n", self._counted, at)
+        self._counted = at
+        if location in self.lines and location:
+            raise InvalidFile(f"{field_name(location)}: stands twice", where=f"{self._path}:{self._line}")
+        self.lines[location] = self._line
+
+    def _value(self, at: int, location: Location) -> int:
+        """Walks over the value at a place and returns where it ends."""
+        if len(location) > _MAX_DEPTH:
+            raise InvalidFile("nested too deeply", where=str(self._path))
+        at = self._skip(at)
+        if self._text[at] not in "{[":
+            return self._decoder.raw_decode(self._text, at)[1]
+        closing = "}" if self._text[at] == "{" else "]"
+        at = self._skip(at + 1)
+        index = 0
+        while self._text[at] != closing:
+            at = self._skip(at + 1) if self._text[at] == "," else at
+            if closing == "}":
+                key, after = self._decoder.raw_decode(self._text, at)
+                self._note(at, (*location, key))
+                at = self._value(self._skip(after) + 1, (*location, key))
+            else:
+                self._note(at, (*location, index))
+                at = self._value(at, (*location, index))
+            index += 1
+            at = self._skip(at)
+        return at + 1
 
 
 def _parse_yaml(path: Path, text: str) -> Source:
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError
 
-    loader = YAML(typ="rt")
+    loader: Any = YAML(typ="rt")
+    loader.composer.warn_double_anchors = False
     try:
-        tree = cast("Any", loader).load(text)
+        tree = loader.load(text)
     except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = (error.problem or error.context or "cannot be read").split("\n")[0]
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise InvalidFile(f"not YAML: {problem}", where=where) from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        problem = str(error).split("\n")[0] or "nested too deeply"
+        raise _marked(path, error) from None
+    except Exception as error:  # noqa: BLE001 - on broken text ruamel lets errors of every kind out
+        problem = str(error).split("\n")[0][:_MAX_SHOWN] or "it cannot be read"
         raise InvalidFile(f"not YAML: {problem}", where=str(path)) from None
-    reader = _Reader(path)
+    reader = _Reader(path, {(): 1})
     data = reader.plain(tree, ())
     return Source(path, text, data, reader.lines)
+
+
+def _marked(path: Path, error: Any) -> InvalidFile:
+    """ruamel's error in our words; it says what and where, and the rest is for people who know ruamel."""
+    mark = error.problem_mark or error.context_mark
+    problem = str(error.problem or error.context or "cannot be read").split("\n")[0]
+    return InvalidFile(f"not YAML: {problem}", where=f"{path}:{mark.line + 1}" if mark else str(path))
 
 
 class _Reader:
     """Turns ruamel's tree into plain data and notes the lines. Refuses trees that grow out of small files."""
 
-    def __init__(self, path: Path) -> None:
-        self.lines: dict[Location, int] = {(): 1}
+    def __init__(self, path: Path, lines: dict[Location, int]) -> None:
+        self.lines = lines
         self._path = path
         self._nodes = 0
 
@@ -127,16 +204,18 @@ class _Reader:
             return self._mapping(cast("dict[Any, Any]", node), location)
         if isinstance(node, list):
             return self._sequence(cast("list[Any]", node), location)
-        return _scalar(node)
+        return self._text(_scalar(node), location)
 
     def _mapping(self, node: dict[Any, Any], location: Location) -> dict[str, Any]:
         places: Any = getattr(node, "lc", None)
         plain: dict[str, Any] = {}
         for key, value in node.items():
-            name = str(_scalar(key))
+            name = str(self._text(_scalar(key), location))
             here = (*location, name)
             if places is not None and key in (places.data or {}):
                 self.lines[here] = places.data[key][0] + 1
+            if name in plain:
+                raise self._error(f"{field_name(here)}: stands twice", here)
             plain[name] = self.plain(value, here)
         return plain
 
@@ -150,20 +229,32 @@ class _Reader:
             plain.append(self.plain(value, here))
         return plain
 
+    def _text(self, value: Any, location: Location) -> Any:
+        """Half a character pair can be escaped into a file but not printed, sent or stored."""
+        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise self._error("there is half a character (a lone surrogate) in the text", location)
+        return value
+
+    def _error(self, message: str, location: Location) -> InvalidFile:
+        line = self.lines.get(location)
+        return InvalidFile(message, where=f"{self._path}:{line}" if line else str(self._path))
+
 
 def _scalar(node: Any) -> Any:
     """ruamel's decorated scalars as the plain values that they stand for."""
     for kind in (bool, int, float, str):
         if isinstance(node, kind):
             return kind(node)
-    return None if node is None else str(node)
+    if node is None:
+        return None
+    return str(getattr(node, "value", node))  # a scalar with a tag of its own
 
 
-def validate(model: type[Model], source: Source, location: Location = (), data: Any = None) -> Model:
-    """The data of a source (or a part of it) as a model; the first thing wrong is an error with its line."""
+def validate(model: type[Model], source: Source, location: Location = ()) -> Model:
+    """The data of a source (or of a part of it) as a model; the first thing wrong is an error with its line."""
     from pydantic import ValidationError
 
-    data = source.data if data is None else data
+    data = source.at(location)
     if not isinstance(data, dict):
         raise source.error("expected fields with values, like `name: value`", location)
     try:
@@ -179,14 +270,14 @@ def _explained(model: type[BaseModel], source: Source, location: Location, error
         return source.error("there is no such field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
     if first["type"] == "missing":
         return source.error("this field is required", here)
+    if first["type"] == "literal_error":
+        return source.error(*_choice(first, here))
     return source.error(_sentence(first), here)
 
 
 def _written(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:
     """The part of pydantic's location that stands in the file: tags of unions and validators are dropped."""
-    node = source.data
-    for part in location:
-        node = node[part]
+    node = source.at(location)
     kept: list[str | int] = []
     for index, part in enumerate(loc):
         inside = (isinstance(node, dict) and part in node) or (isinstance(node, list) and isinstance(part, int))
@@ -219,9 +310,44 @@ def _inner_model(annotation: Any) -> Any:
     return None
 
 
+_EXPECTED = {
+    "string_type": "expected text",
+    "bool_type": "expected true or false",
+    "int_type": "expected a whole number",
+    "float_type": "expected a number",
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+    "dict_type": "expected fields with values",
+    "model_type": "expected fields with values",
+    "model_attributes_type": "expected fields with values",
+}
+
+
+def _choice(error: ErrorDetails, here: Location) -> tuple[str, Location, str | None]:
+    """What is said about a word that is not one of the permitted ones."""
+    expected = str(error.get("ctx", {}).get("expected", ""))
+    guess = nearest(str(error["input"])[:_MAX_SHOWN], re.findall(r"'([^']*)'", expected))
+    hint = f"Did you mean {guess!r}?" if guess else None
+    return f"expected {expected} (it is {shown(error['input'])})", here, hint
+
+
 def _sentence(error: ErrorDetails) -> str:
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    shown = error["input"]
-    if error["type"] in {"value_error", "assertion_error"} or isinstance(shown, dict | list):
-        return message
-    return f"{message} (it is {shown!r})"
+    if error["type"] in {"value_error", "assertion_error"}:
+        return error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = _EXPECTED.get(error["type"], error["msg"].replace("Input should", "it should"))
+    return f"{message} (it is {shown(error['input'])})"
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: as it would be written, and short."""
+    if isinstance(value, dict):
+        return "fields with values"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return "empty" if value is None else str(value).lower()
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a very long number"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

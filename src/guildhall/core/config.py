@@ -1,0 +1,212 @@
+"""Settings: what the user allows in `config.yaml` of the home, and what a project's `guildhall.yaml` takes away.
+
+A project may only tighten: it comes from whoever wrote the folder, not from the person who runs things in it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
+
+from guildhall.core import yaml
+from guildhall.core.errors import HallUnavailable, UsageError, nearest
+from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS
+
+if TYPE_CHECKING:
+    from guildhall.core.paths import Home
+
+DEFAULT_BUDGET = 5.0
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)\s*")
+_LONGEST = 10 * 365 * 86400.0
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def duration(value: object) -> float:
+    """Seconds of a duration as people write it: `30s`, `5m`, `1.5h`, `2d`, or a plain number of seconds."""
+    seconds: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value) if abs(value) <= _LONGEST else math.inf
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        seconds = float(match[1]) * _UNITS[match[2]]
+    if seconds is None or not 0 < seconds <= _LONGEST:
+        hint = "Write a number with s, m, h or d, such as 30s, 5m, 1.5h or 2d; at most ten years."
+        raise UsageError(f"{yaml.shown(value)} is not a duration", hint=hint)
+    return seconds
+
+
+def _seconds(value: object) -> float:
+    try:
+        return duration(value)
+    except UsageError as error:
+        raise ValueError(f"{error.message}. {error.hint}") from None
+
+
+# In a model: a duration in a file, seconds in the program.
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds, json_schema_input_type=Annotated[str, Field(pattern=r"^\d+(\.\d+)?\s*[smhd]?$")] | float),
+]
+
+
+def _variable(name: object) -> object:
+    if isinstance(name, str) and not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{yaml.shown(name)} cannot name a variable")
+    return name
+
+
+VariableName = Annotated[StrictStr, BeforeValidator(_variable)]
+
+
+def _dollars(value: object) -> object:
+    if value == "none":
+        return math.inf
+    if isinstance(value, bool | str) or (isinstance(value, int | float) and not 0 < value < math.inf):
+        raise ValueError(f"expected dollars, such as 5.0, or `none` (it is {yaml.shown(value)})")
+    return value
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WebSearch(_Part):
+    """Who answers WebSearch: a SearXNG server of the user's, or a provider."""
+
+    searxng: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = None
+    provider: Literal["native", "tavily", "brave"] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> WebSearch:
+        if (self.searxng is None) == (self.provider is None):
+            raise ValueError("name either `searxng` (a URL) or `provider`")
+        return self
+
+
+class Approvals(_Part):
+    """How long an approval may take; None: as long as it takes."""
+
+    timeout: Duration | None = None
+
+
+class Memory(_Part):
+    """How much of the memory a prompt may hold."""
+
+    limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
+
+
+class WorkerCreation(_Part):
+    """The rights that a worker may give to one that it writes."""
+
+    model: StrictStr | None = None
+    sandboxes: dict[str, Any] = Field(default_factory=dict)
+    tools: tuple[StrictStr, ...] = ()
+    tool_rules: dict[str, Any] = Field(default_factory=dict)
+
+
+class _File(_Part):
+    """A settings file as it is written. A field that is not there, or empty, says nothing."""
+
+    model: Annotated[StrictStr, Field(min_length=1)] | None = None
+    budget: Annotated[float, BeforeValidator(_dollars)] | None = None
+    env: tuple[VariableName, ...] | None = None
+    web_search: WebSearch | None = None
+    approvals: Approvals | None = None
+    memory: Memory | None = None
+    worker_creation: WorkerCreation | None = None
+    projects: dict[str, Any] | None = None
+
+
+_USERS_ALONE = ("web_search", "worker_creation", "projects")
+
+
+class Settings(_Part):
+    """What holds for a request: the user's settings, tightened by the project's."""
+
+    model: str | None = None
+    budget: float | None = DEFAULT_BUDGET  # dollars for a top-level command; None: `none` was written
+    env: tuple[str, ...] = ()  # names of variables that may travel with a request
+    env_refused: tuple[str, ...] = ()  # names that the project asks for and the user's settings do not allow
+    web_search: WebSearch | None = None
+    approvals: Approvals = Approvals()
+    memory: Memory = Memory()
+    worker_creation: WorkerCreation | None = None
+    projects: dict[str, Any] = Field(default_factory=dict)
+
+
+def load_settings(home: Home, root: Path) -> Settings:
+    """The settings of a home, as tightened by the project at `root`."""
+    user = _read(home.settings, foreign_possible=True)
+    project = _read(root / PROJECT_SETTINGS, users_alone=_USERS_ALONE)
+    allowed = user.env or ()
+    wanted = project.env if project.env is not None else allowed
+    budget = min(_or(user.budget, DEFAULT_BUDGET), _or(project.budget, math.inf))
+    return Settings(
+        model=project.model or user.model,
+        budget=None if math.isinf(budget) else budget,
+        env=tuple(name for name in allowed if name in wanted),
+        env_refused=tuple(name for name in wanted if name not in allowed),
+        web_search=user.web_search,
+        approvals=Approvals(timeout=_smaller(_timeout(user), _timeout(project))),
+        memory=_tighter_memory(user.memory, project.memory),
+        worker_creation=user.worker_creation,
+        projects=user.projects or {},
+    )
+
+
+def _read(path: Path, *, foreign_possible: bool = False, users_alone: tuple[str, ...] = ()) -> _File:
+    if not path.exists():
+        return _File()
+    source = yaml.read(path)
+    data = cast("object", source.data)
+    if data is None:
+        return _File()
+    if foreign_possible and isinstance(data, dict) and _foreign(cast("dict[str, Any]", data)):
+        raise HallUnavailable(
+            "this settings file belongs to another program",
+            where=str(path),
+            hint=f"Set {HOME_VARIABLE} to a folder of Guildhall's own, such as ~/.guildhall.",
+        )
+    read = yaml.validate(_File, source)
+    for name in users_alone:
+        if getattr(read, name) is not None:
+            raise source.error("a project cannot set this", (name,), "Set it in config.yaml of your own home.")
+    if read.model:
+        read = read.model_copy(update={"model": anchored(read.model, path.parent)})
+    return read
+
+
+def _foreign(data: dict[str, Any]) -> bool:
+    """Whether another product wrote the file: nothing in it is ours. A list of projects is that product's, too."""
+    ours = set(_File.model_fields)
+    if isinstance(data.get("projects"), list):
+        ours.discard("projects")
+    return bool(data) and not any(name in ours or nearest(name, ours - {"projects"}) for name in data)
+
+
+def anchored(model: str, folder: Path) -> str:
+    """The model, its script (where it is one) made absolute: a relative one lies in `folder`."""
+    kind, _, rest = model.partition(":")
+    return f"script:{folder / rest}" if kind == "script" and rest else model
+
+
+def _or(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def _smaller(one: float | None, other: float | None) -> float | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _timeout(settings: _File) -> float | None:
+    return settings.approvals.timeout if settings.approvals else None
+
+
+def _tighter_memory(user: Memory | None, project: Memory | None) -> Memory:
+    users = user or Memory()
+    return min(users, project or users, key=lambda memory: memory.limit_tokens)
