@@ -1,0 +1,149 @@
+"""Makes the database of a home, and brings one of an earlier version up to date.
+
+What is nobody's business stays untouched: a file that is no database, one of another program, one of a newer version
+of this program. A file is known as ours by SQLite's application id, which it has from the moment it appears under its
+name. Most commands find everything current, and for them nothing heavier than sqlite3 is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from guildhall.core.errors import HallUnavailable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+APPLICATION_ID = 0x4755494C  # "GUIL"
+REVISIONS = ("0001",)  # every step of the schema, oldest first
+HEAD = REVISIONS[-1]
+
+Standing = Literal["missing", "old", "current"]
+
+_MAGIC = b"SQLite format 3\x00"
+_ID_OFFSET = 68  # of the application id, in SQLite's file header
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_ELSEWHERE = "Set GUILDHALL_HOME to another folder."
+
+
+def prepare(path: Path) -> None:
+    """A database at `path` with today's schema. For the process that holds the home's lock."""
+    standing = standing_of(path)
+    if standing == "missing":
+        _create(path)
+    _keep_private(path)
+    if standing != "current":
+        _upgrade(path)
+
+
+def standing_of(path: Path) -> Standing:
+    """How the database stands, looked at without changing it. What cannot be used is an error with the way out."""
+    try:
+        header = _header(path)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error), _ELSEWHERE) from None
+    if not header:
+        return "missing"
+    if not header.startswith(_MAGIC):
+        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {_ELSEWHERE}")
+    if int.from_bytes(header[_ID_OFFSET : _ID_OFFSET + 4], "big") != APPLICATION_ID:
+        raise _unusable(path, "it is the database of another program", _ELSEWHERE)
+    revision = _revision(path)
+    if revision == HEAD:
+        return "current"
+    if revision is not None and revision not in REVISIONS:
+        raise _unusable(
+            path,
+            f"a newer version of Guildhall made it (schema {revision}, this program knows up to {HEAD})",
+            f"Update Guildhall. Or: {_ELSEWHERE}",
+        )
+    return "old"
+
+
+def _header(path: Path) -> bytes:
+    """The first bytes of the file; none where there is no file or nothing in it."""
+    try:
+        # Not blocking: a pipe in the place of the file must not hold up the command.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not a regular file")
+        return os.read(descriptor, 100)
+    finally:
+        os.close(descriptor)
+
+
+def _revision(path: Path) -> str | None:
+    """The schema's version; None where the first step has not been taken."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+                return None
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {_ELSEWHERE}") from None
+    return row[0] if row else None
+
+
+def _create(path: Path) -> None:
+    """An empty database of ours, made beside its place and then put there: nobody ever sees half of one."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute("PRAGMA journal_mode=WAL")
+        draft.replace(path)
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+
+
+def _keep_private(path: Path) -> None:
+    """Takes from others what they may have been given; SQLite gives its side files the same mode."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        path.chmod(mode & 0o700)
+
+
+def _upgrade(path: Path) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.pool import NullPool
+
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    engine = create_engine(
+        "sqlite://",
+        creator=lambda: sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None),
+        poolclass=NullPool,
+    )
+    event.listen(engine, "begin", _begin)
+    try:
+        with engine.connect() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except DBAPIError as error:
+        raise _unusable(path, f"its schema cannot be brought up to date ({error.orig})", _ELSEWHERE) from error
+    finally:
+        engine.dispose()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _unusable(path: Path, reason: str, hint: str) -> HallUnavailable:
+    return HallUnavailable(f"the hall's database cannot be used: {reason}", where=str(path), hint=hint)

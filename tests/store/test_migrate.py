@@ -1,0 +1,267 @@
+"""The database is made private and whole, brought up to date, and never taken from somebody else."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.pool import NullPool
+
+from guildhall.core.errors import HallUnavailable
+from guildhall.store import migrate
+from guildhall.store.migrate import APPLICATION_ID, HEAD, REVISIONS, prepare, standing_of
+from guildhall.store.tables import metadata
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from guildhall.core.paths import Home
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def execute(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def schema(engine: Engine) -> dict[str, Any]:
+    """Everything that SQLAlchemy finds in a database, but Alembic's own table."""
+    look = inspect(engine)
+    return {
+        table: {
+            "columns": [{**column, "type": str(column["type"])} for column in look.get_columns(table)],
+            "key": look.get_pk_constraint(table),
+            "foreign": look.get_foreign_keys(table),
+            "indexes": sorted(look.get_indexes(table), key=lambda index: str(index["name"])),
+            "unique": look.get_unique_constraints(table),
+            "checks": look.get_check_constraints(table),
+        }
+        for table in look.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def test_the_schema_is_the_sum_of_the_migrations(home: Home, tmp_path: Path):
+    prepare(home.database)
+    migrated = create_engine(f"sqlite:///{home.database}", poolclass=NullPool)
+    declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}", poolclass=NullPool)
+    metadata.create_all(declared)
+    assert schema(migrated) == schema(declared)
+    with migrated.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_the_known_revisions_are_those_of_the_migrations():
+    script = ScriptDirectory(str(Path(migrate.__file__).parent / "migrations"))
+    assert [step.revision for step in script.walk_revisions()][::-1] == list(REVISIONS)
+    assert script.get_heads() == [HEAD]
+
+
+def test_a_new_home_is_private_and_in_wal_mode(home: Home):
+    assert standing_of(home.database) == "missing"
+    umask = os.umask(0)
+    try:
+        prepare(home.database)
+    finally:
+        os.umask(umask)
+    assert mode(home.path) == 0o700
+    assert mode(home.database) == 0o600
+    assert standing_of(home.database) == "current"
+    with closing(sqlite3.connect(home.database)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        connection.execute("BEGIN IMMEDIATE")
+        assert {mode(path) for path in home.path.iterdir()} == {0o600}
+
+
+def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    prepare(tmp_path / "hall.db")
+    assert mode(tmp_path) == 0o755
+
+
+def test_what_others_could_read_is_closed_to_them(home: Home):
+    prepare(home.database)
+    home.database.chmod(0o644)
+    prepare(home.database)
+    assert mode(home.database) == 0o600
+
+
+def test_preparing_again_changes_nothing(home: Home):
+    prepare(home.database)
+    execute(home.database, "INSERT INTO locks VALUES ('a', 'b', 'c', 0)", "PRAGMA wal_checkpoint(TRUNCATE)")
+    before = home.database.read_bytes()
+    prepare(home.database)
+    assert home.database.read_bytes() == before
+
+
+def test_a_current_database_needs_no_alembic_and_no_sqlalchemy(home: Home):
+    prepare(home.database)
+    code = (
+        "import sys; from pathlib import Path; from guildhall.store.migrate import prepare; prepare(Path(sys.argv[1]));"
+        "print(sorted({'alembic', 'sqlalchemy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, home.database], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_empty_file_is_filled(home: Home):
+    home.path.mkdir()
+    home.database.touch()
+    assert standing_of(home.database) == "missing"
+    prepare(home.database)
+    assert standing_of(home.database) == "current"
+
+
+def test_a_creation_that_was_cut_off_is_taken_up(home: Home):
+    home.path.mkdir()
+    (home.path / "hall.db.new").write_bytes(b"half")
+    execute(home.database, f"PRAGMA application_id={APPLICATION_ID}", "PRAGMA journal_mode=WAL")
+    assert standing_of(home.database) == "old"
+    prepare(home.database)
+    assert standing_of(home.database) == "current"
+
+
+def test_a_cut_off_creation_beside_nothing_is_begun_again(home: Home):
+    home.path.mkdir()
+    (home.path / "hall.db.new").write_bytes(b"half")
+    prepare(home.database)
+    assert standing_of(home.database) == "current"
+    assert not (home.path / "hall.db.new").exists()
+
+
+def test_a_step_that_fails_leaves_nothing_of_itself(home: Home):
+    home.path.mkdir()
+    execute(home.database, f"PRAGMA application_id={APPLICATION_ID}", "CREATE TABLE asks (id TEXT)")
+    with pytest.raises(HallUnavailable, match="brought up to date") as caught:
+        prepare(home.database)
+    assert caught.value.where == str(home.database)
+    with closing(sqlite3.connect(home.database)) as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables <= {"asks", "alembic_version"}
+    assert standing_of(home.database) == "old"
+
+
+def test_a_newer_schema_is_left_alone_and_the_way_out_is_named(home: Home):
+    prepare(home.database)
+    execute(home.database, "UPDATE alembic_version SET version_num = '0999'", "PRAGMA wal_checkpoint(TRUNCATE)")
+    before = home.database.read_bytes()
+    with pytest.raises(HallUnavailable, match="newer version of Guildhall") as caught:
+        prepare(home.database)
+    assert caught.value.hint is not None
+    assert "Update Guildhall" in caught.value.hint
+    assert "GUILDHALL_HOME" in caught.value.hint
+    assert home.database.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x",
+        b"hello, this is a letter\n" * 50,
+        b"SQLite format 3",
+        b"\x00" * 4096,
+        b"SQLite format 4\x00" + b"\x00" * 4080,
+    ],
+)
+def test_a_file_that_is_no_database_is_left_alone(home: Home, content: bytes):
+    home.path.mkdir()
+    home.database.write_bytes(content)
+    home.database.chmod(0o644)
+    with pytest.raises(HallUnavailable, match="not a database"):
+        prepare(home.database)
+    assert contents(home.path) == {"hall.db": content}
+    assert mode(home.database) == 0o644
+
+
+@pytest.mark.parametrize("journal", ["WAL", "DELETE"])
+def test_the_database_of_another_program_is_left_alone(home: Home, journal: str):
+    home.path.mkdir()
+    execute(
+        home.database,
+        f"PRAGMA journal_mode={journal}",
+        "CREATE TABLE alembic_version (version_num TEXT)",
+        f"INSERT INTO alembic_version VALUES ('{HEAD}')",
+    )
+    before = contents(home.path)
+    with pytest.raises(HallUnavailable, match="another program"):
+        prepare(home.database)
+    assert contents(home.path) == before
+
+
+def test_a_damaged_database_is_told_as_such(home: Home):
+    prepare(home.database)
+    whole = home.database.read_bytes()
+    home.database.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
+    with pytest.raises(HallUnavailable, match="cannot be read"):
+        prepare(home.database)
+
+
+def test_something_else_in_the_place_of_the_file_is_refused_without_waiting(home: Home):
+    home.path.mkdir()
+    os.mkfifo(home.database)
+    with pytest.raises(HallUnavailable, match="not a regular file"):
+        prepare(home.database)
+    home.database.unlink()
+    home.database.mkdir()
+    with pytest.raises(HallUnavailable, match="not a regular file"):
+        prepare(home.database)
+
+
+def test_a_home_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path):
+    (tmp_path / "letter").write_text("x")
+    with pytest.raises(HallUnavailable, match="Not a directory") as caught:
+        prepare(tmp_path / "letter" / "hall.db")
+    assert caught.value.hint == "Set GUILDHALL_HOME to another folder."
+    (tmp_path / "hall").mkdir()
+    (tmp_path / "hall" / "hall.db.new").mkdir()
+    with pytest.raises(HallUnavailable, match="cannot be made"):
+        prepare(tmp_path / "hall" / "hall.db")
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "q?mode=memory", "x#y", "ü", "%2e%2e", "'"])
+def test_any_folder_name_will_do(tmp_path: Path, name: str):
+    database = tmp_path / name / "hall.db"
+    prepare(database)
+    prepare(database)
+    assert standing_of(database) == "current"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_one_that_reads_meanwhile_does_not_disturb(home: Home):
+    """A reading command has the file open while the lock's holder looks at it again."""
+    prepare(home.database)
+    failures: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            for _ in range(20):
+                assert standing_of(home.database) == "current"
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert failures == []
