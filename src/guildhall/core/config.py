@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
@@ -17,6 +16,8 @@ from guildhall.core.errors import HallUnavailable, UsageError, nearest
 from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from guildhall.core.paths import Home
 
 DEFAULT_BUDGET = 5.0

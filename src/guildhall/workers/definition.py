@@ -1,0 +1,208 @@
+"""The worker file as a type: every field, its default and what may stand in it. The JSON Schema is made from this."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
+
+from guildhall.core.config import Duration, VariableName
+from guildhall.core.ids import is_name
+from guildhall.core.yaml import shown
+
+RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
+Status = Literal["draft", "active", "retired"]
+EVERY_WORKER = "*"
+
+
+def _name(value: object) -> object:
+    if isinstance(value, str) and not is_name(value):
+        raise ValueError(f"{shown(value)} cannot be a name: use letters, digits, '_', '-' and '.', at most 64")
+    return value
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str) and not value.isprintable():
+        raise ValueError("there are control characters in the text")
+    return value
+
+
+def _suffix(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    suffix = value.lower() if value.startswith(".") else f".{value.lower()}"
+    if len(suffix) < 2 or not suffix.isprintable() or "/" in suffix:
+        raise ValueError(f"{shown(value)} is not a suffix: write it like .md")
+    return suffix
+
+
+def _allowed_workers(value: object) -> object:
+    return (EVERY_WORKER,) if value == EVERY_WORKER else value
+
+
+def _worker_name(value: object) -> object:
+    """A name, one with its place before it (`project/reviewer`), or `*`."""
+    if isinstance(value, str) and value != EVERY_WORKER:
+        _name(value.removeprefix("project/").removeprefix("home/").removeprefix("shipped/"))
+    return value
+
+
+Name = Annotated[StrictStr, BeforeValidator(_name)]
+Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_length=4096)]
+Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
+WorkerName = Annotated[StrictStr, BeforeValidator(_worker_name)]
+Bytes = Annotated[StrictInt, Field(gt=0, le=10**12)]
+
+
+class Part(BaseModel):
+    """What all parts of a worker file share: unknown fields are errors, and nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sandbox(Part):
+    """A folder that the worker may see under a name."""
+
+    name: Name | None = Field(default=None, description="The sandbox's name again; it may be left out.")
+    path: Line = Field(description="The folder. A relative path starts at the project.")
+    mode: Literal["ro", "rw"] = Field(
+        default="ro", description="Whether the worker may only read (ro) or also write (rw)."
+    )
+    allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only files with these suffixes; empty: all.")
+    text_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these are read as text; empty: all.")
+    attachment_suffixes: tuple[Suffix, ...] = Field(default=(), description="Files that may be attached to a request.")
+    max_bytes: Bytes = Field(default=10_000_000, description="The largest file that is read or written.")
+
+
+class AttachmentPolicy(Part):
+    """What may be attached to a request to the worker."""
+
+    max_attachments: Annotated[StrictInt, Field(ge=0, le=1000)] = Field(default=4, description="How many files.")
+    max_total_bytes: Bytes = Field(default=10_000_000, description="How many bytes all of them may have.")
+    allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these suffixes; empty: all.")
+    denied_suffixes: tuple[Suffix, ...] = Field(default=(), description="Never these suffixes.")
+
+
+class ToolRule(Part):
+    """What holds for a capability or for a tool."""
+
+    name: StrictStr | None = Field(default=None, description="The rule's name, where rules are written as a list.")
+    allowed: StrictBool = Field(default=True, description="false: the worker may not do this at all.")
+    approval_required: StrictBool = Field(default=False, description="true: a person is asked before each call.")
+    timeout: Duration | None = Field(
+        default=None, description="How long the approval may take; not set: as long as it takes."
+    )
+    description: StrictStr | None = Field(default=None, description="Why the rule is there; for readers.")
+
+
+class McpServer(Part):
+    """A server of tools that speaks MCP: a program, or an address."""
+
+    command: Annotated[tuple[Line, ...], Field(min_length=1)] | None = Field(
+        default=None, description="The program and its arguments, as a list."
+    )
+    url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = Field(
+        default=None, description="The address of a running server."
+    )
+    env: tuple[VariableName, ...] = Field(default=(), description="Names of variables that the program may see.")
+    tools: tuple[Line, ...] | None = Field(default=None, description="Only these of its tools; not set: all.")
+
+    @model_validator(mode="after")
+    def _one(self) -> McpServer:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("name either `command` (a list) or `url`")
+        return self
+
+
+class Limits(Part):
+    """What one run may use up."""
+
+    max_turns: Annotated[StrictInt, Field(gt=0)] | None = Field(default=150, description="Model calls; null: no limit.")
+    max_budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
+        default=None, description="Dollars; not set: no limit of its own."
+    )
+    timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
+
+
+def _named_rules(value: object) -> object:
+    """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
+    if isinstance(value, list | tuple):
+        named: dict[str, object] = {}
+        for rule in cast("list[object]", value):
+            fields = cast("dict[str, object]", rule) if isinstance(rule, dict) else {}
+            name = fields.get("name")
+            if not isinstance(name, str):
+                raise ValueError("in a list, each rule needs a `name:`")
+            if name in named:
+                raise ValueError(f"there are two rules named {shown(name)}")
+            named[name] = fields
+        return named
+    if isinstance(value, dict):
+        for name, rule in cast("dict[str, object]", value).items():
+            inner = cast("dict[str, object]", rule).get("name", name) if isinstance(rule, dict) else name
+            if inner not in (name, None):
+                raise ValueError(f"the rule {shown(name)} says inside that its name is {shown(inner)}")
+    return cast("object", value)
+
+
+class Definition(Part):
+    """What a worker file says."""
+
+    name: Name = Field(description="The worker's name: that of its file.")
+    description: StrictStr | None = Field(default=None, description="What it is for, in a line.")
+    instructions: StrictStr | None = Field(
+        default=None, description="The system prompt, taken as it stands. Not set: prompts/<name>.{md,txt,j2,jinja2}."
+    )
+    model: Line | None = Field(
+        default=None, description="provider:model, script:FILE or replay:RUN; null: the caller's."
+    )
+    runtime: RuntimeName = Field(
+        default="pydantic", description="What executes it. `backend` is another name for this field."
+    )
+    tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
+    toolboxes: tuple[Name, ...] = Field(default=(), description="Toolboxes that it may use.")
+    members: tuple[Name, ...] = Field(default=(), description="Guild members that it may dispatch to.")
+    mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="Further servers of tools, by name.")
+    sandboxes: dict[Name, Sandbox] = Field(default_factory=dict, description="Folders that it may see, by name.")
+    attachment_policy: AttachmentPolicy = Field(
+        default=AttachmentPolicy(), description="What may be attached to a request."
+    )
+    allow_workers: Annotated[
+        tuple[WorkerName, ...],
+        BeforeValidator(_allowed_workers, json_schema_input_type=Literal["*"] | tuple[str, ...]),
+    ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(_named_rules)] = Field(
+        default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
+    )
+    output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")
+    limits: Limits = Field(default=Limits(), description="What one run may use up.")
+    checkout: Literal["sparse", "full"] = Field(
+        default="sparse", description="How much of a project it gets as its worktree."
+    )
+    status: Status = Field(default="active", description="draft, active or retired.")
+    locked: StrictBool = Field(default=False, description="true asks for a lock: the file is pinned as it is.")
+    base: StrictBool = Field(
+        default=True, description="false: without the base toolbox (memory, artifacts, decisions)."
+    )
+    accepts_risk: StrictBool = Field(
+        default=False, description="true: private files, untrusted text and outward acts together need no approval."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _backend(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        fields = dict(cast("dict[str, Any]", value))
+        if "backend" in fields:
+            if "runtime" in fields:
+                raise ValueError("`runtime` and `backend` are the same field; keep one")
+            fields["runtime"] = fields.pop("backend")
+        return fields
+
+    @model_validator(mode="after")
+    def _inner_names(self) -> Definition:
+        for name, sandbox in self.sandboxes.items():
+            if sandbox.name not in (None, name):
+                raise ValueError(f"the sandbox {name!r} says inside that its name is {sandbox.name!r}")
+        return self

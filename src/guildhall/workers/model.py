@@ -1,0 +1,187 @@
+"""The nouns of this floor: a worker with the place it comes from, a line of a listing, a lock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.errors import InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.policy.model import ALIASES, CAPABILITIES, Rule
+from guildhall.tools.model import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from guildhall.core.frame import Frame
+    from guildhall.workers.definition import Definition, Sandbox, Status
+
+Scope = Literal["project", "home", "shipped", "given"]
+
+# Tools that a rule may name although no toolbox of the worker's brings them.
+BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
+SYSTEM_TOOLS = (
+    "sandbox_list",
+    "sandbox_read_text",
+    "sandbox_write_text",
+    "worker_call",
+    "worker_create",
+    "memory_read",
+    "memory_write",
+    "memory_list",
+    "artifact_read",
+    "artifact_write",
+    "artifact_list",
+    "record_decision",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lock:
+    """A worker's text, pinned: the file as it was when it was locked."""
+
+    path: Path
+    digest: str
+    locked_at: str
+    wished: bool = False  # by `locked: true` in the file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A definition, and where it comes from."""
+
+    definition: Definition
+    instructions: str  # as resolved: inline, from a file, or rendered
+    scope: Scope
+    digest: str  # of the file's text, and of its instructions where these are in a file of their own
+    path: Path | None = None  # None: built in Python
+    root: Path | None = None  # the project it belongs to; None: the caller's
+    lock: Lock | None = None
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def description(self) -> str | None:
+        return self.definition.description
+
+    @property
+    def status(self) -> Status:
+        return self.definition.status
+
+    @property
+    def locked(self) -> bool:
+        return self.lock is not None or self.definition.locked
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is locked and its text is no longer what was locked."""
+        return self.lock is not None and self.lock.digest != self.digest
+
+    @property
+    def place(self) -> str:
+        """Where it is, for errors: the file, or how else it came."""
+        return str(self.path) if self.path else f"the worker {self.name!r}"
+
+    @property
+    def identity(self) -> str:
+        """Who it is over all its activations, whatever its text says today."""
+        return f"{self.scope}:{self.path or self.name}"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Its rules as policy reads them, in the words of today."""
+        return tuple(
+            Rule(
+                name=ALIASES.get(name, name),
+                allowed=rule.allowed,
+                approval_required=rule.approval_required,
+                timeout=rule.timeout,
+            )
+            for name, rule in self.definition.tool_rules.items()
+        )
+
+    def rules_for(self, tools: Iterable[str]) -> tuple[Rule, ...]:
+        """Its rules, once all tools of a run are known: one that names none of them would silently protect nothing."""
+        known = {*rule_names(), *tools}
+        for rule in self.rules:
+            if rule.name not in known:
+                message = f"tool_rules.{rule.name}: there is no such capability or tool"
+                raise InvalidFile(message, where=self.place, hint=did_you_mean(rule.name, known))
+        return self.rules
+
+    def folder(self, frame: Frame) -> Path:
+        """Where its relative paths start: its project, or the caller's for a worker that belongs to none."""
+        return self.root or frame.root
+
+    def folders(self, frame: Frame) -> tuple[Folder, ...]:
+        """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
+        return tuple(
+            self._folder(name, sandbox, self.folder(frame)) for name, sandbox in self.definition.sandboxes.items()
+        )
+
+    def _folder(self, name: str, sandbox: Sandbox, start: Path) -> Folder:
+        field = f"sandboxes.{name}.path"
+        try:
+            path = (start / Path(sandbox.path).expanduser()).resolve()
+            exists, is_folder = path.exists(), path.is_dir()
+        except (OSError, RuntimeError) as error:  # a loop of links, a name too long, ~nobody
+            raise ToolUnavailable(f"{field}: {sandbox.path} cannot be used: {error}", where=self.place) from None
+        if exists and not is_folder:
+            raise ToolUnavailable(f"{field}: {path} is not a folder", where=self.place)
+        if not exists and sandbox.mode == "ro":
+            raise ToolUnavailable(
+                f"{field}: the folder {path} does not exist",
+                where=self.place,
+                hint="Make it, correct the path, or use `mode: rw` for a folder that the run may make.",
+            )
+        return Folder(
+            path=path,
+            name=name,
+            writable=sandbox.mode == "rw",
+            allowed_suffixes=sandbox.allowed_suffixes,
+            text_suffixes=sandbox.text_suffixes,
+            attachment_suffixes=sandbox.attachment_suffixes,
+            max_bytes=sandbox.max_bytes,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The worker as `--json` prints it and the record keeps it."""
+        return {
+            **self.definition.model_dump(mode="json"),
+            "instructions": self.instructions,
+            "scope": self.scope,
+            "path": str(self.path) if self.path else None,
+            "digest": self.digest,
+            "locked": self.locked,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A worker in a listing. A file that is wrong is listed too, with what is wrong in it."""
+
+    name: str
+    scope: Scope
+    path: Path
+    status: Status | None = None
+    locked: bool = False
+    description: str | None = None
+    error: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "scope": self.scope,
+            "path": str(self.path),
+            "status": self.status,
+            "locked": self.locked,
+            "description": self.description,
+            "error": self.error,
+        }
+
+
+def rule_names() -> frozenset[str]:
+    """Every name that a rule may have in any worker."""
+    return frozenset({*CAPABILITIES, *ALIASES, *BUILT_IN_TOOLS, *SYSTEM_TOOLS})
