@@ -38,7 +38,7 @@ def canonical(value: Any) -> str:
 
 def fingerprint(value: Any) -> str:
     """A short hash of a JSON value; equal values have equal fingerprints."""
-    return digest(canonical(value).encode())
+    return digest(canonical(value).encode("utf-8", "surrogatepass"))  # half a pair, from a model, is text too
 
 
 def digest(data: bytes) -> str:
