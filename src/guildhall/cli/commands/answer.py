@@ -1,0 +1,78 @@
+"""`guild answer`, `guild approve`, `guild deny`: record what the person says, and let the run go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.follow import Follower, how_to_go_on, output_argument, result_of
+from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
+from guildhall.cli.reach import ask_id, with_hall
+from guildhall.core.errors import Conflict, UsageError
+from guildhall.runs.model import Answer
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+    from guildhall.runs.model import Ask
+
+_CHOICES = {"approve": "yes", "deny": "no"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ask", metavar="ASK", help="the id of the ask")
+    if choice := _CHOICES.get(parser.get_default("command")):
+        parser.set_defaults(choice=choice)
+    else:
+        parser.add_argument(
+            "choice",
+            metavar="ANSWER",
+            nargs="?",
+            help="one of those that `guild show ASK` names; without it you are asked",
+        )
+    parser.add_argument("--note", metavar="N", help="words for the worker, such as why not")
+    output_argument(parser)
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    name = ask_id(args.ask)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        ask = await client.ask(name)
+        answer = await _answer(ask, args, screen)
+        await client.answer(name, answer)
+        screen.note(f"{name}: {answer.choice}", "dim")
+        return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
+
+    return with_hall(work, screen)
+
+
+async def _answer(ask: Ask, args: argparse.Namespace, screen: Screen) -> Answer:
+    told = ask.as_dict()
+    if ask.status != "open":
+        raise Conflict(f"{ask.id} is no longer open: it is {ask.status}", hint=f"See guild show {ask.id}.")
+    if args.choice is not None:
+        return Answer(choice=read_choice(told, args.choice), note=args.note)
+    if not screen.interactive:
+        raise UsageError(f"no answer was given to {ask.id}", hint=f"Say one of: {', '.join(ask.question.choices)}.")
+    try:
+        typed = await ask_person(told, screen)
+    except (NoAnswer, TimeoutError):
+        raise UsageError(f"no answer was given to {ask.id}", hint="It stays open.") from None
+    return Answer(choice=typed.choice, note=args.note or typed.note)
+
+
+async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> int:
+    """Follow the run if nothing else keeps it; otherwise say what does."""
+    shown = await client.show(run)
+    if shown.run.status == "waiting" and not any(ask.status == "open" for ask in shown.asks):
+        return await Follower(client, screen).follow(client.resume(run, frame))
+    for line in how_to_go_on(shown):
+        screen.note(line)
+    if screen.wanted.form != "text":
+        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
+        screen.json({**last, **result_of(shown)})
+    return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE

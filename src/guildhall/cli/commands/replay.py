@@ -1,0 +1,37 @@
+"""`guild replay`: do a run again on its recorded answers, touching nothing, and show where it differs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.reach import run_id, with_hall
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    run = run_id(args.run)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        replayed = await client.replay(run, frame)
+        if args.json:
+            screen.json({**asdict(replayed), "same": replayed.same})
+        elif replayed.same:
+            screen.result(f"{run}: {replayed.steps} steps, all as on record")
+        else:
+            screen.result(f"{run}: differs at step {replayed.step}\n{replayed.difference}")
+        return exit_codes.DONE if replayed.same else exit_codes.FAILED
+
+    return with_hall(work, screen, readonly=True)

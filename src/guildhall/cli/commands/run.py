@@ -1,0 +1,108 @@
+"""`guild run`: give a worker something to do and follow it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from guildhall.cli.follow import Follower, output_argument
+from guildhall.cli.parser import dollars, positive_int
+from guildhall.cli.reach import with_hall
+from guildhall.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+    from guildhall.policy.model import Mode
+
+MAX_INPUT = 1_000_000  # bytes
+_LONGEST_NAME = 4096
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("worker", metavar="WORKER|FILE", help="a worker's name (`guild worker ls`), or its file")
+    parser.add_argument("input", metavar="INPUT", nargs="?", help="what to do; `-` reads standard input")
+    parser.add_argument("--model", metavar="M", help="the model, where the worker names none")
+    parser.add_argument("--override-model", metavar="M", help="the model, whatever the worker says")
+    limits_arguments(parser)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--approve-all", action="store_true", help="approve every call that would be asked about")
+    mode.add_argument("--strict", action="store_true", help="refuse every call that would be asked about")
+    output_argument(parser)
+
+
+def limits_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a run may use, for the commands that start one or go on with one."""
+    parser.add_argument("--budget", metavar="USD", type=dollars, help="dollars that the run may cost")
+    parser.add_argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    from guildhall.runs.model import RunRequest
+
+    request = RunRequest(
+        worker=worker_name(args.worker),
+        input=_input(args.input),
+        model=args.model,
+        override_model=args.override_model,
+        max_turns=args.max_turns,
+        max_budget_usd=args.budget,
+        mode=_mode(args),
+    )
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        return await Follower(client, screen).follow(client.run(request, frame))
+
+    return with_hall(work, screen, model=args.model)
+
+
+def worker_name(text: str) -> str:
+    """The name or path, if it can be one at all."""
+    name = text.strip()
+    if not name:
+        raise UsageError("the worker's name is empty", hint="`guild worker ls` lists the workers.")
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise UsageError("that cannot be a worker's name", hint="`guild worker ls` lists the workers.")
+    return name
+
+
+def _mode(args: argparse.Namespace) -> Mode:
+    return "approve_all" if args.approve_all else "strict" if args.strict else "ask"
+
+
+def _input(given: str | None) -> str:
+    """What the worker is to do: from the command, or from standard input."""
+    if given is not None and given != "-":
+        return _checked(given)
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        raise UsageError("standard input is closed", hint='Give the input as text: guild run WORKER "..."')
+    if given is None and sys.stdin.isatty():
+        raise UsageError(
+            "there is no input", hint='Say what to do, guild run WORKER "...", or `-` to type it and end with Ctrl-D.'
+        )
+    try:
+        data = sys.stdin.buffer.read(MAX_INPUT + 1)
+    except OSError as error:
+        raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
+    if given is None and not data.strip():
+        raise UsageError("there is no input", hint='Say what to do: guild run WORKER "..."')
+    return _checked(data.decode(errors="surrogateescape"))
+
+
+def _checked(text: str) -> str:
+    encoded = text.encode(errors="surrogateescape")
+    if len(encoded) > MAX_INPUT:
+        raise UsageError(
+            f"the input is larger than {MAX_INPUT:,} bytes",
+            hint="Put it into a file in a sandbox of the worker, and say which file to read.",
+        )
+    try:
+        encoded.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the input is not UTF-8 text: byte {error.start} cannot be read") from None
+    if "\0" in text:
+        raise UsageError("the input holds a NUL character", hint="Inputs are text; give binary data as a file.")
+    return text

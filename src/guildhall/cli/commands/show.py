@@ -1,0 +1,89 @@
+"""`guild show`: all about one run or one ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes, visible
+from guildhall.cli.follow import how_to_go_on, text_of, used
+from guildhall.cli.reach import any_id, with_hall
+from guildhall.core.ids import ASK, is_id
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient, Shown
+    from guildhall.runs.model import Ask
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="of a run or an ask")
+    parser.add_argument("--json", action="store_true", help="print an object, with the whole conversation of a run")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    name = any_id(args.id)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        if is_id(name, ASK):
+            ask = await client.ask(name)
+            screen.json(ask.as_dict()) if args.json else _print_ask(ask, screen)
+            return exit_codes.DONE
+        shown = await client.show(name)
+        if args.json:
+            asks = [ask.as_dict() for ask in shown.asks]
+            screen.json({**shown.run.as_dict(), "asks": asks, "messages": list(shown.messages)})
+        else:
+            _print_run(shown, screen)
+        return exit_codes.DONE
+
+    return with_hall(work, screen, readonly=True)
+
+
+def _print_ask(ask: Ask, screen: Screen) -> None:
+    rows = [
+        ["ask", ask.id],
+        ["of run", ask.run],
+        ["kind", ask.kind.replace("_", " ")],
+        ["status", ask.status],
+        ["asked", ask.created_at],
+    ]
+    if ask.expires_at:
+        rows.append(["expires", ask.expires_at])
+    if ask.answer:
+        note = f" ({ask.answer.note})" if ask.answer.note else ""
+        rows.append(["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}"])
+    screen.table(rows)
+    screen.result(visible.exact(ask.question.title))
+    if ask.question.body:
+        screen.result(visible.barred(ask.question.body, screen.width))
+    if ask.status == "open":
+        choices = ", ".join(ask.question.choices)
+        screen.note(f"Answer with: guild answer {ask.id} ANSWER    (one of: {choices})")
+
+
+def _print_run(shown: Shown, screen: Screen) -> None:
+    run = shown.run
+    rows = [
+        ["run", run.id],
+        ["worker", run.worker],
+        ["model", run.model],
+        ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
+        ["started", run.created_at],
+    ]
+    if run.ended_at:
+        rows.append(["ended", run.ended_at])
+    rows.append(["used", used(shown)])
+    for name in ("code", "message", "where", "hint"):
+        if run.error and run.error.get(name):
+            rows.append(["error" if name == "code" else name, str(run.error[name])])
+    rows += [["ask", f"{ask.id} {ask.status}: {ask.question.title}"] for ask in shown.asks]
+    screen.table(rows)
+    for name, text in (("input", str(run.request.get("input") or "")), ("output", text_of(run.output))):
+        if text:
+            screen.heading(f"\n{name}")
+            screen.result(text)
+    for line in how_to_go_on(shown):
+        screen.note(line)

@@ -1,0 +1,112 @@
+"""`guild worker ls`, `show` and `validate`: what workers there are and whether their files are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes
+from guildhall.cli.commands.run import worker_name
+from guildhall.cli.reach import with_hall
+from guildhall.core.errors import GuildError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+    from guildhall.workers.model import Listed, Worker
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    match parser.get_default("command"):
+        case "worker show":
+            parser.add_argument("name", metavar="NAME|FILE", help="a worker's name, or its file")
+        case "worker validate":
+            parser.add_argument("names", metavar="NAME|FILE", nargs="*", help="workers or files; none: all workers")
+        case _:
+            pass
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        match args.command:
+            case "worker show":
+                worker = await client.worker(worker_name(args.name), frame)
+                screen.json(worker.as_dict()) if args.json else _print(worker, screen)
+                return exit_codes.DONE
+            case "worker validate":
+                return await _validate(args, client, frame, screen)
+            case _:
+                listed = await client.workers(frame)
+                screen.json([line.as_dict() for line in listed]) if args.json else _list(listed, screen)
+                return exit_codes.DONE
+
+    return with_hall(work, screen, readonly=True)
+
+
+def _list(listed: list[Listed], screen: Screen) -> None:
+    if not listed:
+        screen.note("There are no workers here. `guild worker new NAME` makes one, `guild init` a starter folder.")
+        return
+    rows = [["name", "status", "from", "what it is for"]]
+    for line in listed:
+        status = "broken" if line.error else f"{line.status}, locked" if line.locked else str(line.status)
+        rows.append([line.name, status, line.scope, line.error or line.description or ""])
+    screen.table(rows)
+
+
+def _print(worker: Worker, screen: Screen) -> None:
+    definition = worker.definition.model_dump(mode="json", exclude_unset=True)
+    told = {name: value for name, value in definition.items() if name not in ("name", "instructions", "description")}
+    screen.table(
+        [
+            ["worker", worker.name],
+            ["what it is for", worker.description or ""],
+            ["file", f"{worker.place} ({worker.scope})"],
+            ["status", _status(worker)],
+        ]
+    )
+    for name, value in told.items():
+        if name not in ("status", "locked"):
+            screen.result(f"{name}: {_short(value)}")
+    screen.heading("\ninstructions")
+    screen.result(worker.instructions)
+
+
+def _status(worker: Worker) -> str:
+    if worker.changed:
+        return f"{worker.status}, locked, and its file is not what was locked: guild worker unlock {worker.name}"
+    return f"{worker.status}, locked" if worker.locked else worker.status
+
+
+def _short(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
+    names = [worker_name(name) for name in args.names]
+    names = names or [str(line.path) for line in await client.workers(frame) if line.scope == "project"]
+    found: list[dict[str, Any]] = []
+    for name in names:
+        try:
+            worker = await client.worker(name, frame)
+            found.append({"name": worker.name, "file": worker.place, "ok": True, "error": None})
+        except GuildError as error:
+            found.append({"name": name, "file": error.where, "ok": False, "error": error.as_dict()})
+            if not args.json:
+                screen.note(f"guild: {error.where or name}: {error.message}", "red")
+                screen.note(error.hint or "")
+    if args.json:
+        screen.json(found)
+    else:
+        for line in found:
+            if line["ok"]:
+                screen.result(f"ok  {line['name']}  {line['file']}")
+        if not found:
+            screen.note("There are no workers in this project to check.")
+    wrong = [exit_codes.of_error(line["error"]["code"]) for line in found if not line["ok"]]
+    return wrong[0] if wrong else exit_codes.DONE

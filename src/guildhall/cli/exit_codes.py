@@ -1,0 +1,66 @@
+"""How a command ends, as a number. The one place where error codes and states of runs become exit codes."""
+
+from __future__ import annotations
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+NEEDS_YOU = 4
+LIMIT = 5
+TIMED_OUT = 6
+NO_HALL = 7
+INTERRUPTED = 130
+
+MEANING = {
+    DONE: "done",
+    FAILED: "the run failed, or the command could not be done",
+    USAGE: "bad usage, or an invalid file",
+    NOT_FOUND: "not found",
+    NEEDS_YOU: "it waits for an answer, or policy refused",
+    LIMIT: "a limit was reached",
+    TIMED_OUT: "time-out",
+    NO_HALL: "no hall, and none may be started",
+    INTERRUPTED: "interrupted",
+}
+
+OF_ERROR = {
+    "error": FAILED,
+    "usage": USAGE,
+    "invalid_file": USAGE,
+    "not_found": NOT_FOUND,
+    "refused": NEEDS_YOU,
+    "worker_locked": NEEDS_YOU,
+    "worker_retired": NEEDS_YOU,
+    "conflict": FAILED,
+    "limit_reached": LIMIT,
+    "timed_out": TIMED_OUT,
+    "hall_unavailable": NO_HALL,
+    "model_failed": FAILED,
+    "script_mismatch": FAILED,
+    "model_unusable": USAGE,
+    "tool_unavailable": FAILED,
+    "runtime_failed": FAILED,
+    "replay_differs": FAILED,
+    "interrupted": INTERRUPTED,
+}
+
+_OF_STATUS = {"completed": DONE, "waiting": NEEDS_YOU, "parked": INTERRUPTED}
+_SAID_BY_A_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
+
+
+def of_error(code: str) -> int:
+    """The exit code of a command that ended with this error."""
+    return OF_ERROR.get(code, FAILED)
+
+
+def of_run(status: str, error_code: str | None) -> int:
+    """The exit code of a command that followed a run to this state.
+
+    A run that failed says no more than that, unless policy, a limit or the time stopped it: the codes for bad usage
+    or a missing file are about the command, not about what a worker met.
+    """
+    if status != "failed":
+        return _OF_STATUS.get(status, FAILED)
+    code = of_error(error_code or "error")
+    return code if code in _SAID_BY_A_RUN else FAILED

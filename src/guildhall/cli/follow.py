@@ -1,0 +1,216 @@
+"""Following a run: its events as they come, its asks answered at the terminal, its result at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.cli import exit_codes, visible
+from guildhall.cli.prompt import NoAnswer, ask_person
+from guildhall.cli.screen import ReaderGone, money
+from guildhall.core.errors import Conflict
+from guildhall.core.events import Event
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+
+    from guildhall.cli.screen import Screen
+    from guildhall.hall.client import HallClient, Shown
+
+_FORMS = ("text", "json", "stream-json")
+
+
+def output_argument(parser: argparse.ArgumentParser) -> None:
+    """The option of every command that follows a run."""
+    parser.add_argument(
+        "--output",
+        choices=_FORMS,
+        default="text",
+        help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
+    )
+
+
+class Follower:
+    """Follows one run in the foreground."""
+
+    def __init__(self, client: HallClient, screen: Screen) -> None:
+        self._client = client
+        self._screen = screen
+        self._run: str | None = None
+        self._held = HeldBack()
+        self._error: Event | None = None  # kept until it is known whether it was the last word
+
+    async def follow(self, stream: AsyncIterator[Event]) -> int:
+        """Follow to the end, or until the person stops it; the exit code."""
+        stopped: int | None = None
+        try:
+            async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+                async for event in events:
+                    self._run = self._run or event.run
+                    self._tell(event)
+                    if event.type == "ask_opened" and self._screen.interactive:
+                        await self._ask(event.data["ask"])
+        except (asyncio.CancelledError, ReaderGone):
+            stopped = exit_codes.INTERRUPTED
+            _calm()
+        except NoAnswer:
+            stopped = exit_codes.NEEDS_YOU
+        if self._run is None:
+            self._screen.note("guild: interrupted before anything began")
+            return exit_codes.INTERRUPTED
+        return await self._finish(self._run, stopped=stopped)
+
+    # while it runs
+
+    def _tell(self, event: Event) -> None:
+        if event.type == "text_delta":
+            self._piece(event, self._held.add(event.data.get("text", "")))
+            return
+        self._piece(event, self._held.rest())
+        if self._screen.wanted.form == "stream-json":
+            self._screen.json(event.as_dict())
+            return
+        if self._error is not None and event.type != "run_ended":
+            self._screen.note(f"! {visible.one_line(self._error.data.get('message', ''), 300)}", "red")
+        self._error = event if event.type == "error" else None
+        if (line := _line(event, self._screen.width)) is not None:
+            failed = bool(event.data.get("is_error"))
+            self._screen.note(line, "red" if failed else None if event.type == "run_started" else "dim")
+
+    def _piece(self, event: Event, text: str) -> None:
+        if not text:
+            return
+        if self._screen.wanted.form == "stream-json":
+            piece = Event(type="text_delta", run=event.run, at=event.at, data={"text": text})
+            self._screen.json(piece.as_dict())
+        else:
+            self._screen.delta(text)
+
+    async def _ask(self, ask: Mapping[str, Any]) -> None:
+        try:
+            await self._client.answer(ask["ask"], await ask_person(ask, self._screen))
+        except TimeoutError:
+            self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
+        except Conflict as error:
+            self._screen.note(error.message, "yellow")
+
+    # at the end
+
+    async def _finish(self, run: str, *, stopped: int | None) -> int:
+        shown = await self._client.show(run)
+        self._screen.end_line()
+        self._say_how_it_stands(shown)
+        result = result_of(shown)
+        form = self._screen.wanted.form
+        if form == "json":
+            self._screen.json(result)
+        elif form == "stream-json":
+            self._screen.json({"type": "result", **result})
+        elif shown.run.status == "completed" and (text := text_of(shown.run.output)):
+            self._screen.result(text)
+        if stopped is not None and shown.run.status != "completed":
+            return stopped
+        return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+
+    def _say_how_it_stands(self, shown: Shown) -> None:
+        run = shown.run
+        self._screen.note(f"{run.id} {run.status}: {used(shown)}", "dim")
+        if run.status == "failed":
+            error = run.error or {}
+            self._screen.note(
+                f"guild: {run.id} failed: {error.get('message') or run.reason or 'no reason given'}", "red"
+            )
+            if hint := error.get("hint"):
+                self._screen.note(str(hint))
+        for line in how_to_go_on(shown):
+            self._screen.note(line)
+
+
+def _calm() -> None:
+    """What comes after a cancellation that was heeded is not cancelled itself."""
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        task.uncancel()
+
+
+class HeldBack:
+    """Text that comes in pieces, handed on by whole words: a secret cut in two would not be recognised."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+
+    def add(self, piece: str) -> str:
+        text = self._kept + piece
+        end = max(text.rfind(" "), text.rfind("\n")) + 1
+        self._kept = text[end:]
+        return text[:end]
+
+    def rest(self) -> str:
+        text, self._kept = self._kept, ""
+        return text
+
+
+def result_of(shown: Shown) -> dict[str, Any]:
+    """What `--output json` prints."""
+    run = shown.run
+    return {
+        "run": run.id,
+        "status": run.status,
+        "output": run.output,
+        "error": run.error,
+        "usage": run.usage.as_dict(),
+        "cost_usd": run.usage.cost_usd,
+        "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
+    }
+
+
+def how_to_go_on(shown: Shown) -> list[str]:
+    """What the person can do about a run that has stopped for now."""
+    run = shown.run
+    waiting = [ask for ask in shown.asks if ask.status == "open"]
+    lines = [f"{ask.id} waits for you: {visible.one_line(ask.question.title, 200)}" for ask in waiting]
+    for ask in waiting:
+        first = next((choice for choice in ask.question.choices if choice != "amount"), "TEXT")
+        choices = ", ".join(ask.question.choices)
+        lines.append(f"Answer with: guild answer {ask.id} {first}    (or: {choices}; all of it: guild show {ask.id})")
+    if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
+        lines.append(f"Go on with: guild resume {run.id}")
+    return lines
+
+
+def used(shown: Shown) -> str:
+    """What a run used, in one line."""
+    usage = shown.run.usage
+    turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
+    return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
+
+
+def text_of(output: Any) -> str:
+    """An output as text: text as it is, anything else as JSON."""
+    if output is None:
+        return ""
+    return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
+
+
+def _line(event: Event, width: int) -> str | None:
+    """An event in one line; None where there is nothing to say yet."""
+    data = event.data
+    if event.type == "run_started":
+        plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
+        return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {visible.plain(str(plan))}"
+    if event.type == "tool_use":
+        return visible.one_line(f"→ {data.get('tool')} {_arguments(data.get('arguments'))}", width - 1)
+    if event.type == "tool_result":
+        return visible.one_line(f"← {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
+    return None
+
+
+def _arguments(arguments: Any) -> str:
+    if not isinstance(arguments, dict):
+        return "" if arguments is None else str(arguments)
+    return " ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)}"
+        for name, value in cast("dict[str, Any]", arguments).items()
+    )

@@ -1,0 +1,151 @@
+"""`guild`: finds the command, lets it do its work, and turns whatever went wrong into words and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from guildhall.cli import exit_codes, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.core.errors import GuildError
+
+
+def entry() -> int:
+    """What the installed `guild` calls."""
+    return main(sys.argv[1:])
+
+
+def main(words: list[str]) -> int:
+    """Do what the words say; the exit code."""
+    debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
+    while words and words[0] == "--debug":
+        words = words[1:]
+    if (page := _page(words)) is not None:
+        return _print(page)
+    from guildhall.cli.screen import Screen
+
+    screen = Screen.of_process(words)
+    return _leave(screen, _dispatch(words, screen, debug=debug))
+
+
+def _page(words: list[str]) -> str | None:
+    """The page of help that needs nothing but the table, if that is what is wanted."""
+    if words and words[0] in ("--version", "-V"):
+        from guildhall.cli.version import version
+
+        return f"guild {version()}\n"
+    if words[:1] == ["help"]:
+        return table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
+    if not words or words[0] in ("-h", "--help"):
+        return table.first_page()
+    if table.family(words[0]) and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return table.family_page(words[0])
+    return None
+
+
+def _print(page: str) -> int:
+    try:
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+            sys.stdout.write(page)
+            sys.stdout.flush()
+    except OSError:
+        _forget_stdout()
+    return exit_codes.DONE
+
+
+def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
+    from guildhall.cli.screen import ReaderGone
+    from guildhall.core.errors import GuildError
+
+    try:
+        return _command(words, screen)
+    except ReaderGone as gone:
+        if gone.satisfied:
+            return exit_codes.DONE
+        screen.note(f"guild: {gone}", "red")
+        return exit_codes.FAILED
+    except KeyboardInterrupt:
+        screen.note("guild: interrupted")
+        return exit_codes.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the edge: a person is told in words, whatever it was
+        if debug:
+            _trace(screen)
+        known = error if isinstance(error, GuildError) else _unexpected(error)
+        return _told(screen, known)
+
+
+def _told(screen: Screen, error: GuildError) -> int:
+    from guildhall.cli.screen import ReaderGone
+
+    with suppress(ReaderGone):
+        screen.error(error)
+    return exit_codes.of_error(error.code)
+
+
+def _trace(screen: Screen) -> None:
+    import traceback
+
+    screen.note(traceback.format_exc().rstrip())
+
+
+def _command(words: list[str], screen: Screen) -> int:
+    from importlib import import_module
+
+    from guildhall.cli.parser import parser_of
+
+    words = [*words[1:], "--help"] if words[0] == "help" else words
+    command, length = table.find(words)
+    if command is None or table.family(command.name):
+        raise _unknown(words)
+    module = import_module(command.module)
+    parser = parser_of(command, module.arguments)
+    rest = words[length:]
+    before = rest[: rest.index("--")] if "--" in rest else rest
+    if "-h" in before or "--help" in before:
+        screen.result(parser.format_help())
+        return exit_codes.DONE
+    return module.main(parser.read(rest), screen)
+
+
+def _unknown(words: list[str]) -> GuildError:
+    from guildhall.core.errors import UsageError, nearest
+
+    if verbs := table.family(words[0]):
+        tried, known = " ".join(words[:2]), [command.name for command in verbs]
+    elif words[0].startswith("-"):
+        return UsageError(f"there is no option {words[0]!r}", hint="`guild --help` shows what there is.")
+    else:
+        tried, known = words[0], [command.name for command in table.COMMANDS if " " not in command.name]
+    guess = nearest(tried, known)
+    hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` shows every command."
+    return UsageError(f"there is no command {tried!r}", hint=hint)
+
+
+def _unexpected(error: Exception) -> GuildError:
+    from guildhall.core.errors import GuildError
+
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return GuildError(
+        f"something broke that should not have: {said}",
+        hint="Nothing on record is lost. The same command with --debug shows where; please report that.",
+    )
+
+
+def _leave(screen: Screen, code: int) -> int:
+    """Python flushes once more at its end; what cannot be written must not become a traceback there."""
+    try:
+        screen.out.flush()
+    except (OSError, ValueError):
+        _forget_stdout()
+    return code
+
+
+def _forget_stdout() -> None:
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

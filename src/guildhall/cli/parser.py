@@ -1,0 +1,67 @@
+"""The parser of one command. Not of `guild` itself: which command it is, the table knows."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NoReturn
+
+from guildhall.core.errors import UsageError, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.cli.table import Command
+
+
+class CommandParser(argparse.ArgumentParser):
+    """argparse that raises our errors and names the nearest option."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", hint=f"{self.format_usage().strip()}\nMore: {self.prog} --help")
+
+    def read(self, words: list[str]) -> argparse.Namespace:
+        """The arguments; positions and options may stand in any order."""
+        args, unknown = self.parse_known_intermixed_args(words)
+        if not unknown:
+            return args
+        options = [option for option in self._option_string_actions if option.startswith("--")]
+        stray = unknown[0]
+        if stray.startswith("-") and stray != "-":
+            name = stray.partition("=")[0]
+            hint = did_you_mean(name, options) if nearest(name, options) else f"See {self.prog} --help."
+            raise UsageError(f"{self.prog}: there is no option {name!r}", hint=hint)
+        hint = f"Put quotes around text with spaces. See {self.prog} --help."
+        raise UsageError(f"{self.prog}: too many arguments: {stray!r} has no place", hint=hint)
+
+
+def parser_of(command: Command, arguments: Callable[[argparse.ArgumentParser], None]) -> CommandParser:
+    """The parser of a command, furnished by its module."""
+    parser = CommandParser(
+        prog=f"guild {command.name}",
+        description=f"{command.help[0].upper()}{command.help[1:]}.",
+        epilog=f"example:\n  {command.example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=command.name)
+    arguments(parser)
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback when something breaks"
+    )
+    return parser
+
+
+def positive_int(text: str) -> int:
+    """A whole number above zero."""
+    number = int(text)
+    if not 0 < number < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    return number
+
+
+def dollars(text: str) -> float:
+    """An amount above zero; a leading dollar sign is fine."""
+    amount = float(text.removeprefix("$"))
+    if not 0 < amount < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount above zero")
+    return amount

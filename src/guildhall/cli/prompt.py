@@ -1,0 +1,110 @@
+"""Asking the person at the terminal: an ask is shown whole, and one of its answers is taken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import visible
+from guildhall.core.clock import SystemClock, moment
+from guildhall.core.errors import UsageError
+from guildhall.runs.model import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.cli.screen import Screen
+
+_QUESTIONS: Mapping[str, str] = {
+    "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
+    "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
+}
+AMOUNT = "amount"  # among the choices: any positive number is an answer
+_LINE = 100_000  # bytes; nobody types more
+
+
+class NoAnswer(Exception):
+    """The person left the question open: end of input, or its time ran out."""
+
+
+async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
+    """Show the ask and take an answer. Raises NoAnswer when none comes."""
+    screen.note(f"{ask['ask']}: {visible.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
+    if ask["body"]:
+        screen.note(visible.barred(ask["body"], screen.width))
+    async with asyncio.timeout(_seconds_left(ask)):
+        while True:
+            typed = await _line(screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({_choices(ask)}):")
+            try:
+                choice = read_choice(ask, typed)
+            except UsageError as error:
+                screen.note(error.hint or error.message)
+                continue
+            return Answer(choice=choice, note=await _note(choice, screen))
+
+
+def read_choice(ask: Mapping[str, Any], typed: str) -> str:
+    """The choice that was meant: the whole word or its first letters; where the ask takes one, an amount."""
+    word = typed.strip().lower()
+    words = [choice for choice in ask["choices"] if choice != AMOUNT and word and choice.startswith(word)]
+    if len(words) == 1:
+        return words[0]
+    if AMOUNT in ask["choices"] and _is_amount(word):
+        return word
+    raise UsageError(
+        f"{visible.one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {_choices(ask)}."
+    )
+
+
+def _choices(ask: Mapping[str, Any]) -> str:
+    return ", ".join("an amount such as 2.50" if choice == AMOUNT else choice for choice in ask["choices"])
+
+
+def _is_amount(word: str) -> bool:
+    try:
+        return 0 < float(word.removeprefix("$")) < 1_000_000
+    except ValueError:
+        return False
+
+
+async def _note(choice: str, screen: Screen) -> str | None:
+    if choice != "no":
+        return None
+    return (await _line(screen, "Why not? (the worker reads it; Enter for no reason):")).strip() or None
+
+
+def _seconds_left(ask: Mapping[str, Any]) -> float | None:
+    if not ask.get("expires_at"):
+        return None
+    return max((moment(ask["expires_at"]) - SystemClock().now()).total_seconds(), 0)
+
+
+async def _line(screen: Screen, question: str) -> str:
+    """One line from the terminal, while the loop goes on. What was typed before the question does not count."""
+    descriptor = sys.stdin.fileno()
+    with suppress(termios.error):
+        termios.tcflush(descriptor, termios.TCIFLUSH)
+    screen.prompt(question)
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[bytes] = loop.create_future()
+    loop.add_reader(descriptor, _take, descriptor, typed)
+    try:
+        line = await typed
+    finally:
+        loop.remove_reader(descriptor)
+    if not line:
+        raise NoAnswer
+    return line.decode(errors="replace").rstrip("\n")
+
+
+def _take(descriptor: int, typed: asyncio.Future[bytes]) -> None:
+    try:
+        line = os.read(descriptor, _LINE)
+    except OSError:
+        line = b""
+    if not typed.done():
+        typed.set_result(line)

@@ -1,0 +1,110 @@
+"""How a command reaches the hall: the frame of the caller, the client, and what Ctrl-C means on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.frame import Frame
+from guildhall.core.ids import ASK, RUN, is_id
+from guildhall.core.paths import Home, project_root
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.cli.screen import Screen
+    from guildhall.hall.client import HallClient
+
+    Work = Callable[[HallClient, Frame], Awaitable[int]]
+
+# Ctrl-C, a polite kill, and the terminal that was closed all mean: stop here, so that it can go on later.
+_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str | None = None) -> int:
+    """Do the work with a client of the hall; the exit code."""
+    environ = dict(os.environ)
+    home = Home.locate(environ)
+    frame = frame_here(home, screen, model=model)
+    return asyncio.run(_guarded(work, home, frame, readonly=readonly, screen=screen))
+
+
+def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame:
+    """The frame of this command."""
+    from guildhall.core.config import load_settings
+
+    try:
+        cwd = Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
+    settings = load_settings(home, project_root(cwd))
+    return Frame.here(cwd, os.environ, allowed=frozenset(settings.env), interactive=screen.interactive, model=model)
+
+
+async def _guarded(work: Work, home: Home, frame: Frame, *, readonly: bool, screen: Screen) -> int:
+    """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
+    task = asyncio.ensure_future(_with_client(work, home, frame, readonly=readonly))
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        if stopped:
+            os._exit(exit_codes.INTERRUPTED)  # safe at any point: whatever was done is on record
+        stopped = True
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in _STOP:
+        loop.add_signal_handler(number, stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        screen.note("guild: interrupted")
+        return exit_codes.INTERRUPTED
+    finally:
+        for number in _STOP:
+            loop.remove_signal_handler(number)
+
+
+async def _with_client(work: Work, home: Home, frame: Frame, *, readonly: bool) -> int:
+    from guildhall.hall.embedded import open_hall
+
+    client = open_hall(home, os.environ, readonly=readonly)
+    try:
+        return await work(client, frame)
+    finally:
+        with suppress(asyncio.CancelledError):
+            await client.close()
+
+
+def run_id(text: str) -> str:
+    """The text, if it has the form of a run's id."""
+    if is_id(text, RUN):
+        return text
+    raise NotFound(f"there is no run {_short(text)}", hint="Runs look like r-7k2m9x4qpw; `guild ls --all` lists them.")
+
+
+def ask_id(text: str) -> str:
+    """The text, if it has the form of an ask's id."""
+    if is_id(text, ASK):
+        return text
+    raise NotFound(f"there is no ask {_short(text)}", hint="Asks look like a-3h8n5w2kcd; `guild ls` lists them.")
+
+
+def any_id(text: str) -> str:
+    """The text, if it has the form of the id of a run or an ask."""
+    if is_id(text, RUN) or is_id(text, ASK):
+        return text
+    raise NotFound(
+        f"there is no run and no ask {_short(text)}", hint="Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
+    )
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,196 @@
+"""Where a command writes: results on standard output, everything else on standard error.
+
+Known secrets are replaced in both. What a terminal would obey is spelled out when the reader is a terminal; a pipe
+gets the text as it is. Colour only on a terminal and without NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
+
+from guildhall.cli import visible
+from guildhall.core.frame import Redactor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from io import TextIOWrapper
+
+    from guildhall.core.errors import GuildError
+
+Style = Literal["dim", "bold", "red", "green", "yellow"]
+Form = Literal["text", "json", "stream-json"]
+
+_STYLES: Mapping[Style, str] = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33"}
+RESULT_FIELDS = ("run", "status", "output", "error", "usage", "cost_usd", "asks")
+
+
+class ReaderGone(Exception):
+    """Standard output takes no more: its reader has left, or there is no room."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"cannot write the result: {error.strerror or error}")
+        self.satisfied = isinstance(error, BrokenPipeError)  # the reader has what it wanted, as in `guild log | head`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the caller wants to read: text or JSON, and whether it is the result of a run."""
+
+    form: Form = "text"
+    of_run: bool = False
+
+    @staticmethod
+    def by(words: Sequence[str]) -> Wanted:
+        """Read from the bare words of the command, so that errors in those very words also come as JSON."""
+        words = words[: words.index("--")] if "--" in words else words
+        if "--json" in words:
+            return Wanted(form="json")
+        for here, following in zip(words, [*words[1:], ""], strict=True):
+            form = following if here == "--output" else here.removeprefix("--output=")
+            if form in ("json", "stream-json"):
+                return Wanted(form=cast("Form", form), of_run=True)
+        return Wanted()
+
+
+@dataclass(kw_only=True)
+class Screen:
+    """The two streams of a command."""
+
+    out: TextIO
+    err: TextIO
+    environ: Mapping[str, str]
+    wanted: Wanted = field(default_factory=Wanted)
+    _mute: bool = False
+    _mid_line: bool = False
+
+    def __post_init__(self) -> None:
+        self._redact = Redactor(self.environ)
+        self._colour = not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb"
+
+    @staticmethod
+    def of_process(words: Sequence[str]) -> Screen:
+        """The streams of this process; a closed one is replaced by nothing."""
+        return Screen(out=_writable(sys.stdout), err=_writable(sys.stderr), environ=os.environ, wanted=Wanted.by(words))
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a person is there who can be asked."""
+        return bool(sys.stdin) and sys.stdin.isatty() and self.err.isatty()
+
+    @property
+    def width(self) -> int:
+        return max(shutil.get_terminal_size().columns, 40)
+
+    # results
+
+    def result(self, text: str) -> None:
+        """A piece of the result, with a newline at its end."""
+        text = self._redact(text)
+        if self.out.isatty():
+            text = visible.plain(text)
+        self._write(text if text.endswith("\n") else text + "\n")
+
+    def json(self, value: Any) -> None:
+        """An object as one line of JSON."""
+        self._write(json.dumps(self._scrubbed(value), ensure_ascii=False, default=str) + "\n")
+
+    def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
+        """Rows with their columns under each other."""
+        rows = [[visible.one_line(self._redact(cell), 400) for cell in row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+            self.result(indent + line.rstrip())
+
+    def heading(self, text: str) -> None:
+        """A line of our own above a part of the result."""
+        self._write(self._painted(text, "bold", self.out) + "\n")
+
+    # everything else
+
+    def note(self, text: str, style: Style | None = None) -> None:
+        """A line about what goes on."""
+        self.end_line()
+        self._say(visible.plain(self._redact(text)), style, "\n")
+
+    def delta(self, text: str) -> None:
+        """A piece of text that is still being written; only a terminal is shown it."""
+        if not self.err.isatty() or not text:
+            return
+        self._say(visible.plain(self._redact(text)), "dim", "")
+        self._mid_line = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        if self._mid_line:
+            self._mid_line = False
+            self._say("", None, "\n")
+
+    def prompt(self, text: str) -> None:
+        """A question; the answer is typed behind it."""
+        self.end_line()
+        self._say(visible.plain(self._redact(text)), "bold", " ")
+
+    def error(self, error: GuildError) -> None:
+        """What went wrong and what to do next; for programs also as JSON."""
+        where = f"{error.where}: " if error.where else ""
+        self.note(f"guild: {where}{error.message}", "red")
+        if error.hint:
+            self.note(error.hint)
+        if self.wanted.form == "text":
+            return
+        told: dict[str, Any] = {"error": error.as_dict()}
+        if self.wanted.of_run:
+            told = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **told}
+        self.json({"type": "result", **told} if self.wanted.form == "stream-json" else told)
+
+    def _write(self, text: str) -> None:
+        try:
+            self.out.write(text)
+            self.out.flush()
+        except OSError as error:
+            raise ReaderGone(error) from None
+
+    def _say(self, text: str, style: Style | None, end: str) -> None:
+        """Progress is for eyes: when nobody reads it any more, the work goes on."""
+        if self._mute:
+            return
+        try:
+            self.err.write((self._painted(text, style, self.err) if style else text) + end)
+            self.err.flush()
+        except OSError:
+            self._mute = True
+
+    def _painted(self, text: str, style: Style, stream: TextIO) -> str:
+        if not (self._colour and stream.isatty() and text):
+            return text
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+    def _scrubbed(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._redact(value)
+        if isinstance(value, dict):
+            return {name: self._scrubbed(part) for name, part in cast("dict[str, Any]", value).items()}
+        if isinstance(value, list | tuple):
+            return [self._scrubbed(part) for part in cast("list[Any]", value)]
+        return value
+
+
+def _writable(stream: TextIO | None) -> TextIO:
+    """The stream, so set that no text can break it; one that was closed swallows what it is given."""
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
+    cast("TextIOWrapper", stream).reconfigure(errors="backslashreplace")
+    return stream
+
+
+def money(dollars: float | None) -> str:
+    """An amount as people read it."""
+    if dollars is None:
+        return "no price"
+    return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"

@@ -1,0 +1,199 @@
+"""Every command by name: the pages of help, the completion and the documentation are made from this table.
+
+It imports nothing, so that `guild --help` costs no more than Python itself.
+"""
+
+from __future__ import annotations
+
+FIRST_PAGE = 14  # commands at most
+
+
+class Command:
+    """One row: the name as it is typed, where it is done, what it is for, and an example.
+
+    A plain class and no dataclass: the import of `dataclasses` alone takes as long as the whole page of help.
+    """
+
+    __slots__ = ("example", "first", "help", "module", "name", "syntax")
+
+    def __init__(
+        self, name: str, syntax: str, help: str, *, example: str, module: str | None = None, first: bool = False
+    ) -> None:
+        self.name = name
+        self.syntax = syntax
+        self.help = help
+        self.example = example
+        self.module = f"guildhall.cli.commands.{module or name}"
+        self.first = first  # on the first page
+
+
+COMMANDS = (
+    Command(
+        "demo",
+        "",
+        "see the whole machinery work, without a key or a network",
+        example="guild demo",
+        first=True,
+    ),
+    Command(
+        "init",
+        "[DIR]",
+        "make a starter folder with a worker that runs at once",
+        example="guild init my-guild",
+        first=True,
+    ),
+    Command(
+        "run",
+        "WORKER|FILE [INPUT|-]",
+        "give a worker something to do",
+        example='guild run greeter "Say hello to Ada"',
+        first=True,
+    ),
+    Command("ls", "[--all]", "what needs you, what is working, what is done", example="guild ls --all", first=True),
+    Command("show", "ID", "all about one run or one ask", example="guild show r-7k2m9x4qpw", first=True),
+    Command("log", "ID [-f]", "what happened in a run, line by line", example="guild log r-7k2m9x4qpw -f", first=True),
+    Command(
+        "answer",
+        "ASK [yes|no|session|TEXT]",
+        "answer what a run waits for, and let it go on",
+        example='guild answer a-3h8n5w2kcd no --note "not that file"',
+        first=True,
+    ),
+    Command(
+        "resume",
+        "RUN",
+        "go on with a run that was parked, lost or stopped by a limit",
+        example="guild resume r-7k2m9x4qpw --max-turns 300",
+        first=True,
+    ),
+    Command(
+        "replay",
+        "RUN",
+        "do a run again on its recorded answers, and show the first difference",
+        example="guild replay r-7k2m9x4qpw",
+        first=True,
+    ),
+    Command("cost", "", "what the runs used, by worker and model", example="guild cost", first=True),
+    Command("worker", "ls|show|new|...", "the workers: list, make, check, lock", example="guild worker ls", first=True),
+    Command("doctor", "", "check whether everything is there that is needed", example="guild doctor", first=True),
+    Command("help", "[all|COMMAND]", "this page, every command, or one of them", example="guild help all", first=True),
+    Command(
+        "approve",
+        "ASK",
+        "short for `guild answer ASK yes`",
+        example="guild approve a-3h8n5w2kcd",
+        module="answer",
+    ),
+    Command(
+        "deny",
+        "ASK [--note N]",
+        "short for `guild answer ASK no`",
+        example='guild deny a-3h8n5w2kcd --note "not that file"',
+        module="answer",
+    ),
+    Command("worker ls", "", "the workers that can be run here", example="guild worker ls", module="worker_read"),
+    Command(
+        "worker show",
+        "NAME|FILE",
+        "what a worker is, may do and is told",
+        example="guild worker show greeter",
+        module="worker_read",
+    ),
+    Command(
+        "worker validate",
+        "[NAME|FILE ...]",
+        "check worker files; all of them when none is named",
+        example="guild worker validate workers/greeter.yaml",
+        module="worker_read",
+    ),
+    Command(
+        "worker new",
+        "NAME [--force]",
+        "write the file of a new worker, as a draft to fill in",
+        example="guild worker new reviewer",
+        module="worker_change",
+    ),
+    Command(
+        "worker lock",
+        "NAME",
+        "pin a worker to its text of now; nothing overwrites it",
+        example="guild worker lock reviewer",
+        module="worker_change",
+    ),
+    Command(
+        "worker unlock",
+        "NAME",
+        "let a locked worker be changed again",
+        example="guild worker unlock reviewer",
+        module="worker_change",
+    ),
+    Command(
+        "worker promote",
+        "NAME",
+        "make a draft active, so that others may use it",
+        example="guild worker promote reviewer",
+        module="worker_change",
+    ),
+    Command(
+        "worker retire",
+        "NAME",
+        "let a worker take no new work; its record stays",
+        example="guild worker retire reviewer",
+        module="worker_change",
+    ),
+    Command(
+        "completion",
+        "bash|zsh|fish",
+        "the script that lets your shell complete commands",
+        example="guild completion bash >> ~/.bashrc",
+    ),
+)
+
+_HEAD = """guild runs AI workers that are files. Every model call and every tool call passes a door, on record.
+
+usage: guild COMMAND [...]
+"""
+_FOOT = """
+options:
+  -h, --help     help for guild or for a command
+  --version      the version
+  --debug        show the traceback when something breaks
+
+Every command: guild help all    One command: guild help COMMAND    New here: guild demo
+"""
+
+
+def find(words: list[str]) -> tuple[Command | None, int]:
+    """The command that the words begin with, and how many words its name has."""
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        for command in COMMANDS:
+            if command.name == name and len(words) >= length:
+                return command, length
+    return None, 0
+
+
+def family(name: str) -> list[Command]:
+    """The commands whose name begins with this word: `worker ls`, `worker show` and so on."""
+    return [command for command in COMMANDS if command.name.startswith(f"{name} ")]
+
+
+def first_page() -> str:
+    """What `guild` alone prints."""
+    return _HEAD + "\n" + _lines([command for command in COMMANDS if command.first]) + _FOOT
+
+
+def all_pages() -> str:
+    """What `guild help all` prints."""
+    return _HEAD + "\n" + _lines([c for c in COMMANDS if not family(c.name)]) + _FOOT
+
+
+def family_page(name: str) -> str:
+    """What `guild worker` prints."""
+    return f"usage: guild {name} VERB [...]\n\n" + _lines(family(name)) + f"\nOne verb: guild help {name} VERB\n"
+
+
+def _lines(commands: list[Command]) -> str:
+    heads = [f"{command.name} {command.syntax}".rstrip() for command in commands]
+    width = max(map(len, heads))
+    return "".join(f"  {head:<{width}}  {command.help}\n" for head, command in zip(heads, commands, strict=True))
