@@ -51,3 +51,8 @@ class Source(Protocol):
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         """The answer, whole. Raises ModelFailed, transient or not."""
         ...
+
+
+def is_transient(status: int) -> bool:
+    """Whether a provider that answered with this HTTP status may well answer when it is asked again."""
+    return status in {408, 409, 429} or status >= 500

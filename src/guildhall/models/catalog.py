@@ -1,0 +1,89 @@
+"""From a model's name to the source of its answers; and which keys there are to choose by, never their values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import ModelUnusable, NotFound
+from guildhall.models.keys import KEYS, variable_with_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from guildhall.models.model import Source
+
+AUTO = "auto"
+SCRIPT = "script:"
+REPLAY = "replay:"
+
+# What `auto` stands for, by the first provider in this order that has a key.
+AUTO_MODELS: Mapping[str, str] = {
+    "anthropic": "anthropic:claude-sonnet-5",
+    "openai": "openai:gpt-5",
+    "google": "google:gemini-2.5-pro",
+    "mistral": "mistral:mistral-large-latest",
+    "groq": "groq:openai/gpt-oss-120b",
+    "deepseek": "deepseek:deepseek-chat",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectedKey:
+    """A key that is set: whose it is and where it stands."""
+
+    provider: str
+    variable: str
+
+
+def source_for(
+    model: str,
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    recording: Callable[[str], Source] | None = None,
+) -> Source:
+    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`."""
+    if model == AUTO:
+        model = auto_model(environ)
+    if model.startswith(SCRIPT):
+        from guildhall.models.script import ScriptSource, load_script
+
+        path = cwd / Path(_rest(model, SCRIPT, "a file: `script:answers.yaml`")).expanduser()
+        return ScriptSource(path, load_script(path))
+    if model.startswith(REPLAY):
+        run = _rest(model, REPLAY, "a run: `replay:r-...`")
+        if recording is None:
+            raise NotFound(f"there is no record of {run} to replay here")
+        return recording(run)
+    from guildhall.models.providers import provider_source
+
+    return provider_source(model, environ)
+
+
+def auto_model(environ: Mapping[str, str]) -> str:
+    """The model that the keys allow."""
+    for provider, model in AUTO_MODELS.items():
+        if variable_with_key(provider, environ):
+            return model
+    raise ModelUnusable(
+        "no model can be chosen: no provider's key is set",
+        hint="Set ANTHROPIC_API_KEY or OPENAI_API_KEY, or name a model with --model. `guild demo` needs none.",
+    )
+
+
+def detected_keys(environ: Mapping[str, str]) -> list[DetectedKey]:
+    """The keys that are set, each variable once."""
+    found: dict[str, DetectedKey] = {}
+    for provider in KEYS:
+        if variable := variable_with_key(provider, environ):
+            found.setdefault(variable, DetectedKey(provider=provider, variable=variable))
+    return list(found.values())
+
+
+def _rest(model: str, prefix: str, expected: str) -> str:
+    rest = model.removeprefix(prefix).strip()
+    if not rest:
+        raise ModelUnusable(f"{prefix!r} needs the name of {expected}")
+    return rest

@@ -1,0 +1,280 @@
+"""What the dialects share: a request as read, the conversation it holds, and how its JSON is looked at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    SystemPromptPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# Clients offer the tool for a structured result among the others; these are its names in pydantic-ai and Claude Code.
+_OUTPUT_TOOLS = ("final_result", "StructuredOutput")
+_MAX_DEPTH = 200
+
+
+class Malformed(Exception):
+    """A request that is not what the API describes; `param` is the field that is wrong."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireRequest:
+    """A request of a client, read."""
+
+    model: str
+    messages: list[ModelMessage]
+    settings: ModelSettings
+    parameters: ModelRequestParameters
+    stream: bool
+    stream_usage: bool = False
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+
+
+class Dialect(Protocol):
+    """One provider's API."""
+
+    def read(self, body: Mapping[str, Any]) -> WireRequest:
+        """The request; raises Malformed."""
+        ...
+
+    def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
+        """The answer as one JSON object."""
+        ...
+
+    def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
+        """The answer as server-sent events."""
+        ...
+
+    def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
+        """A failure, in this API's shape."""
+        ...
+
+
+class Conversation:
+    """Collects what a request says into messages, and holds it to the rules that providers have about calls."""
+
+    def __init__(self) -> None:
+        self._messages: list[ModelMessage] = []
+        self._asked: list[ModelRequestPart] = []
+        self._answered: list[ModelResponsePart] = []
+        self._open: dict[str, str] = {}
+
+    def system(self, text: str) -> None:
+        self._ask(SystemPromptPart(text))
+
+    def user(self, text: str) -> None:
+        self._ask(UserPromptPart(text))
+
+    def result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
+        """The result of a call that was made in the answer before."""
+        self._end_answer()
+        tool = self._open.pop(call_id, None)
+        if tool is None:
+            raise Malformed(f"{param}: no call {call_id!r} in the answer before waits for a result", param)
+        self._ask(ToolReturnPart(tool, text, call_id, outcome="failed" if failed else "success"))
+
+    def said(self, text: str) -> None:
+        if text:
+            self._answer(TextPart(text))
+
+    def called(self, call_id: str, tool: str, arguments: str | dict[str, Any], param: str) -> None:
+        self._answer(ToolCallPart(tool, arguments, call_id))
+        if call_id in self._open:
+            raise Malformed(f"{param}: the call id {call_id!r} is used twice", param)
+        self._open[call_id] = tool
+
+    def end_turn(self) -> None:
+        """An assistant's turn was there, even if it said nothing that is kept."""
+        if not self._answered:
+            self._answer(TextPart(""))
+
+    def messages(self) -> list[ModelMessage]:
+        """All of it. A call without a result, or nothing to answer to, is a malformed request."""
+        self._end_answer()
+        self._end_asking()
+        if not self._messages:
+            raise Malformed("messages: at least one message is required", "messages")
+        return self._messages
+
+    def _ask(self, part: ModelRequestPart) -> None:
+        self._end_answer()
+        self._asked.append(part)
+
+    def _answer(self, part: ModelResponsePart) -> None:
+        self._end_asking()
+        self._answered.append(part)
+
+    def _end_answer(self) -> None:
+        if self._answered:
+            self._messages.append(ModelResponse(parts=self._answered))
+            self._answered = []
+
+    def _end_asking(self) -> None:
+        if self._open and not self._answered:
+            raise Malformed(f"messages: no result for the call {next(iter(self._open))!r}", "messages")
+        if self._asked:
+            self._messages.append(ModelRequest(parts=self._asked))
+            self._asked = []
+
+
+def parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
+    """The tools as a model is offered them, with the one for a structured result told apart."""
+    output = [tool for tool in tools if tool.name.startswith(_OUTPUT_TOOLS)]
+    return ModelRequestParameters(
+        function_tools=[tool for tool in tools if tool not in output],
+        output_tools=output,
+        output_mode="tool" if output else "text",
+    )
+
+
+def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:
+    """One offered tool; `schema` names the field that its input schema is in."""
+    description = tool.get("description")
+    return ToolDefinition(
+        name=prefix + text(tool.get("name"), f"{param}.name"),
+        description=None if description is None else text(description, f"{param}.description"),
+        parameters_json_schema=mapping(tool.get(schema) or {}, f"{param}.{schema}"),
+    )
+
+
+def settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
+    """The settings that say something to a model; `limit` names the field with the most tokens of an answer."""
+    read = ModelSettings()
+    if (most := body.get(limit)) is not None:
+        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+            raise Malformed(f"{limit}: expected a positive integer", limit)
+        read["max_tokens"] = most
+    if (temperature := body.get("temperature")) is not None:
+        if not isinstance(temperature, int | float) or isinstance(temperature, bool):
+            raise Malformed("temperature: expected a number", "temperature")
+        read["temperature"] = float(temperature)
+    return read
+
+
+# Looking at JSON
+
+
+def parse(data: bytes) -> Mapping[str, Any]:
+    """A body as an object that is safe to go through: plain JSON, not too deep, only real characters."""
+    try:
+        body: Any = json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Malformed("the body is not valid JSON") from None
+    if not isinstance(body, dict):
+        raise Malformed("the body is not a JSON object")
+    _check(cast("dict[str, Any]", body))
+    return cast("dict[str, Any]", body)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _check(body: Any) -> None:
+    level: list[Any] = [body]
+    for _ in range(_MAX_DEPTH):
+        below: list[Any] = []
+        for node in level:
+            if isinstance(node, dict):
+                below.extend(cast("dict[str, Any]", node))
+                below.extend(cast("dict[str, Any]", node).values())
+            elif isinstance(node, list):
+                below.extend(cast("list[Any]", node))
+            elif isinstance(node, str) and not _is_text(node):
+                raise Malformed("the body has characters that are not valid Unicode")
+        if not below:
+            return
+        level = below
+    raise Malformed("the body is nested too deeply")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def mapping(value: Any, param: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Malformed(f"{param}: expected an object", param)
+    return cast("dict[str, Any]", value)
+
+
+def sequence(value: Any, param: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise Malformed(f"{param}: expected an array", param)
+    return cast("list[Any]", value)
+
+
+def text(value: Any, param: str) -> str:
+    if not isinstance(value, str):
+        raise Malformed(f"{param}: expected a string", param)
+    return value
+
+
+def flag(value: Any, param: str) -> bool:
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise Malformed(f"{param}: expected true or false", param)
+    return value
+
+
+def objects(value: Any, param: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The objects of an array, each with the name of its place; a missing array is an empty one."""
+    for index, item in enumerate(sequence(value if value is not None else [], param)):
+        place = f"{param}[{index}]"
+        yield mapping(item, place), place
+
+
+def shown(value: Any, param: str) -> str:
+    """Content that is a string, or blocks of it: their text, and a mark for each block of another kind."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return "\n".join(
+        text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
+        for block, place in objects(value, param)
+    )
+
+
+# Writing answers
+
+
+def event(data: Mapping[str, Any], name: str | None = None) -> str:
+    """One server-sent event. ASCII only, so that no character in it can look like the end of a line."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(data)}\n\n"
+
+
+def text_of(response: ModelResponse) -> str:
+    return "".join(part.content for part in response.parts if isinstance(part, TextPart))
+
+
+def calls_of(response: ModelResponse) -> list[ToolCallPart]:
+    return [part for part in response.parts if isinstance(part, ToolCallPart)]

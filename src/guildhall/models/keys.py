@@ -1,0 +1,54 @@
+"""Which variables hold the keys and the addresses of which providers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# provider: its key's variables, the first one being the one to recommend
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openai-chat": ("OPENAI_API_KEY",),
+    "openai-responses": ("OPENAI_API_KEY",),
+    "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY",),
+    "cohere": ("CO_API_KEY",),
+    "xai": ("XAI_API_KEY",),
+    "deepseek": ("DEEPSEEK_API_KEY",),
+    "openrouter": ("OPENROUTER_API_KEY",),
+    "together": ("TOGETHER_API_KEY",),
+    "fireworks": ("FIREWORKS_API_KEY",),
+    "cerebras": ("CEREBRAS_API_KEY",),
+    "moonshotai": ("MOONSHOTAI_API_KEY",),
+    "alibaba": ("ALIBABA_API_KEY", "DASHSCOPE_API_KEY"),
+    "huggingface": ("HF_TOKEN",),
+    "nebius": ("NEBIUS_API_KEY",),
+    "ovhcloud": ("OVHCLOUD_API_KEY",),
+    "sambanova": ("SAMBANOVA_API_KEY",),
+    "vercel": ("VERCEL_AI_GATEWAY_API_KEY", "VERCEL_OIDC_TOKEN"),
+    "heroku": ("HEROKU_INFERENCE_KEY",),
+    "meta": ("META_API_KEY",),
+    "crusoe": ("CRUSOE_API_KEY",),
+    "zai": ("ZAI_API_KEY",),
+    "github": ("GITHUB_API_KEY",),
+    "azure": ("AZURE_OPENAI_API_KEY",),
+    "azure-responses": ("AZURE_OPENAI_API_KEY",),
+}
+# Providers of one's own: no key is needed, but their address is.
+ADDRESSES: Mapping[str, str] = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "openai-chat": "OPENAI_BASE_URL",
+    "openai-responses": "OPENAI_BASE_URL",
+    "ollama": "OLLAMA_BASE_URL",
+    "vllm": "VLLM_BASE_URL",
+}
+
+
+def variable_with_key(provider: str, environ: Mapping[str, str]) -> str | None:
+    """The variable that holds the provider's key, if one is set."""
+    return next((name for name in KEYS.get(provider, ()) if environ.get(name, "").strip()), None)

@@ -1,0 +1,296 @@
+"""Answers from a provider, by pydantic-ai: any model that it can reach, as `provider:model`.
+
+Nothing outlives an answer but the settings: each one is asked over a connection of its own, so that a source can be
+used from any event loop and leaves nothing open. Retries are the door's: the clients' own are switched off.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import ModelFailed, ModelUnusable, did_you_mean
+from guildhall.models import prices
+from guildhall.models.keys import ADDRESSES, KEYS, variable_with_key
+from guildhall.models.model import is_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ssl import SSLContext
+
+    import httpx2
+    from pydantic_ai.exceptions import ModelAPIError
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models import Model
+    from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.model import OnText, Query
+
+_NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
+_DEFAULT_ADDRESSES = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI_BASE_URL": "https://api.openai.com/v1"}
+_VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
+_READ_TIMEOUT = 600.0
+_CONNECT_TIMEOUT = 10.0
+
+
+def provider_source(name: str, environ: Mapping[str, str]) -> ProviderSource:
+    """The source for a `provider:model` (or `provider/model`). Raises ModelUnusable where it cannot work."""
+    provider, model = split_name(name)
+    source = ProviderSource(provider, model, environ)
+    source.check()
+    return source
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
+    for separator in (":", "/"):
+        provider, found, model = name.partition(separator)
+        if found and model and _is_provider(provider):
+            return provider, model
+    provider, found, _ = name.replace("/", ":").partition(":")
+    if found:
+        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
+    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
+
+
+class ProviderSource:
+    """Asks one model of one provider."""
+
+    def __init__(self, provider: str, model: str, environ: Mapping[str, str]) -> None:
+        self._provider = provider
+        self._model = model
+        self._environ = environ
+        self._ssl: SSLContext | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self._provider}:{self._model}"
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return prices.cost(self._provider, self._model, usage)
+
+    def check(self) -> None:
+        """Whether it can be asked at all: the package is there, the key is set, the name is complete."""
+        import httpx2
+
+        self._ssl = httpx2.create_ssl_context()
+        self._built(self._client())
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
+
+        async with self._client() as client:
+            model = self._built(client)
+            try:
+                async with model:
+                    return await _asked(model, query, on_text)
+            except ModelAPIError as error:
+                raise self._explained(error) from None
+            except (UnexpectedModelBehavior, UserError) as error:
+                raise ModelFailed(f"{self.name}: {self._clean(error.message)}") from None
+
+    def _client(self) -> httpx2.AsyncClient:
+        import httpx2
+
+        timeout = httpx2.Timeout(_READ_TIMEOUT, connect=_CONNECT_TIMEOUT)
+        return httpx2.AsyncClient(verify=self._ssl or httpx2.create_ssl_context(), timeout=timeout)
+
+    def _built(self, client: httpx2.AsyncClient) -> Model[Any]:
+        from pydantic_ai.exceptions import UserError
+        from pydantic_ai.models import infer_model
+
+        try:
+            return infer_model(self.name, lambda _: self._connected(client))
+        except ImportError:
+            raise ModelUnusable(
+                f"{self.name} needs a package that is not installed",
+                hint=f"Install it: pip install 'pydantic-ai-slim[{_extra(self._provider)}]'",
+            ) from None
+        except (UserError, ValueError) as error:
+            variables = _VARIABLE.findall(str(error))
+            if not variables:
+                raise ModelUnusable(f"{self.name} cannot be used: {self._clean(str(error))}") from None
+            raise self._unset(variables[0]) from None
+
+    def _connected(self, client: httpx2.AsyncClient) -> Provider[Any]:
+        """The provider, on this connection where it takes one, and without retries of its own."""
+        from pydantic_ai.providers import infer_provider, infer_provider_class
+
+        if self._provider.startswith("gateway/"):
+            return infer_provider(self._provider)
+        maker = infer_provider_class(self._provider)
+        accepted = inspect.signature(maker).parameters
+        options = {name: value for name, value in self._credentials().items() if name in accepted}
+        if accepted.keys() & {"openai_client", "anthropic_client"}:
+            options["http_client"] = client
+        provider = maker(**options)
+        if hasattr(provider.client, "max_retries"):
+            provider.client.max_retries = 0
+        return provider
+
+    def _credentials(self) -> dict[str, Any]:
+        """Key and address from the environment that was handed in, not from this process's."""
+        found: dict[str, Any] = {}
+        address = ADDRESSES.get(self._provider)
+        if address:
+            url = self._environ.get(address) or _DEFAULT_ADDRESSES.get(address)
+            if url is None:
+                raise self._unset(address)
+            found["base_url"] = url
+        if variable := variable_with_key(self._provider, self._environ):
+            found["api_key"] = self._environ[variable].strip()
+        elif self._provider in KEYS:
+            if not (address and self._environ.get(address)):
+                raise self._unset(KEYS[self._provider][0])
+            found["api_key"] = _NO_KEY
+        return found
+
+    def _unset(self, variable: str) -> ModelUnusable:
+        return ModelUnusable(
+            f"{self.name} cannot be asked: {variable} is not set",
+            hint=f"Set {variable}, or choose another model. `guild demo` needs none.",
+        )
+
+    def _explained(self, error: ModelAPIError) -> ModelFailed:
+        """A provider's failure in our words. Its own words are kept, without any key that may be in them."""
+        from pydantic_ai import exceptions
+
+        said = self._clean(_said(error))
+        status = getattr(error, "status_code", None)
+        text, hint, transient = f"{self.name} failed: {said}", None, False
+        if isinstance(error, exceptions.ModelAuthenticationError):
+            variable = variable_with_key(self._provider, self._environ) or KEYS.get(self._provider, ("its key",))[0]
+            text = f"{self.name} does not accept the key: {said}"
+            hint = f"Check {variable}: is it right, and may it use this model?"
+        elif isinstance(error, exceptions.ModelNotFoundError):
+            text = f"{self.name} is not known to the provider: {said}"
+            hint = _similar(self._provider, self._model)
+        elif isinstance(error, exceptions.ModelContextWindowExceededError):
+            text = f"the conversation is too long for {self.name}: {said}"
+            hint = "Give the worker less to read at once, or a model with a larger context."
+        elif isinstance(error, exceptions.ModelQuotaExceededError):
+            text = f"the account behind {self.name} has no credit or quota left: {said}"
+            hint = "Top it up, or choose another model."
+        elif isinstance(error, exceptions.ModelConnectionError | exceptions.ModelRequestTimeout):
+            text, transient = f"{self.name} cannot be reached: {said}", True
+        else:
+            transient = _is_passing(error, status)
+        return ModelFailed(text, transient=transient, status=status, retry_after=error.retry_after, hint=hint)
+
+    def _clean(self, text: str) -> str:
+        """The text on one line, not too long, without the values of keys."""
+        for variables in KEYS.values():
+            for variable in variables:
+                if len(value := self._environ.get(variable, "").strip()) >= 4:
+                    text = text.replace(value, f"[{variable}]")
+        line = " ".join(text.split())
+        return line if len(line) <= 500 else f"{line[:500]} ..."
+
+
+async def _asked(model: Model[Any], query: Query, on_text: OnText) -> ModelResponse:
+    """The answer, heard as it comes where the model can be heard, in one piece where not."""
+    from pydantic_ai.direct import model_request, model_request_stream
+
+    shown = query.parameters
+    messages = model.prepare_messages(list(query.messages), shown)
+    settings = _settings(model, query)
+    try:
+        async with model_request_stream(
+            model, messages, model_settings=settings, model_request_parameters=shown
+        ) as stream:
+            async for event in stream:
+                if piece := _piece(event):
+                    on_text(piece)
+            response = stream.get()
+    except NotImplementedError:
+        response = await model_request(model, messages, model_settings=settings, model_request_parameters=shown)
+        if response.text:
+            on_text(response.text)
+    if response.state == "incomplete":
+        raise ModelFailed(f"{model.model_id}: the answer broke off before it was complete", transient=True)
+    return response
+
+
+def _settings(model: Model[Any], query: Query) -> ModelSettings:
+    """The query's settings, and no retries where a client is told about them with each request."""
+    settings = query.settings.copy()
+    provider = model.provider
+    told_before = provider is not None and hasattr(provider.client, "max_retries")
+    if not told_before and "max_retries" not in model.unsupported_settings:
+        settings["max_retries"] = 0
+    return settings
+
+
+def _piece(event: Any) -> str | None:
+    """The text that an event brings, if it brings some of the answer's text."""
+    from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta
+
+    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+        return event.part.content
+    if isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+        return event.delta.content_delta
+    return None
+
+
+def _said(error: ModelAPIError) -> str:
+    """What the provider said, out of the body of its error."""
+    body: Any = error.body
+    while isinstance(body, dict):
+        body = cast("dict[str, Any]", body)
+        inner = body.get("error", body.get("message"))
+        if inner is None:
+            break
+        body = inner
+    if isinstance(body, str):
+        return body
+    status = getattr(error, "status_code", None)
+    return f"HTTP {status}" if status else error.message
+
+
+def _is_passing(error: ModelAPIError, status: int | None) -> bool:
+    from pydantic_ai import exceptions
+
+    if status is not None:
+        return is_transient(status)
+    passing = exceptions.ModelRateLimitError | exceptions.ModelUnavailableError | exceptions.ModelServerError
+    return isinstance(error, passing)
+
+
+def _is_provider(name: str) -> bool:
+    from pydantic_ai.providers import infer_provider_class
+
+    try:
+        infer_provider_class(name)
+    except ImportError:
+        return True  # known, its package is not installed
+    except ValueError:
+        return False
+    return True
+
+
+def _providers() -> set[str]:
+    from pydantic_ai.models import known_model_names
+
+    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
+
+
+def _with_provider(model: str) -> str:
+    from pydantic_ai.models import known_model_names
+
+    names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5`."
+
+
+def _similar(provider: str, model: str) -> str | None:
+    from pydantic_ai.models import known_model_names
+
+    names = [name for name in known_model_names() if name.startswith(f"{provider}:")]
+    return did_you_mean(f"{provider}:{model}", names)
+
+
+def _extra(provider: str) -> str:
+    """The optional part of pydantic-ai that a provider needs."""
+    return {"google-cloud": "google", "bedrock-mantle": "bedrock"}.get(provider, provider)

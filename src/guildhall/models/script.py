@@ -1,0 +1,326 @@
+"""The scripted model: a YAML file that answers in a model's place (`script:FILE`).
+
+It keeps no state: which run and which answer is meant follows from the question alone, so that it gives the same
+answers after a crash, in a replay and behind every wire format. The format is described in docs/scripted-model.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
+
+from guildhall.core import yaml
+from guildhall.core.clock import Clock, SystemClock
+from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
+from guildhall.models.model import is_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ModelResponsePart
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.model import OnText, Query
+
+ANYONE = "*"
+_CHARACTERS_PER_TOKEN = 4
+_PIECES = 4  # in so many pieces a text is heard while it is "written"
+_SHOWN = 2_000  # characters of what was sent, in the error about it
+_ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Price(_Strict):
+    """Dollars per million tokens."""
+
+    input: NonNegativeFloat
+    output: NonNegativeFloat
+
+
+class ScriptedUsage(_Strict):
+    """The tokens that an answer is said to have cost. `input` includes what came from, or went into, the cache."""
+
+    input: NonNegativeInt
+    output: NonNegativeInt
+    cache_read: NonNegativeInt = 0
+    cache_write: NonNegativeInt = 0
+
+    @model_validator(mode="after")
+    def _cache_is_input(self) -> ScriptedUsage:
+        if self.cache_read + self.cache_write > self.input:
+            raise ValueError("cache_read and cache_write are parts of input and cannot be more than it")
+        return self
+
+
+class ScriptedCall(_Strict):
+    """One call of a tool."""
+
+    call: Annotated[str, Field(min_length=1)]
+    arguments: dict[str, Any] | None = Field(default=None, alias="with")
+
+
+class Answer(_Strict):
+    """One answer of the model, or one failure in its place."""
+
+    call: Annotated[str, Field(min_length=1)] | None = None
+    arguments: dict[str, Any] | None = Field(default=None, alias="with")
+    calls: Annotated[list[ScriptedCall], Field(min_length=1)] | None = None
+    say: str | None = None
+    output: dict[str, Any] | None = None
+    sleep: Annotated[float, Field(ge=0, le=3600)] = 0
+    usage: ScriptedUsage | None = None
+    expect: str | None = None
+    fail: Annotated[int, Field(ge=400, le=599)] | None = None
+
+    @model_validator(mode="after")
+    def _one_meaning(self) -> Answer:
+        content = {
+            name for name in ("call", "calls", "say", "output", "usage", "expect") if getattr(self, name) is not None
+        }
+        if self.fail is not None and content:
+            raise ValueError(f"`fail` stands alone: an answer that fails has no `{min(content)}`")
+        if self.fail is None and not content & {"call", "calls", "say", "output"}:
+            raise ValueError("an answer needs one of `say`, `call`, `calls`, `output` or `fail`")
+        if self.arguments is not None and self.call is None:
+            raise ValueError("`with` belongs to a `call`, and there is none here")
+        if self.call is not None and self.calls is not None:
+            raise ValueError("use either `call` or `calls`")
+        _compiled(self.expect or "")
+        return self
+
+    @property
+    def every_call(self) -> list[ScriptedCall]:
+        if self.call is not None:
+            return [ScriptedCall.model_validate({"call": self.call, "with": self.arguments})]
+        return list(self.calls or ())
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"`expect` is not a regular expression: {error}") from None
+
+
+def _a_run(value: Any) -> Any:
+    if isinstance(value, dict):
+        raise ValueError("a run is a list of answers: write `- - say: ...` for the first answer of a run")
+    return value
+
+
+ScriptedRun = Annotated[list[Answer], BeforeValidator(_a_run)]
+
+
+class Script(_Strict):
+    """The whole file."""
+
+    price: Price | None = None
+    workers: dict[str, list[ScriptedRun]]
+    election: dict[str, str] = Field(default_factory=dict)
+    repeat: bool = False
+
+
+def load_script(path: Path) -> Script:
+    """The script in this file; what is wrong with it is an error with its line, its field and the nearest name."""
+    return yaml.validate(Script, yaml.read(path))
+
+
+@dataclass(frozen=True)
+class ScriptSource:
+    """Answers from a script."""
+
+    path: Path
+    script: Script
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def name(self) -> str:
+        return f"script:{self.path.name}"
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        price = self.script.price
+        if price is None:
+            return None
+        return (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        answer = self._find(query)
+        self._expect(answer, query)
+        if answer.sleep:
+            await self.clock.sleep(answer.sleep)
+        if answer.fail is not None:
+            raise ModelFailed(
+                f"the scripted provider failed with HTTP {answer.fail}",
+                transient=is_transient(answer.fail),
+                status=answer.fail,
+                retry_after=_ASK_AGAIN_AFTER,
+                where=self._place(query),
+            )
+        for piece in pieces(answer.say or ""):
+            on_text(piece)
+        return _response(self.name, answer, query)
+
+    def _find(self, query: Query) -> Answer:
+        """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
+        run = self._run(query)
+        failures: list[Answer] = []
+        step = 0
+        for entry in run:
+            if entry.fail is not None:
+                failures.append(entry)
+                continue
+            if step == query.step:
+                return failures[query.attempt] if query.attempt < len(failures) else entry
+            step += 1
+            failures = []
+        if step == query.step and query.attempt < len(failures):
+            return failures[query.attempt]
+        raise ModelFailed(
+            f"the script is used up: it has {step} answers for this run, and answer {query.step + 1} was asked for",
+            hint="Add the answer, or end the run with one that only has `say`.",
+            where=self._place(query),
+        )
+
+    def _run(self, query: Query) -> list[Answer]:
+        workers = self.script.workers
+        runs = workers.get(query.worker, workers.get(ANYONE))
+        if runs is None:
+            raise ModelFailed(
+                f"the script has no answers for the worker {query.worker!r}",
+                hint=did_you_mean(query.worker, workers) or "Add it under `workers:`.",
+                where=str(self.path),
+            )
+        if query.ordinal < len(runs):
+            return runs[query.ordinal]
+        if self.script.repeat and runs:
+            return runs[-1]
+        raise ModelFailed(
+            f"the script is used up: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} began",
+            hint="Add a run, or say `repeat: true` to use the last one again.",
+            where=self._place(query),
+        )
+
+    def _expect(self, answer: Answer, query: Query) -> None:
+        if answer.expect is None:
+            return
+        sent = sent_text(query.messages)
+        if re.search(answer.expect, sent) is None:
+            shown = sent if len(sent) <= _SHOWN else f"{sent[:_SHOWN]} ... ({len(sent)} characters)"
+            raise ScriptMismatch(
+                f"the model was sent something else than the script expects\nexpected: {answer.expect}\nsent: {shown}",
+                where=self._place(query),
+            )
+
+    def _place(self, query: Query) -> str:
+        return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
+
+
+def sent_text(messages: Sequence[ModelMessage]) -> str:
+    """What a model was newly sent: the prompts and tool results since its last answer, without the instructions."""
+    latest: list[str] = []
+    for message in reversed(messages):
+        if message.kind == "response":
+            break
+        latest[:0] = _texts(message)
+    return "\n".join(latest)
+
+
+def _texts(message: ModelRequest) -> list[str]:
+    return [text for part in message.parts if part.part_kind != "system-prompt" and (text := _text(part))]
+
+
+def _text(part: ModelRequestPart) -> str:
+    if part.part_kind == "user-prompt":
+        content = [part.content] if isinstance(part.content, str) else part.content
+        texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
+        return "\n".join(text for text in texts if isinstance(text, str))
+    if part.part_kind == "tool-return":
+        return part.model_response_str(wrap_if_error=False)
+    if part.part_kind in {"retry-prompt", "retry-feedback"}:
+        return cast("Any", part).model_response()
+    content = getattr(part, "content", None)
+    return content if isinstance(content, str) else ""
+
+
+def pieces(text: str) -> list[str]:
+    """A text in a few pieces, as it comes when it is streamed."""
+    size = max(1, math.ceil(len(text) / _PIECES))
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _response(name: str, answer: Answer, query: Query) -> ModelResponse:
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+    parts: list[ModelResponsePart] = []
+    if answer.say is not None:
+        parts.append(TextPart(answer.say))
+    calls = [(_offered(call.call, query.parameters), call.arguments or {}) for call in answer.every_call]
+    if answer.output is not None:
+        if query.parameters.output_tools:
+            calls.append((query.parameters.output_tools[0].name, answer.output))
+        else:
+            parts.append(TextPart(json.dumps(answer.output, ensure_ascii=False)))
+    for index, (tool, arguments) in enumerate(calls):
+        parts.append(ToolCallPart(tool, arguments, f"call_{query.step}_{index}"))
+    return ModelResponse(
+        parts=parts,
+        usage=_usage(answer, query, parts),
+        model_name=name,
+        finish_reason="tool_call" if calls else "stop",
+    )
+
+
+def _offered(tool: str, parameters: ModelRequestParameters) -> str:
+    """The name under which the runtime offers a tool: command-line runtimes put `mcp__<server>__` before it.
+
+    A tool that is not offered keeps its name: what happens then is for the tool door to say.
+    """
+    names = {definition.name for definition in parameters.function_tools}
+    if tool in names:
+        return tool
+    matches = [name for name in names if name.startswith("mcp__") and name.endswith(f"__{tool}")]
+    return matches[0] if len(matches) == 1 else tool
+
+
+def _usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> RequestUsage:
+    from pydantic_ai.usage import RequestUsage
+
+    if given := answer.usage:
+        return RequestUsage(
+            input_tokens=given.input,
+            output_tokens=given.output,
+            cache_read_tokens=given.cache_read,
+            cache_write_tokens=given.cache_write,
+        )
+    return RequestUsage(
+        input_tokens=tokens(sum(_length(message) for message in query.messages)),
+        output_tokens=tokens(sum(_part_length(part) for part in parts)),
+    )
+
+
+def tokens(characters: int) -> int:
+    """An estimate: four characters are a token."""
+    return math.ceil(characters / _CHARACTERS_PER_TOKEN)
+
+
+def _length(message: ModelMessage) -> int:
+    if message.kind == "response":
+        return sum(_part_length(part) for part in message.parts)
+    return len(message.instructions or "") + sum(len(_text(part)) for part in message.parts)
+
+
+def _part_length(part: ModelResponsePart) -> int:
+    if part.part_kind == "tool-call":
+        return len(part.tool_name) + len(part.args_as_json_str())
+    content = getattr(part, "content", None)
+    return len(content) if isinstance(content, str) else 0
