@@ -1,0 +1,279 @@
+"""Walking along a path without ever leaving the folder that it starts in.
+
+Each step is taken by descriptor from the directory before it, and no step follows a link: a link inside the folder is
+read, and its target walked like any other path. Whatever is swapped in between two steps leads nowhere else.
+Not a judge of files: what may be read or written is decided in rooted.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, NotFound, Refused, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from guildhall.tools.model import Folder, View
+
+MAX_DEPTH = 100
+_MAX_LINKS = 40
+_NAMES_FOR_HINT = 500
+# O_PATH needs no right to list, opens no device and hangs on no FIFO; where it is missing, plain reading must do.
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW
+
+Identity = tuple[int, int]
+
+
+def identity(status: os.stat_result) -> Identity:
+    """What a file or directory is on disk, whatever it is called."""
+    return status.st_dev, status.st_ino
+
+
+class Borders:
+    """Where the folders of a view begin, and what is hidden in them: by name and by what is on disk."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._hidden_paths = frozenset(
+            text
+            for path in view.hidden
+            for text in (os.path.abspath(path), os.path.realpath(path))  # noqa: PTH100
+        )
+        self._hidden: frozenset[Identity] = frozenset()
+        self._roots = _roots(view)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Looks again at what is hidden: it may have come into being since."""
+        found: set[Identity] = set()
+        for path in self._view.hidden:
+            with suppress(OSError):
+                found.add(identity(path.stat()))
+        self._hidden = frozenset(found)
+
+    def hides(self, path: str, what: Identity | None = None) -> bool:
+        return path in self._hidden_paths or what in self._hidden
+
+    def hides_number(self, inode: int) -> bool:
+        """Whether something hidden has this inode number on some disk: worth a closer look."""
+        return any(number == inode for _, number in self._hidden)
+
+    def folder_at(self, path: str, what: Identity) -> Folder | None:
+        """The folder that begins here."""
+        return self._roots.get(path) or self._roots.get(what)
+
+
+def _roots(view: View) -> dict[str | Identity, Folder]:
+    """Each folder by path and by identity. Of two at one place the named one counts: it was declared on purpose."""
+    roots: dict[str | Identity, Folder] = {}
+    for folder in sorted(view.folders, key=lambda folder: folder.name is None):
+        roots.setdefault(place_of(folder), folder)
+        with suppress(OSError):
+            roots.setdefault(identity(folder.path.stat()), folder)
+    return roots
+
+
+def place_of(folder: Folder) -> str:
+    """The folder's path as text, absolute and without detours."""
+    return os.path.abspath(folder.path)  # noqa: PTH100 - links must stay visible
+
+
+@dataclass(frozen=True)
+class Level:
+    """A directory on the way, open."""
+
+    fd: int
+    path: str
+    folder: Folder  # the innermost folder around it: its rules hold here
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Where a walk ended: at a name in the last directory, or at that directory itself (no name).
+
+    `missing` are the names that do not exist (the first is then the name too).
+    """
+
+    name: str | None
+    missing: tuple[str, ...] = ()
+
+
+class Trail:
+    """The open directories from the root of a folder down to where the walk is."""
+
+    def __init__(self, folder: Folder, borders: Borders, shown: str) -> None:
+        self._borders = borders
+        self._shown = shown
+        place = place_of(folder)
+        self._levels = [Level(_open_root(folder, borders), place, folder)]
+
+    @property
+    def here(self) -> Level:
+        return self._levels[-1]
+
+    def close(self) -> None:
+        for level in self._levels:
+            os.close(level.fd)
+
+    def path_of(self, name: str) -> str:
+        return f"{self.here.path.rstrip('/')}/{name}"
+
+    def hides(self, name: str, what: Identity | None = None) -> bool:
+        return self._borders.hides(self.path_of(name), what)
+
+    def hides_entry(self, entry: os.DirEntry[str]) -> bool:
+        """Whether a listed file is one of the hidden ones, under whatever name."""
+        if not self._borders.hides_number(entry.inode()):
+            return False
+        return self.hides(entry.name, identity(entry.stat(follow_symlinks=False)))
+
+    def up(self) -> None:
+        """Back to the directory before; never above the folder."""
+        if len(self._levels) == 1:
+            raise Refused(f"{self._shown} leads out of the folder {self.here.path}")
+        os.close(self._levels.pop().fd)
+
+    def enter(self, name: str) -> bool:
+        """Steps into a directory. False if there is none of that name (a link is none)."""
+        try:
+            fd = os.open(name, _ENTER, dir_fd=self.here.fd)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENOENT):
+                return False
+            raise
+        what = identity(os.fstat(fd))
+        if self.hides(name, what) or len(self._levels) > MAX_DEPTH:
+            os.close(fd)
+            reason = "is nested too deeply" if len(self._levels) > MAX_DEPTH else "is hidden from this run"
+            raise Refused(f"{self._shown} {reason}")
+        path = self.path_of(name)
+        folder = self._borders.folder_at(path, what) or self.here.folder
+        self._levels.append(Level(fd, path, folder))
+        return True
+
+    def make(self, name: str) -> None:
+        """Makes a directory and steps into it."""
+        self.must_be_visible(name)
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=self.here.fd)
+        if not self.enter(name):
+            raise Refused(f"{self._shown} changed while it was being written", hint="Try again.")
+
+    def must_be_visible(self, name: str, what: Identity | None = None) -> None:
+        if self.hides(name, what):
+            raise Refused(f"{self._shown} is hidden from this run")
+
+    def status(self, name: str) -> os.stat_result | None:
+        """What stands under the name itself, links not followed; None: nothing."""
+        try:
+            return os.stat(name, dir_fd=self.here.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def walk(self, parts: Sequence[str], *, follow: bool) -> Arrival:
+        """Goes along the names. `follow` says whether a link at the very end is walked too."""
+        pending = deque(part for part in parts if part not in ("", "."))
+        links = 0
+        while pending:
+            name = pending.popleft()
+            if name == "..":
+                self.up()
+                continue
+            if self.enter(name):
+                continue
+            status = self.status(name)
+            if status is None:
+                return Arrival(name, (name, *pending))
+            if not stat.S_ISLNK(status.st_mode):
+                if pending:
+                    raise Refused(f"{self._shown}: {name!r} is not a folder")
+                return Arrival(name)
+            if not pending and not follow:
+                return Arrival(name)
+            links += 1
+            pending.extendleft(reversed(self._target(name, links)))
+        return Arrival(None)
+
+    def _target(self, name: str, links: int) -> list[str]:
+        if links > _MAX_LINKS:
+            raise Refused(f"{self._shown} goes through too many links")
+        target = os.readlink(name, dir_fd=self.here.fd)
+        if target.startswith("/"):
+            hint = "Only relative links that stay inside the folder are followed."
+            raise Refused(f"{self._shown}: {name!r} is a link to an absolute path", hint=hint)
+        return [part for part in target.split("/") if part not in ("", ".")]
+
+    def entries(self, limit: int) -> list[os.DirEntry[str]]:
+        """What is in the directory, at most `limit` of it, in order."""
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.here.fd)
+        try:
+            with os.scandir(fd) as found:
+                return sorted(islice(found, limit), key=lambda entry: entry.name)
+        finally:
+            os.close(fd)
+
+    def absent(self, name: str) -> NotFound:
+        """The error for a name that is not there, with the nearest one that is."""
+        names: list[str] = []
+        with suppress(OSError):
+            names = [e.name for e in self.entries(_NAMES_FOR_HINT) if not self.hides(e.name)]
+        return NotFound(f"there is no {self._shown}", hint=did_you_mean(name, names))
+
+
+def _open_root(folder: Folder, borders: Borders) -> int:
+    """The folder itself, reached from the top of the disk without a single link."""
+    path = ""
+    fd = os.open("/", _ENTER)
+    for name in place_of(folder).strip("/").split("/"):
+        if not name:
+            continue
+        path = f"{path}/{name}"
+        try:
+            below = os.open(name, _ENTER, dir_fd=fd)
+        except OSError as error:
+            raise _no_root(folder, path, error) from None
+        finally:
+            os.close(fd)
+        fd = below
+        if borders.hides(path, identity(os.fstat(fd))):
+            os.close(fd)
+            raise Refused(f"the folder {folder.path} is hidden from this run")
+    return fd
+
+
+def _no_root(folder: Folder, path: str, error: OSError) -> GuildError:
+    if os.path.islink(path):  # noqa: PTH114
+        hint = "Name the folder that the link leads to."
+        return Refused(f"the folder {folder.path} is reached through a link, {path}", hint=hint)
+    if error.errno == errno.ENOENT:
+        return NotFound(f"the folder {folder.path} does not exist", hint="Make it, or name another.")
+    return Refused(f"the folder {folder.path} cannot be opened: {os.strerror(error.errno or 0)}")
+
+
+_REASONS = {
+    errno.EACCES: "there is no permission for it",
+    errno.EPERM: "there is no permission for it",
+    errno.ENAMETOOLONG: "a name in it is too long",
+    errno.ELOOP: "it changed while it was being opened; try again",
+    errno.ENXIO: "it is not a regular file",
+}
+
+
+@contextmanager
+def told(shown: str) -> Generator[None]:
+    """Turns what the operating system refuses into an error that says what was wrong."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise NotFound(f"there is no {shown}") from None
+        reason = _REASONS.get(error.errno or 0) or os.strerror(error.errno or 0).lower()
+        raise Refused(f"{shown}: {reason}") from None
