@@ -1,0 +1,228 @@
+"""The program that confines itself and then becomes another: `python -I -S jail_launch.py FD`.
+
+It stands alone and imports nothing of Guildhall, so that it starts at once. One process stays outside as the
+keeper: it ends when its parent does, and takes everything that the program started with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import stat
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_OPENAT2, _RESTRICT, _ADD_RULE, _CREATE_RULESET, _MOUNT_SETATTR = 437, 446, 445, 444, 442
+_NO_SYMLINKS, _AT_FDCWD, _RECURSIVE, _RDONLY = 0x04, -100, 0x8000, 0x01
+_NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
+    0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000,
+)  # fmt: skip
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
+_PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP = 1, 36, 38, 22, 24
+_CAPABILITY_VERSION = 0x20080522
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_DEVICES = 1 << 6 | 1 << 11  # making device files is never given
+
+
+def main() -> NoReturn:
+    with os.fdopen(int(sys.argv[1]), "rb") as source:
+        spec: dict[str, Any] = json.load(source)
+    try:
+        code = _keep(spec)
+    except OSError as error:
+        print(f"the program could not be confined: {error}", file=sys.stderr)  # noqa: T201
+        code = 126
+    sys.exit(code)
+
+
+# The keeper
+
+
+def _keep(spec: dict[str, Any]) -> int:
+    """Starts the program and stays until it has ended; nothing that it started is left behind."""
+    if spec["namespaces"]:
+        _own_namespaces(spec)
+    else:
+        _prctl(_SUBREAPER, 1)  # what the program leaves behind becomes our child
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _prctl(_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != spec["parent"]:
+        return 1
+    child = os.fork()
+    if child == 0:
+        _guarded(_first_of_namespace if spec["namespaces"] else _become, spec)
+    try:
+        return _code(os.waitpid(child, 0)[1])
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_children()
+
+
+def _end_children() -> None:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for child in _children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.001)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) == os.getpid():
+                    found.append(int(entry.name))
+    return found
+
+
+def _code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _guarded(step: Any, spec: dict[str, Any]) -> NoReturn:
+    """A step of a forked process, which must never run on into what its parent does."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        os._exit(step(spec))
+    except OSError as error:
+        os.write(2, f"the program could not be confined: {error}\n".encode())
+    finally:
+        os._exit(126)
+
+
+def _first_of_namespace(spec: dict[str, Any]) -> int:
+    """Process 1: reaps, and takes the whole namespace with it when the program has ended."""
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    program = os.fork()
+    if program == 0:
+        _guarded(_become, spec)
+    while True:
+        ended, status = os.wait()
+        if ended == program:
+            return _code(status)
+
+
+# The program
+
+
+def _become(spec: dict[str, Any]) -> NoReturn:
+    os.setsid()
+    _prctl(_PDEATHSIG, signal.SIGKILL)
+    _drop_capabilities()
+    _prctl(_NO_NEW_PRIVS, 1)
+    _restrict(spec["rules"])
+    os.chdir(spec["cwd"])
+    _filter(bytes.fromhex(spec["seccomp"]))
+    os.execve(spec["argv"][0], spec["argv"], dict(os.environ))
+
+
+def _drop_capabilities() -> None:
+    for capability in range(64):
+        _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that do not exist, or that we never had
+    header = struct.pack("=II", _CAPABILITY_VERSION, 0)
+    _check(_LIBC.capset(header, bytes(24)), "capset")
+
+
+def _restrict(rules: list[tuple[str, str]]) -> None:
+    version = _LIBC.syscall(_CREATE_RULESET, None, 0, 1)
+    all_rights = {3: (1 << 15) - 1, 4: (1 << 15) - 1}.get(version, (1 << 16) - 1)
+    scoped = 3 if version >= 6 else 0  # no abstract sockets and no signals to the outside
+    attributes = struct.pack("=QQQ", all_rights, 0, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    ruleset = _check(_LIBC.syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
+    for path, access in rules:
+        rights = all_rights & (~_DEVICES if access == "write" else _READ)
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            _give(ruleset, path, rights)
+    _check(_LIBC.syscall(_RESTRICT, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+def _give(ruleset: int, path: str, rights: int) -> None:
+    """One rule. The path was real when the plan was made; if a link has been put into it since, it is not followed."""
+    how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _NO_SYMLINKS)
+    opened = _LIBC.syscall(_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how))
+    if opened < 0:
+        return
+    if not stat.S_ISDIR(os.fstat(opened).st_mode):
+        rights &= _OF_FILES
+    _check(_LIBC.syscall(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, opened), 0), path)
+    os.close(opened)
+
+
+def _filter(code: bytes) -> None:
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
+
+    program = Program(len(code) // 8, code)
+    _check(_LIBC.prctl(_SECCOMP, 2, ctypes.byref(program), 0, 0), "seccomp")
+
+
+# Namespaces
+
+
+def _own_namespaces(spec: dict[str, Any]) -> None:
+    user, group = os.geteuid(), os.getegid()
+    flags = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS | (0 if spec["network"] else _NEWNET)
+    _check(_LIBC.unshare(flags), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    for path, access in spec["mounts"]:
+        if access != "hidden":
+            _mount(path, path, None, _MS_BIND | _MS_REC)
+        elif Path(path).is_dir():
+            _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV)
+        else:
+            _mount("/dev/null", path, None, _MS_BIND)
+    scratch, size = spec["scratch"]
+    _set_read_only("/", on=True)
+    for path, access in spec["mounts"]:
+        _set_read_only(path, on=access != "write")
+    _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0700")
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
+    _check(_LIBC.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}")
+
+
+def _set_read_only(path: str, *, on: bool) -> None:
+    attributes = struct.pack("=QQQQ", _RDONLY if on else 0, 0 if on else _RDONLY, 0, 0)
+    name = os.fsencode(path)
+    _check(_LIBC.syscall(_MOUNT_SETATTR, _AT_FDCWD, name, _RECURSIVE, attributes, len(attributes)), f"mount {path}")
+
+
+def _prctl(option: int, value: int) -> None:
+    _check(_LIBC.prctl(option, value, 0, 0, 0), "prctl")
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+if __name__ == "__main__":
+    main()
