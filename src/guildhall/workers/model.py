@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Scope = Literal["project", "home", "shipped", "given"]
 
+WORKERS = "workers"
+GENERATED = "generated"  # below workers/: what workers wrote
+
 # Tools that a rule may name although no toolbox of the worker's brings them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
 SYSTEM_TOOLS = (
@@ -55,7 +58,6 @@ class Worker:
     scope: Scope
     digest: str  # of the file's text, and of its instructions where these are in a file of their own
     path: Path | None = None  # None: built in Python
-    root: Path | None = None  # the project it belongs to; None: the caller's
     lock: Lock | None = None
 
     @property
@@ -112,8 +114,12 @@ class Worker:
         return self.rules
 
     def folder(self, frame: Frame) -> Path:
-        """Where its relative paths start: its project, or the caller's for a worker that belongs to none."""
-        return self.root or frame.root
+        """Where its sandboxes start: its project, or the caller's for a worker that belongs to none."""
+        return project_of(self.path) if self.path and self.scope == "project" else frame.root
+
+    def beside(self, frame: Frame) -> Path:
+        """Where the files that belong to it lie: prompts, schemas, scripts."""
+        return project_of(self.path) if self.path else frame.root
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
         """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
@@ -180,6 +186,14 @@ class Listed:
             "description": self.description,
             "error": self.error,
         }
+
+
+def project_of(path: Path) -> Path:
+    """The folder that a worker file belongs to: the one that holds its `workers/`, else the file's own."""
+    folder = path.parent
+    if folder.name == GENERATED and folder.parent.name == WORKERS:
+        folder = folder.parent
+    return folder.parent if folder.name == WORKERS else folder
 
 
 def rule_names() -> frozenset[str]:

@@ -1,0 +1,52 @@
+"""Which model a run uses: the worker's own, else the caller's, else the request's, else the settings'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from guildhall.core.config import anchored
+from guildhall.core.errors import ModelUnusable
+
+if TYPE_CHECKING:
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.workers.model import Worker
+
+Chooser = Literal["override", "worker", "caller", "frame", "settings"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A model, and who chose it."""
+
+    model: str
+    by: Chooser
+
+
+def choose_model(
+    worker: Worker, frame: Frame, settings: Settings, *, caller: str | None = None, override: str | None = None
+) -> Choice:
+    """The model of a run. `override` beats all; a script is looked for where it was named."""
+    candidates: tuple[tuple[Chooser, str | None], ...] = (
+        ("override", override),
+        ("worker", worker.definition.model),
+        ("caller", caller),
+        ("frame", frame.model),
+        ("settings", settings.model),
+    )
+    for by, model in candidates:
+        if model:
+            folder = worker.beside(frame) if by == "worker" else frame.cwd
+            return Choice(model=anchored(normal(model), folder), by=by)
+    raise ModelUnusable(
+        f"the worker {worker.name!r} names no model, and neither does anyone else",
+        where=worker.place,
+        hint="Give one with --model provider:model, GUILDHALL_MODEL, `model:` in the worker, or in your settings.",
+    )
+
+
+def normal(model: str) -> str:
+    """`provider/model` as `provider:model`; what already has a colon before the first slash stays as it is."""
+    provider, slash, rest = model.partition("/")
+    return f"{provider}:{rest}" if slash and provider and rest and ":" not in provider else model

@@ -1,0 +1,133 @@
+"""Loads a worker: reads its file, checks it, finds its instructions. Errors name file, line, field and nearest name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core import ids, yaml
+from guildhall.core.errors import did_you_mean
+from guildhall.workers.definition import Definition
+from guildhall.workers.model import BUILT_IN_TOOLS, Worker, project_of, rule_names
+from guildhall.workers.prompts import find_prompt, prompt_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.yaml import Location, Source
+    from guildhall.workers.model import Lock, Scope
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def load(path: Path, *, scope: Scope = "project", lock: Lock | None = None) -> Worker:
+    """The worker in a file, ready to run."""
+    source = yaml.read(path)
+    definition = check(source)
+    text, instructions = source.text, definition.instructions
+    if instructions is None:
+        instructions = prompt_text(_prompt(source, definition), _values(definition))
+        text = f"{text}\0{instructions}"
+    if not instructions.strip():
+        raise source.error("the instructions are empty", ("instructions",))
+    return Worker(
+        definition=definition,
+        instructions=instructions,
+        scope=scope,
+        digest=ids.digest(text.encode()),
+        path=path,
+        lock=lock,
+    )
+
+
+def check_file(path: Path) -> Definition:
+    """What a file says, checked as far as that is possible without rendering anything."""
+    source = yaml.read(path)
+    definition = check(source)
+    if definition.instructions is None:
+        _prompt(source, definition)
+    return definition
+
+
+def given(fields: Mapping[str, Any]) -> Worker:
+    """A worker that is built in Python from the fields of a worker file. Its instructions are inline."""
+    name = fields.get("name")
+    source = yaml.Source(Path(f"Worker({name!r})"), "", dict(fields), {})
+    definition = _definition(source)
+    if not (definition.instructions or "").strip():
+        raise source.error("this field is required", ("instructions",))
+    return Worker(
+        definition=definition,
+        instructions=definition.instructions or "",
+        scope="given",
+        digest=ids.fingerprint(definition.model_dump(mode="json")),
+    )
+
+
+def check(source: Source) -> Definition:
+    """The definition in a source, with the file's name where it gives none."""
+    stem = source.path.stem
+    data = cast("object", source.data)
+    if isinstance(data, dict) and cast("dict[str, Any]", data).get("name") is None:
+        if not ids.is_name(stem):
+            raise source.error(f"the file's name {stem!r} cannot name a worker", hint="Use letters, digits, _ and -.")
+        source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
+    definition = _definition(source)
+    if definition.name != stem:
+        hint = f"Rename the file to {definition.name}{source.path.suffix}, or the worker to {stem}."
+        raise source.error(f"the worker {definition.name!r} is in a file with another name", ("name",), hint)
+    return definition
+
+
+def _definition(source: Source) -> Definition:
+    source = _in_todays_words(source)
+    definition = yaml.validate(Definition, source)
+    for index, tool in enumerate(definition.tools):
+        if tool not in BUILT_IN_TOOLS:
+            hint = did_you_mean(tool, BUILT_IN_TOOLS)
+            raise source.error(f"there is no built-in tool {tool!r}", ("tools", index), hint)
+    # Toolboxes and servers bring tools whose names are known only when a run is assembled: Worker.rules_for.
+    brings_more = definition.toolboxes or definition.mcp_servers or definition.members
+    for rule in definition.tool_rules:
+        if rule not in rule_names() and not brings_more:
+            hint = did_you_mean(rule, rule_names())
+            raise source.error("there is no such capability or tool", ("tool_rules", rule), hint)
+    return definition
+
+
+def _in_todays_words(source: Source) -> Source:
+    """The source with rules as a mapping and `backend` as `runtime`; every line stays where it was."""
+    if not isinstance(cast("object", source.data), dict):
+        return source
+    data = dict(cast("dict[str, Any]", source.data))
+    lines = dict(source.lines)
+    if "backend" in data and "runtime" not in data:
+        data["runtime"] = data.pop("backend")
+        _move(lines, ("backend",), ("runtime",))
+    rules = cast("list[Any]", data.get("tool_rules")) if isinstance(data.get("tool_rules"), list) else []
+    names = [cast("dict[str, Any]", rule).get("name") if isinstance(rule, dict) else None for rule in rules]
+    if names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
+        data["tool_rules"] = dict(zip(names, rules, strict=True))
+        for index, name in enumerate(names):
+            _move(lines, ("tool_rules", index), ("tool_rules", str(name)))
+    return replace(source, data=data, lines=lines)
+
+
+def _move(lines: dict[Location, int], old: Location, new: Location) -> None:
+    for location in [location for location in lines if location[: len(old)] == old]:
+        lines[(*new, *location[len(old) :])] = lines.pop(location)
+
+
+def _prompt(source: Source, definition: Definition) -> Path:
+    path = source.path
+    folders = list(dict.fromkeys((project_of(path) / "prompts", path.parent / "prompts")))
+    if (prompt := find_prompt(definition.name, folders)) is None:
+        hint = f"Write `instructions:` here, or the file {folders[0] / definition.name}.md."
+        raise source.error("the worker has no instructions", hint=hint)
+    return prompt
+
+
+def _values(definition: Definition) -> dict[str, Any]:
+    """What a template may use."""
+    return {"name": definition.name, "description": definition.description or ""}

@@ -1,0 +1,41 @@
+"""The SQL of this floor: locks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects.sqlite import insert
+
+from guildhall.store.tables import locks as table
+from guildhall.workers.model import Lock
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def all_locks(connection: Connection) -> dict[Path, Lock]:
+    """Every lock, by the path of its file."""
+    rows = connection.execute(select(table.c.path, table.c.digest, table.c.locked_at, table.c.wished))
+    found = (Lock(path=Path(path), digest=pin, locked_at=at, wished=wished) for path, pin, at, wished in rows)
+    return {lock.path: lock for lock in found}
+
+
+def put_lock(connection: Connection, lock: Lock) -> None:
+    """Pins a file; a lock that it already has is replaced."""
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": lock.wished}
+    statement = insert(table).values(path=str(lock.path), **values)
+    connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
+
+
+def pin_wish(connection: Connection, lock: Lock) -> Lock:
+    """Pins a file that asks for it, unless it is pinned; the lock that holds now."""
+    values = {"digest": lock.digest, "locked_at": lock.locked_at, "wished": True}
+    connection.execute(insert(table).values(path=str(lock.path), **values).on_conflict_do_nothing())
+    return all_locks(connection)[lock.path]
+
+
+def drop_lock(connection: Connection, path: Path) -> bool:
+    """Removes the lock of a file; False: there was none."""
+    return connection.execute(delete(table).where(table.c.path == str(path))).rowcount > 0

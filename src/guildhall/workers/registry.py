@@ -1,0 +1,109 @@
+"""Where workers are found: the project's `workers/`, the home's, then the ones that come with Guildhall."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, did_you_mean
+from guildhall.workers.load import SUFFIXES, check_file, load
+from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from guildhall.core.paths import Home
+
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+@dataclass(frozen=True)
+class _Found:
+    name: str
+    scope: Scope
+    path: Path
+
+
+class Registry:
+    """The workers that can be reached from a project."""
+
+    def __init__(
+        self, root: Path, home: Home, *, locks: Mapping[Path, Lock] | None = None, shipped: Path = SHIPPED
+    ) -> None:
+        self._folders: dict[Scope, Path] = {"project": root / WORKERS, "home": home.workers, "shipped": shipped}
+        self._locks = locks or {}
+
+    def find(self, name: str, cwd: Path) -> Worker:
+        """The worker of a name, of `project/name`, `home/name` or `shipped/name`, or in a file relative to `cwd`."""
+        if name.endswith(SUFFIXES):
+            return self._in_file(cwd / name)
+        scope, _, rest = name.rpartition("/")
+        if scope and scope not in self._folders:
+            places = ", ".join(f"{place}/{rest}" for place in self._folders)
+            hint = f"Write the name alone, one of {places}, or the path of a file that ends in {', '.join(SUFFIXES)}."
+            raise NotFound(f"there is no worker {name!r}", hint=hint)
+        everything = [found for found in self._files() if not scope or found.scope == scope]
+        matching = [found for found in everything if found.name == rest]
+        if not matching:
+            hint = did_you_mean(rest, {found.name for found in everything}) or "Make one: guild worker new NAME."
+            raise NotFound(f"there is no worker {name!r}", hint=hint)
+        if len(matching) > 1:
+            raise _ambiguous(name, matching)
+        return self._load(matching[0].path, matching[0].scope)
+
+    def listed(self) -> list[Listed]:
+        """Every worker file, the wrong ones with what is wrong in them."""
+        return [self._listed(found) for found in self._files()]
+
+    def _in_file(self, path: Path) -> Worker:
+        if not path.exists():
+            neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(SUFFIXES)}
+            raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
+        path = path.parent.resolve() / path.name
+        for scope in ("home", "shipped"):
+            if path.is_relative_to(self._folders[scope].resolve()):
+                return self._load(path, scope)
+        return self._load(path, "project")
+
+    def _load(self, path: Path, scope: Scope) -> Worker:
+        return load(path, scope=scope, lock=self._lock(path))
+
+    def _lock(self, path: Path) -> Lock | None:
+        return self._locks.get(path) or self._locks.get(path.resolve())
+
+    def _listed(self, found: _Found) -> Listed:
+        pinned = self._lock(found.path) is not None
+        try:
+            definition = check_file(found.path)
+        except GuildError as error:
+            return Listed(name=found.name, scope=found.scope, path=found.path, locked=pinned, error=str(error))
+        return Listed(
+            name=found.name,
+            scope=found.scope,
+            path=found.path,
+            status=definition.status,
+            locked=pinned or definition.locked,
+            description=definition.description,
+        )
+
+    def _files(self) -> Iterator[_Found]:
+        """Every worker file in the order of look-up; a folder that has two roles is seen once."""
+        seen: set[Path] = set()
+        for scope, top in self._folders.items():
+            for folder in (top, top / GENERATED):
+                if not folder.is_dir() or (real := folder.resolve()) in seen:
+                    continue
+                seen.add(real)
+                for path in sorted(real.iterdir()):
+                    if path.name.endswith(SUFFIXES) and not path.name.startswith(".") and path.is_file():
+                        yield _Found(path.stem, scope, path)
+
+
+def _ambiguous(name: str, found: list[_Found]) -> GuildError:
+    places = "\n".join(f"  {one.scope}/{one.name}  {one.path}" for one in found)
+    if len({one.scope for one in found}) == len(found):
+        hint = f"Say which one: {' or '.join(f'{one.scope}/{one.name}' for one in found)}."
+        return Conflict(f"there are {len(found)} workers named {name!r}:\n{places}", hint=hint)
+    hint = "Keep one of the files, or give the path of the one that you mean."
+    return InvalidFile(f"there are {len(found)} files for the worker {name!r}:\n{places}", hint=hint)

@@ -1,0 +1,115 @@
+"""Renders one template, in a process of its own that ends with it.
+
+It is started as a script by `prompts.py` and knows nothing of Guildhall: a template that loops for ever, swallows
+memory or breaks out of jinja2's sandbox finds an empty environment, no secrets and little time. The request comes as
+JSON on standard input, the answer goes as JSON to standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import stat
+import sys
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_CHARACTERS = 400_000
+MAX_FILE_BYTES = 1_000_000
+_MEMORY = 512 * 1024 * 1024
+
+
+class Outside(Exception):
+    """A name that leads out of the prompts folder, or to something that is not a plain file."""
+
+
+def read_inside(folder: str, name: str) -> str:
+    """The text of a file below the folder. No `..`, no absolute path, no link on the way, regular files only."""
+    parts = [part for part in name.split("/") if part != "."]
+    if not parts or any(part in {"", ".."} for part in parts) or "\\" in name or "\0" in name:
+        raise Outside(f"{name!r} leads out of the prompts folder")
+    with contextlib.ExitStack() as opened:
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, here)
+        try:
+            for part in parts[:-1]:
+                here = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+                opened.callback(os.close, here)
+            file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
+        except FileNotFoundError:
+            raise Outside(f"there is no {name!r} in the prompts folder") from None
+        except OSError as error:
+            raise Outside(f"{name!r} cannot be read: a link, or {error.strerror}") from None
+        opened.callback(os.close, file)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Outside(f"{name!r} is not a regular file")
+        data = bytearray()
+        while len(data) <= MAX_FILE_BYTES and (piece := os.read(file, MAX_FILE_BYTES + 1)):
+            data += piece
+    if len(data) > MAX_FILE_BYTES:
+        raise Outside(f"{name!r} is larger than {MAX_FILE_BYTES:,} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Outside(f"{name!r} is not UTF-8 text") from None
+
+
+def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The rendered text as `text`, or what is wrong as `error`, with `file` and `line` where they are known."""
+    from jinja2 import FunctionLoader, StrictUndefined, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def load(wanted: str) -> tuple[str, str, None]:
+        return read_inside(folder, wanted), f"{folder}/{wanted}", None
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FunctionLoader(load), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    known = cast("dict[str, Any]", environment.globals)
+    known["file"] = partial(read_inside, folder)
+    pieces: list[str] = []
+    length = 0
+    try:
+        for piece in environment.get_template(name).generate(values):
+            length += len(piece)
+            if length > MAX_CHARACTERS:
+                return {"error": f"the rendered text is longer than {MAX_CHARACTERS:,} characters"}
+            pieces.append(piece)
+    except (MemoryError, RecursionError):
+        return {"error": "the template needs too much memory"}
+    except (TemplateError, Outside) as error:
+        return {"error": str(error.args[0]) if error.args else str(error), **_place(error, folder)}
+    except Exception as error:  # noqa: BLE001 - a template can raise anything: it is a program
+        return {"error": f"{type(error).__name__}: {error}", **_place(error, folder)}
+    return {"text": "".join(pieces)}
+
+
+def _place(error: Exception, folder: str) -> dict[str, Any]:
+    """Where in which template it happened; jinja2 puts the template's own lines into the traceback."""
+    line: int | None = getattr(error, "lineno", None)
+    if line is not None:
+        return {"file": str(getattr(error, "name", "")), "line": line}
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(f"{folder}/")]
+    return {"file": frames[-1].filename[len(folder) + 1 :], "line": frames[-1].lineno} if frames else {}
+
+
+def main() -> None:
+    """Reads the request, limits this process, renders, answers."""
+    request = json.load(sys.stdin.buffer)
+    sys.path[:] = request["path"]
+    seconds = int(request["seconds"])
+    for what, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, 0)):
+        with contextlib.suppress(OSError, ValueError):  # some systems do not know all of them
+            resource.setrlimit(what, (limit, limit))
+    answer = render(request["folder"], request["name"], request["values"])
+    sys.stdout.buffer.write(json.dumps(answer).encode())
+
+
+if __name__ == "__main__":
+    main()
