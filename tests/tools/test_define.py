@@ -1,0 +1,398 @@
+"""Tools from typed functions: what the model is shown, what the handler gets, what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, field_validator
+
+from guildhall.core.errors import Refused, ToolUnavailable
+from guildhall.tools.define import clean, invoke, result_of, tool
+from guildhall.tools.model import Blob, Text, Tool, Toolbox, ToolResult
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+class Point(BaseModel):
+    x: int
+    y: int = 0
+
+
+class Picky(BaseModel):
+    word: str
+
+    @field_validator("word")
+    @classmethod
+    def explode(cls, value: str) -> str:
+        raise RuntimeError("broken validator")
+
+
+def call(made: Tool, **arguments: Any) -> ToolResult:
+    return asyncio.run(invoke(made, arguments))
+
+
+@tool(capabilities={"net"}, repeatable=True)
+def move(point: Point, how: Literal["fast", "slow"] = "slow", times: Annotated[int, Field(ge=1)] = 1) -> str:
+    """Moves
+    a point.
+
+    More that only people read.
+
+    Args:
+        point: Where to, on the
+            wide plane.
+        how (str): The pace.
+
+    Returns:
+        times: not a parameter's description
+    """
+    assert isinstance(point, Point)
+    return f"{point.x},{point.y} {how} {times}"
+
+
+@pytest.mark.req("WKR-6")
+def test_a_tool_has_name_description_typed_schema_and_handler_and_a_toolbox_groups_them() -> None:
+    assert move.name == "move"
+    assert move.description == "Moves a point."
+    assert move.capabilities == {"net"}
+    assert move.repeatable
+    assert move.runs_in == "host"
+    schema = move.input_schema
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["point"]
+    assert schema["properties"]["point"]["description"] == "Where to, on the wide plane."
+    assert schema["properties"]["how"] == {
+        "description": "The pace.",
+        "enum": ["fast", "slow"],
+        "type": "string",
+        "default": "slow",
+    }
+    assert schema["properties"]["times"] == {"minimum": 1, "type": "integer", "default": 1}
+    json.dumps(move.as_shown())
+    assert call(move, point={"x": "3"}, how="fast").text == "3,0 fast 1"
+    box = Toolbox("space", move)
+    assert [each.name for each in box.tools] == ["move"]
+
+
+def test_annotated_descriptions_win_and_awkward_names_are_fine() -> None:
+    @tool(name="odd-names", runs_in="hall")
+    def f(
+        copy: Annotated[str, Field(description="the real one")], json: int, model_x: bool = True, _low: None = None
+    ) -> str:
+        """Odd.
+
+        Args:
+            copy: not this one
+        """
+        return f"{copy}{json}{model_x}"
+
+    assert f.runs_in == "hall"
+    assert f.input_schema["properties"]["copy"]["description"] == "the real one"
+    assert f.input_schema["required"] == ["copy", "json"]
+    assert call(f, copy="a", json=1).text == "a1True"
+    assert f.handler(copy="b", json=2) == "b2True"
+
+
+def test_no_parameters_and_async_functions() -> None:
+    @tool
+    async def ping() -> dict[str, int]:
+        """Pings."""
+        await asyncio.sleep(0)
+        return {"pong": 1}
+
+    assert ping.input_schema == {"additionalProperties": False, "properties": {}, "type": "object"}
+    assert call(ping).text == '{"pong":1}'
+    assert "It takes none" in call(ping, x=1).text
+
+
+def test_a_plain_function_may_return_an_awaitable() -> None:
+    async def later() -> str:
+        return "later"
+
+    @tool
+    def soon() -> Any:
+        """Soon."""
+        return later()
+
+    assert call(soon).text == "later"
+
+
+def varargs(*names: str) -> None:
+    """Doc."""
+
+
+def keywords(**names: str) -> None:
+    """Doc."""
+
+
+def positional(name: str, /) -> None:
+    """Doc."""
+
+
+def untyped(name) -> None:  # type: ignore[no-untyped-def]
+    """Doc."""
+
+
+def undocumented(name: str) -> None: ...
+
+
+def only_args(name: str) -> None:
+    """Args:
+    name: what
+    """
+
+
+def unfound(amount: Decimal) -> None:
+    """Doc."""
+
+
+def field_default(n: int = Field(default=3)) -> None:
+    """Doc."""
+
+
+def opaque(thing: asyncio.Task[str]) -> None:
+    """Doc."""
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (varargs, "*names"),
+        (keywords, "**names"),
+        (positional, "positional-only"),
+        (untyped, "'name' has no type"),
+        (undocumented, "no docstring"),
+        (only_args, "no docstring"),
+        (unfound, "Decimal"),
+        (field_default, "Annotated"),
+        (opaque, "JSON"),
+        (lambda: None, "cannot name a tool"),
+        (functools.partial(varargs), "cannot name a tool"),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_says_why(function: Any, says: str) -> None:
+    with pytest.raises(ToolUnavailable, match="tool") as caught:
+        tool(function)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"capabilities": {"netz"}}, "Did you mean 'net'?"),
+        ({"capabilities": "net"}, 'capabilities={"net"}'),
+        ({"name": "no spaces"}, "cannot name"),
+        ({"name": "x" * 65}, "at most 64"),
+    ],
+)
+def test_wrong_options_say_why(options: dict[str, Any], says: str) -> None:
+    def fine() -> None:
+        """Fine."""
+
+    with pytest.raises(ToolUnavailable) as caught:
+        tool(**options)(fine)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "move: point: this argument is required"),
+        ({"point": {"x": "far"}}, "move: point.x: Input should be a valid integer"),
+        ({"point": {"x": 1}, "how": "quick"}, "how: Input should be 'fast' or 'slow' (it is 'quick')"),
+        ({"point": {"x": 1}, "time": 2}, "time: there is no such argument. Did you mean 'times'?"),
+        ({"point": {"x": 1}, "times": 0}, "times: Input should be greater than or equal to 1"),
+        ({"point": "x" * 5000}, "..."),
+        ({"\ud800": 1}, "arguments"),
+        ([1], "not an object"),
+        (None, "not an object"),
+    ],
+)
+def test_a_wrong_argument_is_a_result_that_names_it(arguments: Any, says: str) -> None:
+    result = asyncio.run(invoke(move, arguments))
+    assert result.is_error
+    assert says in result.text
+    assert len(result.text) < 1500
+    result.text.encode()
+
+
+def test_a_validator_that_breaks_is_a_result() -> None:
+    @tool
+    def picky(picky: Picky) -> None:
+        """Picky."""
+
+    assert "cannot be checked: RuntimeError" in call(picky, picky={"word": "a"}).text
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("wrong"), "ValueError: wrong"),
+        (KeyError(), "KeyError"),
+        (Refused("no entry", hint="Go round."), "no entry\nGo round."),
+        (StopIteration("end"), "StopIteration: end"),
+        (SystemExit(3), "SystemExit: 3"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (Unprintable(), "Unprintable"),
+        (ValueError("\ud800"), "ValueError: \ufffd"),
+        (RecursionError(), "RecursionError"),
+    ],
+)
+def test_what_a_handler_raises_is_a_result(error: BaseException, says: str) -> None:
+    @tool
+    def plain() -> None:
+        """Plain."""
+        raise error
+
+    @tool
+    async def later() -> None:
+        """Later."""
+        raise error
+
+    assert call(plain) == ToolResult.error(says)
+    if not isinstance(error, StopIteration):  # the language itself turns it into a RuntimeError
+        assert call(later) == ToolResult.error(says)
+
+
+def test_interrupting_and_cancelling_go_through() -> None:
+    @tool
+    async def interrupted() -> None:
+        """Interrupted."""
+        raise KeyboardInterrupt
+
+    @tool
+    async def waits() -> None:
+        """Waits."""
+        await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(invoke(waits, {}))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    with pytest.raises(KeyboardInterrupt):
+        call(interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+
+
+@dataclasses.dataclass
+class Pair:
+    a: int
+    b: str
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", ToolResult.of("text")),
+        ("a\udc80b\0", ToolResult.of("a\ufffdb\0")),
+        (None, ToolResult.of("done")),
+        (ToolResult.error("\ud800"), ToolResult.error("\ufffd")),
+        (Text("t"), ToolResult.of("t")),
+        (Blob(b"1", "image/png"), ToolResult(content=(Blob(b"1", "image/png"),))),
+        ([Text("t"), Blob(b"1", "x/y")], ToolResult(content=(Text("t"), Blob(b"1", "x/y")))),
+        ([], ToolResult.of("[]")),
+        ([1, Text("t")], ToolResult.of('[1,{"text":"t"}]')),
+        (True, ToolResult.of("true")),
+        (1.5, ToolResult.of("1.5")),
+        (Point(x=1), ToolResult.of('{"x":1,"y":0}')),
+        (Pair(1, "b"), ToolResult.of('{"a":1,"b":"b"}')),
+        ({"k": "\ud800"}, ToolResult.of('{"k": "\\ud800"}')),
+    ],
+)
+def test_what_a_handler_returns_becomes_a_result(value: Any, expected: ToolResult) -> None:
+    assert result_of(value) == expected
+
+
+@pytest.mark.parametrize("value", [object(), b"\xff", LOOP, {"x": object()}])
+def test_what_json_cannot_say_is_an_error(value: Any) -> None:
+    result = result_of(value)
+    assert result.is_error
+    assert "cannot be turned into JSON" in result.text
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_clean_text_can_be_encoded(text: str) -> None:
+    clean(text).encode()
+    assert clean(clean(text)) == clean(text)
+
+
+def by_hand(schema: dict[str, Any], handler: Any = None) -> Tool:
+    return Tool(name="hand", description="By hand.", input_schema=schema, handler=handler or (lambda **kw: kw))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "deep": {"type": "array", "items": {"type": "string"}}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+def test_a_tool_made_by_hand_is_checked_by_its_schema() -> None:
+    made = by_hand(SCHEMA)
+    assert call(made, n=1).text == '{"n":1}'
+    assert "n: 'x' is not of type 'integer'" in call(made, n="x").text
+    assert "'n' is a required property" in call(made).text
+    assert "deep[1]: 3 is not of type 'string'" in call(made, n=1, deep=["a", 3]).text
+    assert call(made, n=1, more=2).is_error
+    assert len(call(made, n="x" * 9000).text) < 600
+
+    class Later:
+        async def __call__(self, n: int) -> int:
+            return n + 1
+
+    assert call(by_hand(SCHEMA, Later()), n=1).text == "2"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"$ref": "http://127.0.0.1:1/never-asked.json"},
+        {"properties": {"n": {"$ref": "#/nowhere"}}},
+        {"$ref": "#"},
+        {"properties": {"n": object()}},
+    ],
+)
+def test_a_hand_made_schema_that_is_wrong_is_a_result(schema: dict[str, Any]) -> None:
+    result = call(by_hand(schema), n="x")
+    assert result.is_error
+    assert result.text.startswith("hand: ")
+
+
+def test_a_handler_that_takes_other_arguments_is_a_result() -> None:
+    assert "TypeError" in call(by_hand({"type": "object"}, lambda n: n), m=1).text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(exclude_categories=())),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["point", "how", "times", "n", "deep", "\ud800", "x\0"]), JSON, max_size=4))
+def test_no_arguments_break_anything(arguments: dict[str, Any]) -> None:
+    for made in (move, by_hand(SCHEMA)):
+        asyncio.run(invoke(made, arguments)).text.encode()
