@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
 from guildhall.core.errors import Refused, ToolUnavailable
-from guildhall.tools.define import clean, invoke, result_of, tool
+from guildhall.tools.define import argument_problem, clean, invoke, result_of, tool
 from guildhall.tools.model import Blob, Text, Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def test_a_tool_has_name_description_typed_schema_and_handler_and_a_toolbox_grou
     assert schema["properties"]["times"] == {"minimum": 1, "type": "integer", "default": 1}
     json.dumps(move.as_shown())
     assert call(move, point={"x": "3"}, how="fast").text == "3,0 fast 1"
+    assert argument_problem(move, {"point": {"x": 1}}) is None
     box = Toolbox("space", move)
     assert [each.name for each in box.tools] == ["move"]
 
@@ -220,6 +221,7 @@ def test_a_wrong_argument_is_a_result_that_names_it(arguments: Any, says: str) -
     result = asyncio.run(invoke(move, arguments))
     assert result.is_error
     assert says in result.text
+    assert result.text == argument_problem(move, arguments)
     assert len(result.text) < 1500
     result.text.encode()
 

@@ -269,7 +269,7 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Calls the tool's handler. Wrong arguments and failures of the handler are results that say what was wrong."""
     try:
         checked = _checked(tool, arguments)
-    except GuildError as error:
+    except UsageError as error:
         return ToolResult.error(clean(str(error)))
     handler = tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
     call = functools.partial(handler, **checked)
@@ -277,6 +277,15 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
         return await _awaited(call())
     outcome = await asyncio.to_thread(_called, call)
     return await _awaited(outcome) if inspect.isawaitable(outcome) else outcome
+
+
+def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments, as `invoke` would say it; None: nothing."""
+    try:
+        _checked(tool, arguments)
+    except UsageError as error:
+        return clean(str(error))
+    return None
 
 
 def _called(call: Callable[[], Any]) -> Any:
