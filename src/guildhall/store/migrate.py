@@ -116,14 +116,14 @@ def _keep_private(path: Path) -> None:
 
 
 def _upgrade(path: Path) -> None:
-    from alembic import command
-    from alembic.config import Config
+    """Takes every step that is missing, each in a transaction of its own."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
     from sqlalchemy import create_engine, event
     from sqlalchemy.exc import DBAPIError
     from sqlalchemy.pool import NullPool
 
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     uri = f"{path.absolute().as_uri()}?mode=rw"
     engine = create_engine(
         "sqlite://",
@@ -131,10 +131,15 @@ def _upgrade(path: Path) -> None:
         poolclass=NullPool,
     )
     event.listen(engine, "begin", _begin)
+    script = ScriptDirectory(str(_MIGRATIONS))
     try:
-        with engine.connect() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        for step in reversed(list(script.walk_revisions())):
+            with engine.begin() as connection:
+                context = MigrationContext.configure(connection)
+                if context.get_current_revision() == step.down_revision:
+                    with Operations.context(context):
+                        step.module.upgrade()
+                    context.stamp(script, step.revision)
     except DBAPIError as error:
         raise _unusable(path, f"its schema cannot be brought up to date ({error.orig})", _ELSEWHERE) from error
     finally:

@@ -1,0 +1,139 @@
+"""The tests' own safety: no way out of the machine, nothing of the person's environment, no skipping in secret."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.paths import Home
+from tests.blocked.sitecustomize import is_own
+
+if TYPE_CHECKING:
+    from tests.conftest import Guild
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = ["192.0.2.1", "10.0.0.1", "169.254.169.254", "8.8.8.8"]
+
+
+@pytest.mark.parametrize("host", OUTSIDE)
+def test_nothing_but_this_machine_can_be_reached(host: str):
+    with socket.socket() as sock, pytest.raises(OSError, match="blocked in tests"):
+        sock.connect((host, 80))
+    with socket.socket(type=socket.SOCK_DGRAM) as sock:
+        with pytest.raises(OSError, match="blocked in tests"):
+            sock.sendto(b"x", (host, 53))
+        with pytest.raises(OSError, match="blocked in tests"):
+            sock.sendmsg([b"x"], [], 0, (host, 53))
+
+
+def test_names_of_others_are_not_looked_up():
+    for look in (lambda: socket.getaddrinfo("example.com", 80), lambda: socket.gethostbyname("example.com")):
+        with pytest.raises(socket.gaierror, match="not looked up"):
+            look()
+
+
+def test_this_machine_can_be_reached(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert client.getpeername() == server.getsockname()
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        address = str(tmp_path / "s")
+        server.bind(address)
+        server.listen()
+        client.connect(address)
+    assert socket.getaddrinfo("localhost", 80)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost", b"localhost", "", None]
+)
+def test_own_hosts(host: object):
+    assert is_own(host)
+
+
+@pytest.mark.parametrize("host", [*OUTSIDE, "::ffff:8.8.8.8", "fe80::1%eth0", "example.com", "localhost.example.com"])
+def test_hosts_of_others(host: str):
+    assert not is_own(host)
+
+
+def test_a_python_that_a_test_starts_is_closed_in_too(guild: Guild):
+    code = "import socket; socket.create_connection(('192.0.2.1', 80), 1)"
+    done = subprocess.run([sys.executable, "-c", code], env=guild.environment(), capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "blocked in tests" in done.stderr
+
+
+def test_nothing_of_the_person_s_environment_arrives(home: Home, tmp_path: Path, guild: Guild):
+    for name in os.environ:
+        assert not name.startswith(("GIT_", "ANTHROPIC_", "OPENAI_", "PYTHONPATH")), name
+        assert name == "GUILDHALL_HOME" or not name.startswith("GUILDHALL_"), name
+    assert home == Home.locate(dict(os.environ))
+    assert Path.home() == home.path.parent
+    assert not home.path.exists()
+    assert not home.path.is_relative_to(tmp_path)
+    assert not any("KEY" in name or name.startswith("GIT_") for name in guild.environment())
+
+
+def test_the_real_command_runs_with_its_input_and_environment(guild: Guild, project: Path):
+    ran = guild("--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert "guild" in ran.out
+    assert guild("no-such-command").code == 2
+
+
+def test_a_started_command_can_be_killed(guild: Guild):
+    process = guild.start("--help")
+    guild.end()
+    assert process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome"), [("1", "1 failed, 1 xfailed, 2 errors"), ("", "3 skipped, 1 xfailed")]
+)
+def test_where_all_are_required_a_skip_is_a_failure(tmp_path: Path, required: str, outcome: str):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skip\ndef test_a(): pass\n"
+        "def test_b(): pytest.skip('no reason')\n"
+        "@pytest.mark.skipif(True, reason='so')\ndef test_c(): pass\n"
+        "@pytest.mark.xfail(strict=True)\ndef test_d(): assert False\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            ROOT / "pyproject.toml",
+            "--rootdir",
+            tmp_path,
+            tmp_path,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GUILDHALL_REQUIRE_ALL": required},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome in done.stdout
+
+
+def test_where_all_are_required_a_module_may_not_skip_itself(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    (tmp_path / "test_it.py").write_text("import pytest\npytest.skip('no', allow_module_level=True)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GUILDHALL_REQUIRE_ALL": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "may not be skipped" in done.stdout

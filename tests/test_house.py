@@ -1,0 +1,110 @@
+"""The house keeps its own rules: floors say what they are, errors are documented, modules stay small."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from guildhall.core import errors
+from guildhall.core.errors import GuildError
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "guildhall"
+LONGEST = 600
+# Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
+_MACHINE_PATH = re.compile(r"(?<![\w.~}$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
+_TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}
+
+
+def floors() -> list[str]:
+    """The floors that have something in them, from the top to the bottom of the stairs, and `testing`."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ][0]
+    named = [name.strip(" ()") for layer in contract["layers"] for name in layer.split("|")]
+    return [name for name in [*named, "testing"] if (SOURCE / name / "__init__.py").is_file()]
+
+
+def modules() -> list[Path]:
+    return sorted(path for folder in ("src", "tests", "bench", "scripts") for path in (ROOT / folder).rglob("*.py"))
+
+
+def tracked() -> list[Path]:
+    """Every text file that belongs to the project: those that git knows, and new ones that it does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file() and path.suffix in _TEXT]
+
+
+def error_codes() -> list[str]:
+    def below(kind: type[GuildError]) -> list[type[GuildError]]:
+        return [kind, *(found for child in kind.__subclasses__() for found in below(child))]
+
+    return sorted(kind.code for kind in below(GuildError) if kind.__module__ == errors.__name__)
+
+
+@pytest.mark.parametrize("floor", floors())
+def test_a_floor_opens_with_what_is_above_below_and_what_it_is_not(floor: str):
+    text = ast.get_docstring(ast.parse((SOURCE / floor / "__init__.py").read_text(encoding="utf-8")))
+    assert text is not None
+    assert len(text.splitlines()[0]) > 20, "the first line says what it is for"
+    # The stairs have two ends: nothing is above the command line, and testing stands beside them.
+    for word in {"cli": ["Below:"], "testing": []}.get(floor, ["Above:", "Below:"]):
+        assert word in text, f"{floor} does not say what is {word[:-1].lower()} it"
+    assert re.search(r"\b(not|Not|nothing|Nothing|no|never|Pure)\b", text), f"{floor} does not say what it is not"
+
+
+def test_every_folder_of_the_package_is_a_floor_of_the_contract():
+    folders = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").is_file()}
+    assert folders == set(floors())
+
+
+@pytest.mark.parametrize("code", error_codes())
+def test_every_error_code_is_documented(code: str):
+    assert re.search(rf"`{code}`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"))
+
+
+def test_every_module_says_what_it_is_for_and_stays_readable():
+    long = {
+        path.relative_to(ROOT) for path in modules() if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST
+    }
+    assert not long
+    silent = {
+        path.relative_to(ROOT)
+        for path in modules()
+        if path.read_text(encoding="utf-8").strip()
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert not silent
+
+
+def test_no_file_names_a_path_of_somebody_s_machine():
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in tracked()
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if _MACHINE_PATH.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("line", ['p = "/root/x"', "cd /work/main", "see /home/ada/notes", "(/Users/ada)"])
+def test_a_machine_path_is_recognised(line: str):
+    assert _MACHINE_PATH.search(line)
+
+
+@pytest.mark.parametrize("line", ["~/work/x", "tests/root/x", "/rooted", "GET /api/work/", "$HOME/root", "a/home/ada"])
+def test_other_paths_are_left_in_peace(line: str):
+    assert not _MACHINE_PATH.search(line)

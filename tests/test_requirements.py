@@ -1,0 +1,174 @@
+"""Requirements are data: marks are checked, results are kept, and the table says what is proved and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests import requirements
+from tests.requirements import Collector, Proof, age, read_record, table
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared" / "requirements.yaml"
+
+CONFTEST = """
+import pytest
+from pathlib import Path
+from tests import requirements
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    requirements.note(item, report)
+    return report
+
+def pytest_runtest_setup(item):
+    for problem in requirements.problems(item):
+        pytest.fail(problem, pytrace=False)
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "req(id): x")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(requirements.Recorder(Path(__file__).parent))
+"""
+
+TESTS = """
+import pytest
+
+@pytest.mark.req("DO-1", "DO-2")
+def test_passes(): pass
+
+@pytest.mark.req("DO-3")
+def test_fails(): assert False
+
+@pytest.mark.req("DO-3")
+@pytest.mark.skip(reason="x")
+def test_is_skipped(): pass
+
+@pytest.mark.req("DO-4")
+@pytest.mark.xfail(strict=True)
+def test_is_expected_to_fail(): assert False
+
+@pytest.fixture
+def breaks_afterwards():
+    yield
+    raise ValueError
+
+@pytest.mark.req("DO-5")
+def test_breaks_afterwards(breaks_afterwards): pass
+
+@pytest.mark.req("DO-6")
+@pytest.mark.parametrize("n", [1, 2])
+def test_has_cases(n): assert n == 1
+
+@pytest.mark.req("DO-6", "NO-1")
+def test_names_an_unknown_id(): pass
+
+@pytest.mark.req("DO-1", "DO-2", "DO-3", "DO-4")
+def test_names_too_many(): pass
+
+@pytest.mark.req
+def test_names_none(): pass
+
+def test_is_not_marked(): pass
+"""
+
+
+def run_tests(folder: Path, *arguments: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(TESTS)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, *arguments, folder],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_only_a_passing_test_proves_anything_also_from_another_process(tmp_path: Path, workers: list[str]):
+    shown = run_tests(tmp_path, *workers)
+    outcomes = {
+        name.rpartition("::")[2]: kept["outcome"] for name, kept in read_record(tmp_path / ".requirements.json").items()
+    }
+    assert outcomes == {
+        "test_passes": "passed",
+        "test_fails": "failed",
+        "test_is_skipped": "skipped",
+        "test_is_expected_to_fail": "xfailed",
+        "test_breaks_afterwards": "failed",
+        "test_has_cases[1]": "passed",
+        "test_has_cases[2]": "failed",
+        "test_names_an_unknown_id": "failed",
+        "test_names_too_many": "failed",
+    }
+    assert "NO-1, which is not in" in shown
+    assert "names 4 ids; a test proves at most 3" in shown
+    assert "@req takes ids and nothing else" in shown
+
+
+def test_a_run_of_some_tests_keeps_the_results_of_the_others(tmp_path: Path):
+    run_tests(tmp_path)
+    before = read_record(tmp_path / ".requirements.json")
+    run_tests(tmp_path, "-k", "test_passes")
+    after = read_record(tmp_path / ".requirements.json")
+    assert after.keys() == before.keys()
+    assert [name for name in after if after[name] != before[name]] == ["test_it.py::test_passes"]
+
+
+def test_a_record_that_cannot_be_read_is_no_record(tmp_path: Path):
+    assert read_record(tmp_path / "none") == {}
+    (tmp_path / "broken").write_text("{")
+    assert read_record(tmp_path / "broken") == {}
+    (tmp_path / "other").write_text("{}")
+    assert read_record(tmp_path / "other") == {}
+
+
+def collected(*, outside: bool = True) -> Collector:
+    collector = Collector()
+    collector.proofs = {"DO-1": {"t.py::a": Proof("t.py::a", outside, ["t.py::a[1]", "t.py::a[2]"])}}
+    return collector
+
+
+def line(lines: list[str], name: str) -> str:
+    return next(text for text in lines if text.startswith(f"{name} "))
+
+
+def test_the_table_says_proved_inside_only_or_not_yet():
+    passed = {"t.py::a[1]": {"outcome": "passed"}, "t.py::a[2]": {"outcome": "passed"}}
+    assert "proved" in line(table(collected(), passed), "DO-1")
+    assert "inside only" in line(table(collected(outside=False), passed), "DO-1")
+    assert "later" in line(table(collected(), passed), "X-12")
+    for other in ({"t.py::a[1]": {"outcome": "passed"}}, {**passed, "t.py::a[2]": {"outcome": "skipped"}}, {}):
+        assert "not yet" in line(table(collected(), other), "DO-1")
+
+
+def test_results_that_are_missing_or_older_than_the_code_are_named(tmp_path: Path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "src" / "x.py").touch()
+    now = time.time()
+    os.utime(tmp_path / "src" / "x.py", (now, now))
+    assert "No results" in (age(tmp_path, collected(), {}) or "")
+    assert "older than the code" in (age(tmp_path, collected(), {"t.py::a[1]": {"at": now - 10}}) or "")
+    assert age(tmp_path, collected(), {"t.py::a[1]": {"at": now + 10}}) is None
+
+
+def test_the_marks_of_a_file_are_collected_without_running_it():
+    collector = requirements.collect(["tests/test_requirements.py"])
+    assert collector.problems == []
+
+
+def test_the_project_s_copy_is_the_shared_one():
+    copy = (ROOT / "tests" / "requirements.yaml").read_bytes()
+    assert not SHARED.exists() or copy == SHARED.read_bytes()
+    assert len(requirements.known()) > 100
+    assert json.dumps(dict(requirements.known()))
