@@ -172,7 +172,7 @@ async def spawn(
 ) -> Confined:
     """Starts a program confined, without input. `kind` asks for one kind of confinement instead of the strongest."""
     path = path or os.environ.get("PATH", _PATH)
-    chosen = kind or await asyncio.to_thread(_available, path)
+    chosen: Kind | None = kind or await asyncio.to_thread(_available, path)
     if chosen is None:
         hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock switched on."
         raise ToolUnavailable("programs cannot be confined on this machine, so none is started", hint=hint)

@@ -50,4 +50,5 @@ def arguments(confinement: Confinement, plan: Plan, path: str, seccomp: int | No
             argv += ["--ro-bind", "/dev/null", str(place.path)]
     if seccomp is not None:
         argv += ["--seccomp", str(seccomp)]
-    return [*argv, "--chdir", str(plan.cwd), "--"]
+    # What was made to hold the places is not a place: a write that would be lost is an error instead.
+    return [*argv, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]

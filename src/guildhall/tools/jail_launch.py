@@ -54,7 +54,7 @@ def _keep(spec: dict[str, Any]) -> int:
         _own_namespaces(spec)
     else:
         _prctl(_SUBREAPER, 1)  # what the program leaves behind becomes our child
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _leave)
     _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != spec["parent"]:
         return 1
@@ -66,6 +66,10 @@ def _keep(spec: dict[str, Any]) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_children()
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _end_children() -> None:

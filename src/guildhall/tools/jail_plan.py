@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import guildhall
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.model import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.tools.model import View
 
 Access = Literal["read", "write", "hidden"]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw")
 # What programs look up about the machine. No keys: /etc/ssl/private, /etc/pki/tls/private and the like stay out.
 _ETC = (
-    "alternatives bash.bashrc ca-certificates ca-certificates.conf crypto-policies debian_version fonts gai.conf group "
-    "host.conf hosts inputrc ld.so.cache ld.so.conf ld.so.conf.d locale.alias locale.conf localtime machine-id "
-    "magic mime.types nsswitch.conf os-release passwd pki/ca-trust pki/tls/cert.pem pki/tls/certs pki/tls/openssl.cnf "
-    "profile protocols resolv.conf services shells ssl/cert.pem ssl/certs ssl/openssl.cnf terminfo timezone"
-).split()
+    "alternatives", "bash.bashrc", "ca-certificates", "ca-certificates.conf", "crypto-policies", "debian_version",
+    "fonts", "gai.conf", "group", "host.conf", "hosts", "inputrc", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
+    "locale.alias", "locale.conf", "localtime", "machine-id", "magic", "mime.types", "nsswitch.conf",
+    "os-release", "passwd", "pki/ca-trust", "pki/tls/cert.pem", "pki/tls/certs", "pki/tls/openssl.cnf", "profile",
+    "protocols", "resolv.conf", "services", "shells", "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo",
+    "timezone",
+)  # fmt: skip
 _NEVER_FOLDERS = tuple(map(Path, ("/", "/proc", "/sys", "/dev", "/run", "/etc")))
 _NESTED_DEPTH = 3
 _NESTED_ENTRIES = 20_000
@@ -79,10 +84,8 @@ def planned(confinement: Confinement) -> Plan:
     repositories = [place for folder in folders for place in _repositories(folder, folders)]
     chosen: dict[Path, Place] = {}
     for place in (*system, *folders, *repositories, *kept):
-        earlier = chosen.get(place.path)
-        if place in folders and earlier in folders and earlier is not None and earlier.access == "write":
-            continue  # the same folder declared twice: writable if either is
-        chosen[place.path] = place
+        twice = place in folders and any(other.path == place.path and other.access == "write" for other in folders)
+        chosen[place.path] = replace(place, access="write") if twice else place  # writable if either says so
     visible = [place for place in chosen.values() if not _below(place.source, hidden)]
     masks = [mask for place in visible for mask in _masks(place, hidden)]
     pins = _pins(visible, [*masks, *(place for place in visible if place not in repositories)])

@@ -24,12 +24,14 @@ _DATAGRAM, _RAW, _TYPE_MASK = 2, 3, 0xF
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 
 _REFUSED = (
-    "unshare setns mount umount2 pivot_root open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr "
-    "bpf perf_event_open userfaultfd keyctl add_key request_key io_uring_setup io_uring_enter io_uring_register"
-).split()
+    "unshare", "setns", "mount", "umount2", "pivot_root", "open_tree", "move_mount", "fsopen", "fsconfig", "fsmount",
+    "fspick", "mount_setattr", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
+    "io_uring_setup", "io_uring_enter", "io_uring_register",
+)  # fmt: skip
 _MODES = (
-    "chmod fchmodat fchmodat2 chown lchown fchownat setxattr lsetxattr removexattr lremovexattr setxattrat removexattrat"
-).split()
+    "chmod", "fchmodat", "fchmodat2", "chown", "lchown", "fchownat", "setxattr", "lsetxattr", "removexattr",
+    "lremovexattr", "setxattrat", "removexattrat",
+)  # fmt: skip
 
 # Numbers above 423 are the same on every architecture.
 _COMMON: Mapping[str, int] = {
@@ -77,7 +79,7 @@ def compiled(filter_: Filter, machine: str | None = None) -> bytes | None:
     code = [_op(_LOAD, _ARCHITECTURE_AT), _op(_JEQ, architecture, yes=1), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
     if machine == "x86_64" or (machine is None and platform.machine() == "x86_64"):
         code += [_op(_JGE, _X32, no=1), _op(_RETURN, _KILL)]
-    names = _REFUSED if filter_.modes else [*_REFUSED, *_MODES]
+    names = _REFUSED if filter_.modes else (*_REFUSED, *_MODES)
     for name in names:
         if name in numbers:
             code += [_op(_JEQ, numbers[name], no=1), _refusal(errno.EPERM)]
