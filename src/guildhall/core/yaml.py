@@ -264,7 +264,8 @@ def validate(model: type[Model], source: Source, location: Location = ()) -> Mod
 
 
 def _explained(model: type[BaseModel], source: Source, location: Location, error: ValidationError) -> InvalidFile:
-    first = error.errors(include_url=False)[0]
+    # A name that does not exist says more than the required one that it was probably meant to be.
+    first = min(error.errors(include_url=False), key=lambda problem: problem["type"] == "missing")
     here = (*location, *_written(first["loc"], source, location))
     if first["type"] == "extra_forbidden":
         return source.error("there is no such field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
