@@ -1,0 +1,122 @@
+"""From names to sources, keys and prices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models import known_model_names
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.errors import InvalidFile, ModelUnusable, NotFound
+from guildhall.models import prices
+from guildhall.models.catalog import AUTO_MODELS, DetectedKey, auto_model, detected_keys, source_for
+from guildhall.models.recording import RecordingSource
+from tests.models.scripts import query, script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECRET = "sk-ant-very-secret-value"
+
+
+def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
+    script(tmp_path, "workers: {coder: [[{say: hello}]]}")
+    source = source_for("script:answers.yaml", cwd=tmp_path, environ={})
+    assert source.name == "script:answers.yaml"
+    assert asyncio.run(source.answer(query(), lambda piece: None)).text == "hello"
+    assert (
+        source_for(f"script:{tmp_path}/answers.yaml", cwd=tmp_path / "elsewhere", environ={}).cost(RequestUsage())
+        is None
+    )
+    with pytest.raises(InvalidFile, match="there is no such file"):
+        source_for("script:missing.yaml", cwd=tmp_path, environ={})
+
+
+def test_a_recording_comes_from_above(tmp_path: Path) -> None:
+    recorded = RecordingSource("r-2222222222", [ModelResponse(parts=[TextPart("again")])])
+    source = source_for("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
+    assert source is recorded
+    with pytest.raises(NotFound, match="no record of r-2222222222"):
+        source_for("replay:r-2222222222", cwd=tmp_path, environ={})
+
+
+@pytest.mark.parametrize("name", ["script:", "replay: "])
+def test_a_prefix_alone_names_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelUnusable, match="needs the name of"):
+        source_for(name, cwd=tmp_path, environ={})
+
+
+@pytest.mark.parametrize("name", ["anthropic:claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"])
+def test_a_providers_model_is_named_with_a_colon_or_a_slash(tmp_path: Path, name: str) -> None:
+    source = source_for(name, cwd=tmp_path, environ={"ANTHROPIC_API_KEY": SECRET})
+    assert source.name == "anthropic:claude-sonnet-4-5"
+    assert source.cost(RequestUsage(input_tokens=1000, output_tokens=100)) == pytest.approx(0.0045)
+
+
+@pytest.mark.parametrize(
+    ("environ", "model"),
+    [
+        ({"ANTHROPIC_API_KEY": SECRET, "OPENAI_API_KEY": SECRET}, AUTO_MODELS["anthropic"]),
+        ({"OPENAI_API_KEY": SECRET, "ANTHROPIC_API_KEY": " "}, AUTO_MODELS["openai"]),
+        ({"GEMINI_API_KEY": SECRET}, AUTO_MODELS["google"]),
+    ],
+)
+def test_auto_is_what_the_keys_allow(environ: dict[str, str], model: str) -> None:
+    assert auto_model(environ) == model
+
+
+def test_auto_makes_a_source(tmp_path: Path) -> None:
+    source = source_for("auto", cwd=tmp_path, environ={"OPENAI_API_KEY": SECRET})
+    assert source.name == AUTO_MODELS["openai"]
+
+
+def test_auto_without_a_key_says_what_to_set(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnusable, match=r"Set ANTHROPIC_API_KEY or OPENAI_API_KEY(?s:.)*`guild demo` needs none"):
+        source_for("auto", cwd=tmp_path, environ={})
+
+
+@pytest.mark.parametrize("model", AUTO_MODELS.values())
+def test_what_auto_stands_for_is_known_and_has_a_price(model: str) -> None:
+    assert model in known_model_names()
+    provider, _, name = model.partition(":")
+    assert prices.cost(provider, name, RequestUsage(input_tokens=1_000_000)) is not None
+
+
+def test_keys_are_detected_by_name_and_never_shown() -> None:
+    environ = {"OPENAI_API_KEY": SECRET, "DASHSCOPE_API_KEY": SECRET, "ANTHROPIC_API_KEY": "", "PATH": "/bin"}
+    found = detected_keys(environ)
+    assert found == [
+        DetectedKey(provider="openai", variable="OPENAI_API_KEY"),
+        DetectedKey(provider="alibaba", variable="DASHSCOPE_API_KEY"),
+    ]
+    assert SECRET not in repr(found)
+
+
+# Prices
+
+
+def test_cached_tokens_have_a_price_of_their_own() -> None:
+    fresh = prices.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000))
+    cached = prices.cost("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1000, cache_read_tokens=1000))
+    assert fresh == pytest.approx(0.003)
+    assert cached == pytest.approx(0.0003)
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai-chat", "openai-responses", "gateway/openai"])
+def test_the_api_of_a_provider_does_not_change_the_price(provider: str) -> None:
+    assert prices.cost(provider, "gpt-5", RequestUsage(input_tokens=1000, output_tokens=100)) == pytest.approx(0.00225)
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "usage"),
+    [
+        ("ollama", "llama3", RequestUsage(input_tokens=1)),
+        ("anthropic", "claude-of-next-year", RequestUsage(input_tokens=1)),
+        ("anthropic", "claude-sonnet-4-5", RequestUsage(input_tokens=1, cache_read_tokens=9)),
+    ],
+)
+def test_what_cannot_be_priced_has_no_price(provider: str, model: str, usage: RequestUsage) -> None:
+    assert prices.cost(provider, model, usage) is None
