@@ -4,10 +4,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench requirements docs clean
+.PHONY: help setup demo test lint bench requirements docs clean
+.DEFAULT_GOAL := help
+
+help:                     ## this list
+	@sed -nE 's/^([a-z]+):.*## */  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 
 $(STAMP): pyproject.toml scripts/setup
-	@scripts/setup $(VENV)
+	@PYTHON=$(PYTHON) scripts/setup $(VENV)
 	@touch $@
 
 setup: $(STAMP)           ## the environment in .venv, and bubblewrap where it may be installed
@@ -22,13 +26,13 @@ lint: $(STAMP)            ## ruff, pyright (strict), import-linter
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports
 
 bench: $(STAMP)           ## ratios against floors measured in the same run
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m bench
+	@$(PY) -m bench
 
-requirements: $(STAMP)    ## which requirement is proved by which test
+requirements: $(STAMP)    ## which requirement is proved by which test of the last run
 	@$(PY) -m tests.requirements
 
 docs: $(STAMP)            ## the generated parts of docs/ and the shipped JSON Schema
 	@$(PY) scripts/docs.py
 
-clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage*
+clean:                    ## all that the targets above made
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* .requirements.*

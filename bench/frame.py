@@ -1,0 +1,79 @@
+"""The frame of every metric: a floor and what is measured, run in turn, medians compared.
+
+A noisy machine is noisy for both, so ratios can be trusted where milliseconds cannot.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One thing to measure. Both functions do it once and say how many seconds it took."""
+
+    name: str  # "1 guild --help"; the number is that of the table in bench/README.md
+    floor_name: str
+    floor: Callable[[], float]
+    measured: Callable[[], float]
+    target: float | None  # the ratio that is wanted; None where it is only reported
+    rounds: int = 15
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The medians of a metric."""
+
+    metric: Metric
+    floor: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        return self.measured / self.floor
+
+    @property
+    def verdict(self) -> str:
+        target = self.metric.target
+        if target is None:
+            return "reported"
+        return "good" if self.ratio <= target else "slow" if self.ratio <= 2 * target else "too slow"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.metric.name,
+            "floor": self.metric.floor_name,
+            "floor_ms": round(self.floor * 1000, 3),
+            "measured_ms": round(self.measured * 1000, 3),
+            "ratio": round(self.ratio, 2),
+            "target": self.metric.target,
+            "verdict": self.verdict,
+            "note": self.metric.note,
+        }
+
+
+def seconds(do: Callable[[], object]) -> float:
+    """How long it takes to do something once."""
+    before = time.perf_counter()
+    do()
+    return time.perf_counter() - before
+
+
+def measure(metric: Metric) -> Result:
+    """Runs both in turn, first one then the other first, after a round that does not count."""
+    metric.floor()
+    metric.measured()
+    floors: list[float] = []
+    measured: list[float] = []
+    for turn in range(metric.rounds):
+        order = [(floors, metric.floor), (measured, metric.measured)]
+        for times, do in order if turn % 2 else reversed(order):
+            times.append(do())
+    return Result(metric=metric, floor=statistics.median(floors), measured=statistics.median(measured))
