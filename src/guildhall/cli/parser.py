@@ -17,21 +17,29 @@ class CommandParser(argparse.ArgumentParser):
     """argparse that raises our errors and names the nearest option."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", hint=f"{self.format_usage().strip()}\nMore: {self.prog} --help")
+        raise UsageError(f"{self._name}: {message}", hint=f"`{self.prog} --help` shows how it is used.")
+
+    @property
+    def _name(self) -> str:
+        return self.prog.removeprefix("guild ")
+
+    @property
+    def options(self) -> list[str]:
+        """The long options that it knows."""
+        return sorted(option for option in self._option_string_actions if option.startswith("--"))
 
     def read(self, words: list[str]) -> argparse.Namespace:
         """The arguments; positions and options may stand in any order."""
         args, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return args
-        options = [option for option in self._option_string_actions if option.startswith("--")]
         stray = unknown[0]
         if stray.startswith("-") and stray != "-":
             name = stray.partition("=")[0]
-            hint = did_you_mean(name, options) if nearest(name, options) else f"See {self.prog} --help."
-            raise UsageError(f"{self.prog}: there is no option {name!r}", hint=hint)
+            hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
+            raise UsageError(f"{self._name}: there is no option {name!r}", hint=hint)
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
-        raise UsageError(f"{self.prog}: too many arguments: {stray!r} has no place", hint=hint)
+        raise UsageError(f"{self._name}: too many arguments: {stray!r} has no place", hint=hint)
 
 
 def parser_of(command: Command, arguments: Callable[[argparse.ArgumentParser], None]) -> CommandParser:
@@ -53,15 +61,17 @@ def parser_of(command: Command, arguments: Callable[[argparse.ArgumentParser], N
 
 def positive_int(text: str) -> int:
     """A whole number above zero."""
-    number = int(text)
-    if not 0 < number < 10**9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
-    return number
+    if text.isascii() and text.isdigit() and 0 < (number := int(text[:12])) < 10**9:
+        return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
 
 
 def dollars(text: str) -> float:
     """An amount above zero; a leading dollar sign is fine."""
-    amount = float(text.removeprefix("$"))
-    if not 0 < amount < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an amount above zero")
-    return amount
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        amount = 0.0
+    if 0 < amount < 1e9:
+        return amount
+    raise argparse.ArgumentTypeError(f"{text!r} is not an amount in dollars above zero")

@@ -75,7 +75,7 @@ async def _guarded(work: Work, home: Home, frame: Frame, *, readonly: bool, scre
 async def _with_client(work: Work, home: Home, frame: Frame, *, readonly: bool) -> int:
     from guildhall.hall.embedded import open_hall
 
-    client = open_hall(home, os.environ, readonly=readonly)
+    client = await open_hall(home, os.environ, readonly=readonly)
     try:
         return await work(client, frame)
     finally:

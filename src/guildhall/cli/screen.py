@@ -51,10 +51,11 @@ class Wanted:
         words = words[: words.index("--")] if "--" in words else words
         if "--json" in words:
             return Wanted(form="json")
-        for here, following in zip(words, [*words[1:], ""], strict=True):
-            form = following if here == "--output" else here.removeprefix("--output=")
-            if form in ("json", "stream-json"):
-                return Wanted(form=cast("Form", form), of_run=True)
+        for place, word in enumerate(words):
+            option, equals, value = word.partition("=")
+            form = value if equals else "".join(words[place + 1 : place + 2])
+            if option == "--output" and form in ("json", "stream-json"):
+                return Wanted(form=form, of_run=True)
         return Wanted()
 
 

@@ -49,10 +49,7 @@ def options_of(command: Command) -> list[str]:
     """The long options that the command's parser knows."""
     if command.name == "help":
         return []
-    parser = parser_of(command, import_module(command.module).arguments)
-    return sorted(
-        {word for line in parser.format_help().replace(",", " ").split() for word in [line] if word.startswith("--")}
-    )
+    return parser_of(command, import_module(command.module).arguments).options
 
 
 def _single() -> list[Command]:

@@ -1,0 +1,50 @@
+"""The documentation names every command, option, exit code and error."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from guildhall.cli import exit_codes, table
+from guildhall.cli.parser import parser_of
+from tests.cli.test_exit_codes import every_error
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def section(name: str) -> str:
+    text = (DOCS / "commands.md").read_text()
+    found = re.search(rf"^##+ guild {re.escape(name)}\n(.*?)(?=^##|\Z)", text, re.M | re.S)
+    assert found, f"docs/commands.md has no section about guild {name}"
+    return found[1]
+
+
+@pytest.mark.parametrize("command", table.COMMANDS, ids=lambda command: command.name)
+def test_each_command_is_documented_with_its_options(command: table.Command) -> None:
+    text = section(command.name)
+    if table.family(command.name) or command.name == "help":
+        return
+    parser = parser_of(command, import_module(command.module).arguments)
+    missing = [option for option in parser.options if option not in ("--help", "--debug") and f"`{option}" not in text]
+    assert missing == []
+    assert command.example in text
+
+
+def test_no_command_is_documented_that_does_not_exist() -> None:
+    named = re.findall(r"^##+ guild (.*)$", (DOCS / "commands.md").read_text(), re.M)
+    assert sorted(named) == sorted(command.name for command in table.COMMANDS)
+
+
+def test_the_exit_codes_are_those_of_the_program() -> None:
+    text = (DOCS / "commands.md").read_text()
+    for code, meaning in exit_codes.MEANING.items():
+        assert f"| {code} | {meaning} |" in text
+
+
+def test_each_error_is_documented_with_its_exit_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| [^|]+ \| [^|]+ \|$", (DOCS / "errors.md").read_text(), re.M)
+    assert {code: int(number) for code, number in rows} == exit_codes.OF_ERROR
+    assert len(rows) == len(every_error())

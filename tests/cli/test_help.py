@@ -1,0 +1,147 @@
+"""The pages of help, and that they cost nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.cli import table
+
+if TYPE_CHECKING:
+    from tests.conftest import Guild
+
+ALONE = [command for command in table.COMMANDS if not table.family(command.name) and command.name != "help"]
+GUILD = Path(sys.executable).with_name("guild")
+HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx", "starlette", "asyncio", "dataclasses", "argparse")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["--debug", "--help"]])
+def test_the_first_page_is_short_and_has_an_example_of_how_to_begin(guild: Guild, words: list[str]) -> None:
+    ran = guild(*words)
+    commands = [line for line in ran.out.splitlines() if line.startswith("  ") and not line.startswith("  -")]
+    assert ran.code == 0
+    assert 0 < len([line for line in commands if not line.strip().startswith("--")]) <= table.FIRST_PAGE
+    assert "guild demo" in ran.out
+    assert ran.err == ""
+
+
+def test_help_all_shows_every_command(guild: Guild) -> None:
+    out = guild("help", "all").out
+    for command in ALONE:
+        assert f"  {command.name} " in out
+
+
+@pytest.mark.parametrize("words", [["worker"], ["worker", "--help"], ["help", "worker"]])
+def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
+    ran = guild(*words)
+    assert ran.code == 0
+    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  worker ")] == [
+        command.name.split()[1] for command in table.family("worker")
+    ]
+
+
+@pytest.mark.parametrize("command", ALONE, ids=lambda command: command.name)
+def test_each_command_explains_itself_with_an_example(guild: Guild, command: table.Command) -> None:
+    for words in (["help", *command.name.split()], [*command.name.split(), "--help"]):
+        ran = guild(*words)
+        assert ran.code == 0
+        assert ran.out.startswith(f"usage: guild {command.name}")
+        assert command.example in ran.out
+        assert ran.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        (["rnu", "x"], "there is no command 'rnu'", "Did you mean `guild run`?"),
+        (["help", "rnu"], "there is no command 'rnu'", "Did you mean `guild run`?"),
+        (["worker", "lss"], "there is no command 'worker lss'", "Did you mean `guild worker ls`?"),
+        (["xyzzy"], "there is no command 'xyzzy'", "`guild help all`"),
+        (["--vresion"], "there is no option '--vresion'", "`guild --help`"),
+        (["ls", "--jsno"], "ls: there is no option '--jsno'", "Did you mean '--json'?"),
+        (["ls", "--qqqqqqqq"], "ls: there is no option '--qqqqqqqq'", "See guild ls --help."),
+        (["ls", "more"], "ls: too many arguments: 'more' has no place", "quotes"),
+        (["show"], "show: the following arguments are required: ID", "guild show --help"),
+        (["run", "w", "x", "--budget", "-1"], "--budget", "guild run --help"),
+        (["run", "w", "x", "--budget", "much"], "'much' is not an amount in dollars above zero", "guild run --help"),
+        (["run", "w", "x", "--max-turns", "0"], "'0' is not a whole number above zero", "guild run --help"),
+        (["run", "w", "x", "--max-turns", "9" * 5000], "is not a whole number above zero", "guild run --help"),
+        (["run", "w", "x", "--output", "xml"], "invalid choice: 'xml'", "guild run --help"),
+        (["run", "w", "x", "--approve-all", "--strict"], "not allowed with", "guild run --help"),
+        (["completion", "tcsh"], "invalid choice: 'tcsh'", "guild completion --help"),
+        ([""], "there is no command ''", "guild help all"),
+    ],
+)
+def test_a_wrong_word_is_named_with_what_was_meant(guild: Guild, words: list[str], said: str, hint: str) -> None:
+    ran = guild(*words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("guild: ")
+    assert said in ran.err
+    assert hint in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_wrong_word_is_json_where_json_is_wanted(guild: Guild) -> None:
+    ran = guild("ls", "--all", "--json", "more")
+    assert ran.code == 2
+    assert ran.json["error"]["code"] == "usage"
+    assert "more" in ran.json["error"]["message"]
+    assert "guild: " in ran.err
+
+
+@pytest.mark.parametrize("words", [["--output", "stream-json"], ["--output=stream-json"]])
+def test_a_run_that_never_was_ends_like_any_other_for_a_program(guild: Guild, words: list[str]) -> None:
+    last = guild("run", "", "x", *words).json
+    assert set(last) == {"type", "run", "status", "output", "error", "usage", "cost_usd", "asks"}
+    assert (last["type"], last["run"], last["error"]["code"], last["asks"]) == ("result", None, "usage", [])
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_the_version(guild: Guild, flag: str) -> None:
+    ran = guild(flag)
+    assert ran.out.startswith("guild 0.")
+    assert ran.code == 0
+
+
+def test_debug_shows_where(guild: Guild, project: Path) -> None:
+    ran = guild("show", "nonsense", "--debug")
+    assert ran.code == 3
+    assert "Traceback" in ran.err
+    assert "there is no run and no ask 'nonsense'" in ran.err
+
+
+def test_the_page_of_help_imports_nothing_heavy() -> None:
+    code = "import sys; from guildhall.cli.main import main; main(['--help']); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], capture_output=True, text=True
+    )
+    loaded = done.stdout.splitlines()[-1].split()
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+@pytest.mark.parametrize("redirect", [">&-", "> /dev/full", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("words", ["--help", "help run", "completion fish", "show nonsense --json"])
+def test_closed_and_full_streams_break_nothing(guild: Guild, words: str, redirect: str) -> None:
+    done = subprocess.run(
+        f"{GUILD} {words} {redirect}", shell=True, capture_output=True, text=True, env=guild.environment()
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert done.returncode in (0, 1, 3)
+
+
+def test_a_reader_that_leaves_is_no_error(guild: Guild) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {GUILD} completion fish | head -1"],
+        capture_output=True,
+        text=True,
+        env=guild.environment(),
+    )
+    assert done.stdout == "# guild completion for fish\n"
+    assert done.stderr == ""
+    assert done.returncode == 0

@@ -1,0 +1,60 @@
+"""A starter folder that works at once and overwrites nothing."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+
+def test_keys_decide_the_model_and_are_not_written_down(guild: Guild, project: Path) -> None:
+    secret = "sk-ant-0123456789"
+    ran = guild("init", env={"ANTHROPIC_API_KEY": secret})
+    assert ran.code == 0
+    assert "model: anthropic:" in (project / "guildhall.yaml").read_text()
+    assert "Found ANTHROPIC_API_KEY" in ran.err
+    everything = "".join(path.read_text() for path in project.rglob("*") if path.is_file())
+    assert secret not in everything + ran.out + ran.err
+
+
+def test_a_key_of_a_provider_without_a_default_is_named(guild: Guild, project: Path) -> None:
+    ran = guild("init", env={"CO_API_KEY": "0123456789"})
+    assert "Found CO_API_KEY" in ran.err
+    assert "model: script:" in (project / "guildhall.yaml").read_text()
+
+
+def test_tools_on_the_path_are_named(guild: Guild, project: Path, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "codex"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    ran = guild("init", env={"PATH": f"{program.parent}:/usr/bin:/bin"})
+    assert "Found on this machine: codex" in ran.err
+
+
+def test_what_is_there_stays(guild: Guild, project: Path) -> None:
+    (project / "guildhall.yaml").write_text("budget: 0.10\n")
+    (project / "README.md").symlink_to("nowhere")
+    told = guild("init", "--json").json
+    assert set(told["kept"]) == {"guildhall.yaml", "README.md"}
+    assert (project / "guildhall.yaml").read_text() == "budget: 0.10\n"
+    assert str((project / "README.md").readlink()) == "nowhere"
+    again = guild("init")
+    assert again.code == 0
+    assert again.out.count("kept ") == 5
+    assert "keeps its own" in again.err
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside", "x" * 300, "/proc/guild"])
+def test_a_place_that_cannot_be_a_folder(guild: Guild, project: Path, place: str) -> None:
+    (project / "file").write_text("")
+    ran = guild("init", place, "--json")
+    assert ran.code == 1
+    assert ran.json["error"]["code"] == "conflict"
+    assert "Traceback" not in ran.err

@@ -1,0 +1,155 @@
+"""Where a command writes, and what may be seen there."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from guildhall.cli.screen import ReaderGone, Screen, Wanted, money
+from guildhall.core.errors import InvalidFile, NotFound
+
+SECRET = "sk-0123456789abcdef"
+
+
+class Terminal(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has left."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def a_screen(*, terminal: bool = False, **environ: str) -> Screen:
+    make = Terminal if terminal else io.StringIO
+    return Screen(out=make(), err=make(), environ={"MY_API_KEY": SECRET, **environ})
+
+
+def out(screen: Screen) -> str:
+    assert isinstance(screen.out, io.StringIO)
+    return screen.out.getvalue()
+
+
+def err(screen: Screen) -> str:
+    assert isinstance(screen.err, io.StringIO)
+    return screen.err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "form", "of_run"),
+    [
+        ([], "text", False),
+        (["ls", "--json"], "json", False),
+        (["run", "--output", "json"], "json", True),
+        (["run", "--output=stream-json"], "stream-json", True),
+        (["run", "--output", "text"], "text", False),
+        (["run", "--output"], "text", False),
+        (["run", "w", "json"], "text", False),
+        (["run", "--", "--json"], "text", False),
+    ],
+)
+def test_what_the_caller_wants_to_read(words: list[str], form: str, of_run: bool) -> None:
+    wanted = Wanted.by(words)
+    assert (wanted.form, wanted.of_run) == (form, of_run)
+
+
+def test_secrets_are_never_shown() -> None:
+    screen = a_screen(terminal=True)
+    screen.result(f"the key is {SECRET}")
+    screen.json({"deep": [{"in": (SECRET,)}], "n": 1})
+    screen.table([[SECRET]])
+    screen.note(SECRET)
+    screen.delta(SECRET)
+    screen.prompt(SECRET)
+    screen.error(NotFound(SECRET, hint=SECRET, where=SECRET))
+    assert SECRET not in out(screen) + err(screen)
+    assert json.loads(out(screen).splitlines()[1]) == {"deep": [{"in": ["[MY_API_KEY]"]}], "n": 1}
+
+
+def test_a_terminal_gets_colour_and_no_foreign_commands() -> None:
+    screen = a_screen(terminal=True)
+    screen.result("\x1b[2Jboo")
+    screen.note("\x1b[2Jboo", "red")
+    screen.heading("part")
+    assert out(screen) == "\\x1b[2Jboo\n\x1b[1mpart\x1b[0m\n"
+    assert err(screen) == "\x1b[31m\\x1b[2Jboo\x1b[0m\n"
+
+
+@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colour_can_be_turned_off(environ: dict[str, str]) -> None:
+    screen = a_screen(terminal=True, **environ)
+    screen.note("plain", "red")
+    screen.heading("part")
+    assert err(screen) == "plain\n"
+    assert out(screen) == "part\n"
+
+
+def test_a_pipe_gets_the_result_as_it_is_and_no_pieces() -> None:
+    screen = a_screen()
+    screen.result("\x1b[31mred\n")
+    screen.delta("a piece")
+    screen.note("note", "red")
+    assert out(screen) == "\x1b[31mred\n"
+    assert err(screen) == "note\n"
+
+
+def test_a_note_begins_on_a_line_of_its_own() -> None:
+    screen = a_screen(terminal=True, NO_COLOR="1")
+    for piece in ("half ", "", "a line"):
+        screen.delta(piece)
+    screen.note("note")
+    screen.delta("whole\n")
+    screen.note("note")
+    assert err(screen) == "half a line\nnote\nwhole\nnote\n"
+
+
+def test_columns_stand_under_each_other() -> None:
+    screen = a_screen()
+    screen.table([["a", "b", "c"], ["long\nname", "", "x"]], indent=" ")
+    assert out(screen) == " a          b  c\n long name     x\n"
+
+
+def test_progress_that_nobody_reads_stops_nothing() -> None:
+    screen = Screen(out=io.StringIO(), err=Gone(), environ={})
+    screen.note("one")
+    screen.note("two")
+    screen.result("three")
+    assert out(screen) == "three\n"
+
+
+def test_a_result_that_nobody_reads_is_told() -> None:
+    screen = Screen(out=Gone(), err=io.StringIO(), environ={})
+    with pytest.raises(ReaderGone) as gone:
+        screen.json({})
+    assert gone.value.satisfied
+
+
+def test_an_error_says_where_and_what_next() -> None:
+    screen = a_screen()
+    screen.error(InvalidFile("there is no such field", where="w.yaml:3", hint="Did you mean 'tools'?"))
+    assert err(screen) == "guild: w.yaml:3: there is no such field\nDid you mean 'tools'?\n"
+    assert out(screen) == ""
+
+
+def test_half_characters_are_valid_json_in_any_stream() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    screen = Screen(out=stream, err=io.StringIO(), environ={})
+    screen.json({"text": "\udc80 ü"})
+    written = stream.buffer
+    assert isinstance(written, io.BytesIO)
+    assert b"\\udc80" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [(None, "no price"), (0.0, "$0.00"), (0.00123, "$0.0012"), (1.5, "$1.50"), (1234.5, "$1234.50")],
+)
+def test_money(amount: float | None, shown: str) -> None:
+    assert money(amount) == shown
