@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "guildhall"
 LONGEST = 600
 # Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
-_MACHINE_PATH = re.compile(r"(?<![\w.~}$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
+_MACHINE_PATH = re.compile(r"(?<![\w.~}*$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
 _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}
 
 
@@ -75,18 +75,34 @@ def test_every_error_code_is_documented(code: str):
     assert re.search(rf"`{code}`", (ROOT / "docs" / "errors.md").read_text(encoding="utf-8"))
 
 
-def test_every_module_says_what_it_is_for_and_stays_readable():
-    long = {
-        path.relative_to(ROOT) for path in modules() if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST
+def test_no_module_is_too_long_to_read():
+    lengths = {
+        path.relative_to(SOURCE): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")
     }
-    assert not long
-    silent = {
-        path.relative_to(ROOT)
-        for path in modules()
-        if path.read_text(encoding="utf-8").strip()
-        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    }
-    assert not silent
+    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_every_module_says_what_it_is_for():
+    texts = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in modules()}
+    assert [path for path, text in texts.items() if text.strip() and not ast.get_docstring(ast.parse(text))] == []
+
+
+def test_every_page_is_in_the_index_and_every_link_leads_somewhere():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    missing = [
+        page.name
+        for page in (ROOT / "docs").glob("*.md")
+        if page.name != "README.md" and f"]({page.name})" not in index
+    ]
+    assert missing == [], "docs/README.md lists every page"
+    pages = [path for path in tracked() if path.suffix == ".md"]
+    broken = [
+        f"{page.relative_to(ROOT)} -> {link}"
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / link).exists()
+    ]
+    assert broken == []
 
 
 def test_no_file_names_a_path_of_somebody_s_machine():
