@@ -1,1 +1,37 @@
-"""Guildhall runs AI workers that are files."""
+"""Guildhall runs AI workers that are files.
+
+The library's public names, imported when they are first used:
+
+    Worker       a worker that can be run: Worker.load("reviewer").run("...")
+    RunResult    what came of a run
+    Toolbox      a named set of tools
+    tool         makes a tool from a typed function
+    GuildError   what every error of Guildhall is
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from guildhall.core.errors import GuildError
+    from guildhall.hall.library import RunResult, Worker
+    from guildhall.tools.define import tool
+    from guildhall.tools.model import Toolbox
+
+__all__ = ["GuildError", "RunResult", "Toolbox", "Worker", "tool"]
+
+_HOMES = {
+    "GuildError": "guildhall.core.errors",
+    "RunResult": "guildhall.hall.library",
+    "Toolbox": "guildhall.tools.model",
+    "Worker": "guildhall.hall.library",
+    "tool": "guildhall.tools.define",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -45,7 +45,7 @@ class Shown:
 
     run: Run
     asks: Sequence[Ask]
-    messages: Sequence[Mapping[str, Any]]  # the conversation, as pydantic-ai writes it in JSON
+    messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
 
 
 class HallClient(Protocol):

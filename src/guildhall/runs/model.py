@@ -19,12 +19,15 @@ AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a run may use up. None: no limit."""
+    """What a run may use up. None: no limit. The first three end it as failed; the budget makes it wait and ask."""
 
     max_turns: int | None = 150
     max_budget_usd: float | None = None
     timeout: float | None = None  # seconds of running, waiting not counted
-    budget: float | None = None  # of the whole command; at its end the run waits and asks
+    budget: float | None = None  # dollars of the whole command
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +38,13 @@ class RunRequest:
     input: str
     model: str | None = None  # the caller's choice, used where the worker names none
     override_model: str | None = None  # beats all
-    max_turns: int | None = None
+    max_turns: int | None = None  # these two beat the worker's own limits
     max_budget_usd: float | None = None
+    budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

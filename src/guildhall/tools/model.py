@@ -127,7 +127,7 @@ class ToolCall:
 
     key: str
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | None  # None: what the model wrote was not a JSON object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,4 +152,4 @@ class View:
     hidden: tuple[Path, ...] = ()
 
 
-Execute = Callable[[Tool, Mapping[str, Any]], Awaitable[ToolResult]]
+Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]

@@ -1,0 +1,78 @@
+"""Is everything there that work needs? One line for each thing, and what to do about it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError
+from guildhall.hall.client import Check
+from guildhall.models.catalog import detected_keys
+from guildhall.tools.jail import available
+
+if TYPE_CHECKING:
+    from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
+
+
+def checks(hall: Hall, frame: Frame) -> list[Check]:
+    """Everything that `guild doctor` says."""
+    return [_python(), _home(hall), _settings(hall, frame), _keys(hall), _shell(), _git(), _workers(hall, frame)]
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check(name="python", ok=sys.version_info >= (3, 11), detail=version)
+
+
+def _home(hall: Hall) -> Check:
+    private = hall.home.database.stat().st_mode & 0o077 == 0
+    return Check(
+        name="home",
+        ok=private,
+        detail=str(hall.home.path),
+        hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
+    )
+
+
+def _settings(hall: Hall, frame: Frame) -> Check:
+    try:
+        settings = hall.settings(frame)
+    except GuildError as error:
+        return Check(name="settings", ok=False, detail=error.message, hint=error.hint)
+    budget = "no budget" if settings.budget is None else f"budget {settings.budget:g} USD a command"
+    model = f"model {settings.model}" if settings.model else "no default model"
+    refused = f"; not passed on: {', '.join(settings.env_refused)}" if settings.env_refused else ""
+    return Check(name="settings", ok=True, detail=f"{model}, {budget}{refused}")
+
+
+def _keys(hall: Hall) -> Check:
+    names = [key.variable for key in detected_keys(hall.environ)]
+    hint = (
+        None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
+    )
+    return Check(name="keys", ok=True, detail=", ".join(names) or "none", hint=hint)
+
+
+def _shell() -> Check:
+    kind = available()
+    if kind is None:
+        hint = "Install bubblewrap; until then Bash and toolbox files are refused."
+        return Check(name="confinement", ok=False, detail="none", hint=hint)
+    hint = None if kind == "bubblewrap" else "Weaker than bubblewrap, which is not installed: see docs/tools-exec.md."
+    return Check(name="confinement", ok=True, detail=kind, hint=hint)
+
+
+def _git() -> Check:
+    path = shutil.which("git")
+    return Check(name="git", ok=path is not None, detail=path or "not found", hint=None if path else "Install git.")
+
+
+def _workers(hall: Hall, frame: Frame) -> Check:
+    listed = hall.registry(frame).listed()
+    wrong = [worker for worker in listed if worker.error]
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors" if wrong else "")
+    return Check(
+        name="workers", ok=not wrong, detail=detail, hint="guild worker ls shows what is wrong." if wrong else None
+    )

@@ -1,0 +1,139 @@
+"""A hall inside this process, behind the same interface as one in a process of its own."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.hall.client import Check, Replayed, Shown
+from guildhall.hall.doctor import checks
+from guildhall.hall.wiring import Hall
+from guildhall.workers import lifecycle, records
+from guildhall.workers.model import WORKERS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.runs.lifecycle import Prepared
+    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.tools.model import Toolbox
+    from guildhall.workers.model import Listed, Lock, Worker
+
+_RECENT = 50
+
+
+async def open_hall(
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, toolboxes: Iterable[Toolbox] = ()
+) -> EmbeddedHall:
+    """A hall for this process. Reading takes no lock; anything else finds the runs that an earlier process lost."""
+    hall = Hall(home, environ=environ, readonly=readonly, toolboxes=toolboxes)
+    if not readonly:
+        await hall.runs.recover()
+    return EmbeddedHall(hall)
+
+
+class EmbeddedHall:
+    """The verbs of a hall, carried out here."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+
+    # runs
+
+    async def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        prepared = await self._hall.runs.prepare(request, frame)
+        async with aclosing(self._follow(prepared)) as events:
+            async for event in events:
+                yield event
+
+    async def resume(
+        self, run: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+    ) -> AsyncGenerator[Event]:
+        prepared = await self._hall.runs.prepare_again(run, frame, max_turns=max_turns, budget=budget)
+        async with aclosing(self._follow(prepared)) as events:
+            async for event in events:
+                yield event
+
+    async def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
+        with self._hall.bus.listening(prepared.run) as events:
+            self._hall.runs.launch(prepared)
+            try:
+                async for event in events:
+                    yield event
+                    if event.type == "run_ended":
+                        break
+            finally:
+                await self._hall.runs.park(prepared.run)
+
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        steps, difference = await self._hall.runs.replay(run, frame)
+        if difference is None:
+            return Replayed(run=run, steps=steps)
+        return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text)
+
+    async def show(self, run: str) -> Shown:
+        found = self._hall.runs.get(run)
+        return Shown(run=found, asks=self._hall.asks.of_run(run), messages=self._hall.runs.messages(run))
+
+    async def runs(self, *, everything: bool = False) -> list[Run]:
+        return self._hall.runs.recent(None if everything else _RECENT)
+
+    async def journal(self, run: str) -> list[Entry]:
+        return self._hall.runs.journal(run).entries
+
+    # asks
+
+    async def asks(self) -> list[Ask]:
+        return self._hall.asks.open()
+
+    async def ask(self, ask: str) -> Ask:
+        return self._hall.asks.get(ask)
+
+    async def answer(self, ask: str, answer: Answer) -> Ask:
+        return await self._hall.asks.answer(ask, answer)
+
+    # workers
+
+    async def workers(self, frame: Frame) -> list[Listed]:
+        return self._hall.registry(frame).listed()
+
+    async def worker(self, name: str, frame: Frame) -> Worker:
+        return self._hall.find_worker(name, frame)
+
+    async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path:
+        locks = self._hall.store.read(records.all_locks)
+        path = lifecycle.new(frame.root / WORKERS, name, locks=locks, force=force)
+        await self._hall.store.write(lambda connection: records.drop_lock(connection, path))
+        return path
+
+    async def worker_lock(self, name: str, frame: Frame) -> Worker:
+        worker = self._hall.registry(frame).find(name, frame.cwd)
+        await self._pin(lifecycle.lock(worker, stamp(self._hall.clock.now())))
+        return self._hall.find_worker(name, frame)
+
+    async def worker_unlock(self, name: str, frame: Frame) -> Worker:
+        worker = lifecycle.unlock(self._hall.find_worker(name, frame))
+        await self._hall.store.write(lambda c: records.drop_lock(c, worker.path) if worker.path else False)
+        return worker
+
+    async def worker_promote(self, name: str, frame: Frame) -> Worker:
+        return lifecycle.promote(self._hall.find_worker(name, frame))
+
+    async def worker_retire(self, name: str, frame: Frame) -> Worker:
+        return lifecycle.retire(self._hall.find_worker(name, frame))
+
+    async def _pin(self, pin: Lock) -> None:
+        await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
+
+    # the place itself
+
+    async def doctor(self, frame: Frame) -> list[Check]:
+        return checks(self._hall, frame)
+
+    async def close(self) -> None:
+        await self._hall.close()

@@ -1,0 +1,211 @@
+"""Workers as Python objects: the library's face of a hall.
+
+from guildhall import Worker
+
+result = Worker.load("reviewer").run("Look at the last change")
+print(result.output, result.cost_usd)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.config import load_settings
+from guildhall.core.errors import UsageError
+from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
+from guildhall.runs.model import Answer, RunRequest, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    from guildhall.core.events import Event
+    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.policy.model import Mode
+    from guildhall.tools.model import Toolbox
+
+    # Is shown an ask as JSON; says yes, no, session (or another of its choices), or an Answer with a note.
+    Approver = Callable[[Mapping[str, Any]], str | Answer | Awaitable[str | Answer]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came of a run."""
+
+    run: str
+    status: str
+    output: Any
+    error: Mapping[str, Any] | None
+    messages: Sequence[Mapping[str, Any]]
+    usage: Usage
+    cost_usd: float | None
+    asks: Sequence[Mapping[str, Any]]
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """A worker that can be run. Loading it looks at its file; every run looks again."""
+
+    name: str
+    cwd: Path
+    home: Home
+    toolboxes: tuple[Toolbox, ...] = field(default=())
+
+    @staticmethod
+    def load(
+        name: str | Path,
+        *,
+        cwd: Path | str | None = None,
+        home: Path | str | None = None,
+        toolboxes: Sequence[Toolbox] = (),
+    ) -> Worker:
+        """The worker of a name or of a file; an error at once if there is none, or if its file is wrong.
+
+        `toolboxes` are Python objects for the toolboxes that the worker names. Their handlers run in this process.
+        """
+        here = Path(cwd).absolute() if cwd else Path.cwd()
+        place = Home(Path(home).absolute()) if home else Home.locate(dict(os.environ))
+        worker = Worker(name=str(name), cwd=here, home=place, toolboxes=tuple(toolboxes))
+        _synchronously(worker.definition())
+        return worker
+
+    async def definition(self) -> Mapping[str, Any]:
+        """What its file says now."""
+        async with _opened(self, readonly=True) as hall:
+            return (await hall.worker(self.name, self._frame(interactive=False))).as_dict()
+
+    def run(self, input: str, **options: Any) -> RunResult:
+        """Runs the worker to the end of a stretch. Options as for `arun`."""
+        return _synchronously(self.arun(input, **options))
+
+    async def arun(self, input: str, *, approver: Approver | None = None, **options: Any) -> RunResult:
+        """The same, awaited. `approver` answers what the run asks; without one, a run that asks ends waiting."""
+        run = ""
+        async with aclosing(self.stream(input, approver=approver, **options)) as events:
+            async for event in events:
+                run = event.run
+        return await self.result(run)
+
+    async def stream(
+        self,
+        input: str,
+        *,
+        approver: Approver | None = None,
+        model: str | None = None,
+        override_model: str | None = None,
+        max_turns: int | None = None,
+        max_budget_usd: float | None = None,
+        budget: float | None = None,
+        mode: Mode = "ask",
+    ) -> AsyncGenerator[Event]:
+        """Runs the worker and gives its events as they come. Leaving the loop early parks the run."""
+        request = RunRequest(
+            worker=self.name,
+            input=input,
+            model=model,
+            override_model=override_model,
+            max_turns=max_turns,
+            max_budget_usd=max_budget_usd,
+            budget=budget,
+            mode=mode,
+        )
+        async with _opened(self) as hall, aclosing(hall.run(request, self._frame(approver is not None))) as events:
+            async for event in _answering(hall, events, approver):
+                yield event
+
+    def resume(self, run: str, **options: Any) -> RunResult:
+        """Goes on with a run that waits, was parked, lost, or stopped at a limit. Options as for `aresume`."""
+        return _synchronously(self.aresume(run, **options))
+
+    async def aresume(
+        self, run: str, *, approver: Approver | None = None, max_turns: int | None = None, budget: float | None = None
+    ) -> RunResult:
+        """The same, awaited."""
+        frame = self._frame(approver is not None)
+        async with (
+            _opened(self) as hall,
+            aclosing(hall.resume(run, frame, max_turns=max_turns, budget=budget)) as events,
+        ):
+            async for _ in _answering(hall, events, approver):
+                pass
+        return await self.result(run)
+
+    def answer(self, ask: str, choice: str, note: str | None = None) -> None:
+        """Answers an ask of a run that waits; `resume` then goes on."""
+
+        async def tell() -> None:
+            async with _opened(self) as hall:
+                await hall.answer(ask, Answer(choice=choice, note=note))
+
+        _synchronously(tell())
+
+    async def result(self, run: str) -> RunResult:
+        """How a run stands."""
+        async with _opened(self, readonly=True) as hall:
+            shown = await hall.show(run)
+        return RunResult(
+            run=run,
+            status=shown.run.status,
+            output=shown.run.output,
+            error=shown.run.error,
+            messages=shown.messages,
+            usage=shown.run.usage,
+            cost_usd=shown.run.usage.cost_usd,
+            asks=[ask.as_dict() for ask in shown.asks if ask.status == "open"],
+        )
+
+    def _frame(self, interactive: bool) -> Frame:
+        bare = Frame.here(self.cwd, os.environ, caller="library")
+        allowed = frozenset(load_settings(self.home, bare.root).env)
+        return Frame.here(self.cwd, os.environ, allowed=allowed, interactive=interactive, caller="library")
+
+
+class _opened:  # noqa: N801 - used like a function
+    """A hall for the length of a block."""
+
+    def __init__(self, worker: Worker, *, readonly: bool = False) -> None:
+        self._worker = worker
+        self._readonly = readonly
+
+    async def __aenter__(self) -> EmbeddedHall:
+        from guildhall.hall.embedded import open_hall
+
+        self._hall = await open_hall(
+            self._worker.home, os.environ, readonly=self._readonly, toolboxes=self._worker.toolboxes
+        )
+        return self._hall
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._hall.close()
+
+
+async def _answering(
+    hall: EmbeddedHall, events: AsyncGenerator[Event], approver: Approver | None
+) -> AsyncGenerator[Event]:
+    async for event in events:
+        yield event
+        if event.type == "ask_opened" and approver is not None:
+            ask = event.data["ask"]
+            said = approver(ask)
+            said = await said if inspect.isawaitable(said) else said
+            answer = said if isinstance(said, Answer) else Answer(choice=said)
+            await hall.answer(ask["ask"], replace(answer, by="approver"))
+
+
+def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    coroutine.close()
+    raise UsageError("this call would block a running event loop", hint="Await its async twin: arun, aresume, result.")

@@ -1,0 +1,134 @@
+"""The composition root: one constructor puts a hall together, for a command, a library call or a test."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any
+
+from guildhall.core.clock import SystemClock, stamp
+from guildhall.core.config import load_settings
+from guildhall.core.errors import HallUnavailable
+from guildhall.core.events import EventBus
+from guildhall.core.ids import new_id
+from guildhall.models.catalog import source_for
+from guildhall.models.recording import RecordingSource
+from guildhall.runs.asks import Asks
+from guildhall.runs.assemble import Assembler
+from guildhall.runs.lifecycle import Runs
+from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.store.engine import Store
+from guildhall.store.migrate import prepare, standing_of
+from guildhall.tools.executor import describe_toolbox
+from guildhall.workers import records
+from guildhall.workers.lifecycle import wish
+from guildhall.workers.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.models.model import Source
+    from guildhall.tools.model import Toolbox
+    from guildhall.workers.model import Worker
+
+
+class Hall:
+    """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        readonly: bool = False,
+        toolboxes: Iterable[Toolbox] = (),
+    ) -> None:
+        self.home = home
+        self.environ = environ
+        self.clock = clock or SystemClock()
+        self.boot = new_id("b")
+        self._lock = None if readonly else _locked(home, stamp(self.clock.now()))
+        if not readonly or standing_of(home.database) != "current":
+            prepare(home.database)
+        self.store = Store(home.database, readonly=readonly)
+        self.bus = EventBus()
+        self.asks = Asks(self.store, self.clock)
+        assembler = Assembler(
+            home,
+            environ,
+            find=self.find_worker,
+            settings=self.settings,
+            describe=describe_toolbox,
+            toolboxes=toolboxes,
+        )
+        self.runs = Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            assembler=assembler,
+            source_of=self._source,
+            runtime=PydanticRuntime(),
+        )
+
+    def settings(self, frame: Frame) -> Settings:
+        return load_settings(self.home, frame.root)
+
+    def registry(self, frame: Frame) -> Registry:
+        return Registry(frame.root, self.home, locks=self.store.read(records.all_locks))
+
+    def find_worker(self, name: str, frame: Frame) -> Worker:
+        """A worker by name or file; one that wishes to be locked is pinned as it is when it is first seen."""
+        worker = self.registry(frame).find(name, frame.cwd)
+        pin = wish(worker, stamp(self.clock.now()))
+        if pin is None or self._lock is None:
+            return worker
+        return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
+
+    def _source(self, model: str, frame: Frame) -> Source:
+        return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
+
+    def _recording(self, run: str) -> Source:
+        return RecordingSource(run, self.runs.answers(run))
+
+    async def close(self) -> None:
+        await self.runs.park_all()
+        self.store.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(home: Home, now: str) -> IO[Any]:
+    """The home's lock, held until it is closed or the process ends."""
+    home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = home.lock.open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        handle.seek(0)
+        holder = _holder(handle.read())
+        handle.close()
+        raise HallUnavailable(
+            f"the hall at {home.path} is in use by {holder}",
+            hint="Wait for it to end, or set GUILDHALL_HOME to another folder.",
+        ) from None
+    handle.truncate(0)
+    handle.write(json.dumps({"pid": os.getpid(), "since": now}))
+    handle.flush()
+    return handle
+
+
+def _holder(text: str) -> str:
+    try:
+        told = json.loads(text)
+        return f"another guild command (process {int(told['pid'])}, since {told['since']})"
+    except (ValueError, KeyError, TypeError):
+        return "another guild command"

@@ -1,0 +1,187 @@
+"""The model door: the one path of every model call of every run.
+
+already answered? -> within limits, reserved in dollars -> on record -> ask the source -> on record -> the run sees it
+
+Like the gate it keeps nothing: what was recorded, and what the run may still spend, is handed in as a `ModelLedger`.
+The runtime gets whole answers only; text is published while it is being written, for eyes, not for the run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import BaseToolCallPart
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.errors import ModelFailed
+from guildhall.models.model import Query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.core.clock import Clock
+    from guildhall.models.model import Source
+
+OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
+OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
+_ATTEMPTS = 4
+_FIRST_PAUSE = 1.0
+_CHARACTERS_A_TOKEN = 3  # on the safe side: a reservation must not be too small
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCall:
+    """One model call as the ledger sees it."""
+
+    key: str
+    messages: Sequence[ModelMessage]
+    parameters: ModelRequestParameters
+    attempt: int
+    reserved_usd: float | None  # the most that this call can cost; None: no price
+    max_tokens: int | None
+
+
+class ModelLedger(Protocol):
+    """What the door needs to know and to record about the model calls of one run."""
+
+    def answered(
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
+    ) -> ModelResponse | None:
+        """The answer, if this very call has been answered before."""
+        ...
+
+    def failures(self, key: str) -> int:
+        """How often this call has failed before."""
+        ...
+
+    async def permit(self, key: str, price: Callable[[int], float | None]) -> tuple[float | None, int | None]:
+        """Reserves the call: dollars, and the tokens that the answer may have. Raises LimitReached.
+
+        `price(n)` is the most that the call costs with an answer of n tokens.
+        """
+        ...
+
+    async def asked(self, call: ModelCall) -> None: ...
+
+    async def failed(self, call: ModelCall, error: ModelFailed) -> None: ...
+
+    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
+
+    def on_text(self, text: str) -> None: ...
+
+
+class ModelDoor:
+    """Asks one source on behalf of one run."""
+
+    def __init__(self, source: Source, ledger: ModelLedger, clock: Clock, *, worker: str, ordinal: int) -> None:
+        self._source = source
+        self._ledger = ledger
+        self._clock = clock
+        self._worker = worker
+        self._ordinal = ordinal
+
+    async def ask(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """The answer to a conversation. The same call, by its key, is answered once however often it is made."""
+        if (recorded := self._ledger.answered(key, messages, parameters)) is not None:
+            return recorded
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._ask_once(key, messages, settings, parameters)
+            except ModelFailed as error:
+                if not error.transient or attempt == _ATTEMPTS - 1:
+                    raise
+            await self._clock.sleep(_FIRST_PAUSE * 2**attempt)
+        raise AssertionError
+
+    async def _ask_once(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        sent = estimate(messages, parameters)
+
+        def price(answer_tokens: int) -> float | None:
+            return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
+
+        reserved, max_tokens = await self._ledger.permit(key, price)
+        call = ModelCall(
+            key=key,
+            messages=messages,
+            parameters=parameters,
+            attempt=self._ledger.failures(key),
+            reserved_usd=reserved,
+            max_tokens=max_tokens,
+        )
+        await self._ledger.asked(call)
+        if max_tokens is not None:
+            settings = {**settings, "max_tokens": max_tokens}
+        query = Query(
+            worker=self._worker,
+            ordinal=self._ordinal,
+            attempt=call.attempt,
+            messages=messages,
+            settings=settings,
+            parameters=parameters,
+        )
+        try:
+            response = await self._source.answer(query, self._ledger.on_text)
+            _refuse_unusable(response)
+        except ModelFailed as error:
+            await self._ledger.failed(call, error)
+            raise
+        await self._ledger.record(call, response, self._source.cost(response.usage))
+        return response
+
+
+def _refuse_unusable(response: ModelResponse) -> None:
+    """Two calls of one id could not be told apart later: such an answer is not recorded, the model is asked again."""
+    ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
+    if len(ids) != len(set(ids)):
+        raise ModelFailed("the model gave two tool calls the same id", transient=True)
+
+
+def estimate(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
+    """How many tokens a request has at the most. What the last answer was charged for need not be guessed again."""
+    for index in range(len(messages) - 1, -1, -1):
+        message = messages[index]
+        if message.kind == "response" and message.usage.input_tokens:
+            known = message.usage.input_tokens + message.usage.output_tokens
+            return known + _tokens(messages[index + 1 :])
+    tools = [*parameters.function_tools, *parameters.output_tools]
+    shown = sum(len(tool.description or "") + len(json.dumps(tool.parameters_json_schema)) for tool in tools)
+    return _tokens(messages) + shown // _CHARACTERS_A_TOKEN
+
+
+def _tokens(messages: Sequence[ModelMessage]) -> int:
+    size = 0
+    for message in messages:
+        if message.kind == "request":
+            size += len(message.instructions or "")
+        for part in message.parts:
+            size += 20 + _size(getattr(part, "content", None)) + _size(getattr(part, "args", None))
+    return size // _CHARACTERS_A_TOKEN + 50
+
+
+def _size(content: Any) -> int:
+    if content is None:
+        return 0
+    if isinstance(content, str | bytes):
+        return len(content)
+    if isinstance(content, list):
+        return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    data = getattr(content, "data", None)
+    return len(data) if isinstance(data, bytes) else len(str(content))

@@ -1,0 +1,134 @@
+"""Asks: what waits for a person. One table, one inbox, one verb.
+
+    open -> answered -> applied | expired | withdrawn
+
+An answer is recorded whether or not the run that waits for it is alive; it is applied exactly once, by that run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import moment, stamp
+from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
+from guildhall.runs import records
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.runs.model import Answer, Ask
+    from guildhall.store.engine import Store
+
+_LONGEST_NOTE = 10_000
+
+
+class Asks:
+    """The inbox of a hall."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Future[Ask]] = {}
+
+    def get(self, ask: str) -> Ask:
+        found = self._store.read(lambda connection: records.find_ask(connection, ask))
+        if found is None:
+            known = [a.id for a in self.open()]
+            raise NotFound(f"there is no ask {ask!r}", hint=did_you_mean(ask, known) or "`guild ls` shows what waits.")
+        return found
+
+    def open(self) -> list[Ask]:
+        return self._store.read(lambda connection: records.list_asks(connection, status="open"))
+
+    def of_run(self, run: str) -> list[Ask]:
+        return self._store.read(lambda connection: records.list_asks(connection, run=run))
+
+    async def answer(self, ask_id: str, answer: Answer) -> Ask:
+        """Records an answer to an open ask and wakes whoever waits for it."""
+        ask = self.get(ask_id)
+        answer = checked(ask, answer)
+        await self.expire_if_due(ask)
+        answered = await self._close(ask, "answered", answer)
+        if answered is None:
+            current = self.get(ask_id)
+            raise Conflict(
+                f"the ask {ask_id} is no longer open: it is {current.status}",
+                hint=f"`guild show {ask_id}` shows what was said; `guild show {ask.run}` how the run stands.",
+            )
+        return answered
+
+    async def withdraw(self, run: str) -> None:
+        """Withdraws what a run still asks, because it has ended."""
+        for ask in self.of_run(run):
+            if ask.status == "open":
+                await self._close(ask, "withdrawn", None)
+
+    async def expire_if_due(self, ask: Ask) -> bool:
+        """Closes an open ask whose time is over; says whether it was."""
+        if ask.status != "open" or ask.expires_at is None or self._clock.now() < moment(ask.expires_at):
+            return False
+        return await self._close(ask, "expired", None) is not None
+
+    async def wait(self, ask: Ask) -> Ask:
+        """The ask once it is no longer open. Waits no longer than the ask may take."""
+        if await self.expire_if_due(ask):
+            return self.get(ask.id)
+        future = self._waiting.setdefault(ask.id, asyncio.get_running_loop().create_future())
+        current = self.get(ask.id)
+        if current.status != "open":
+            return current
+        left = None
+        if ask.expires_at is not None:
+            left = (moment(ask.expires_at) - self._clock.now()).total_seconds()
+        try:
+            async with asyncio.timeout(left):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            await self._close(ask, "expired", None)
+            return self.get(ask.id)
+
+    async def _close(self, ask: Ask, status: str, answer: Answer | None) -> Ask | None:
+        now = stamp(self._clock.now())
+
+        def write(connection: Connection) -> bool:
+            return records.change_ask(
+                connection,
+                ask.id,
+                "open",
+                status=status,
+                answer=asdict(answer) if answer else None,
+                closed_at=now,
+            )
+
+        if not await self._store.write(write):
+            return None
+        closed = self.get(ask.id)
+        if (future := self._waiting.pop(ask.id, None)) is not None and not future.done():
+            future.set_result(closed)
+        return closed
+
+
+def checked(ask: Ask, answer: Answer) -> Answer:
+    """The answer, if it is one that this ask can take."""
+    if answer.note and len(answer.note) > _LONGEST_NOTE:
+        raise UsageError(f"the note is longer than {_LONGEST_NOTE:,} characters")
+    choice = answer.choice.strip().lower()
+    choice = {"y": "yes", "n": "no", "approve": "yes", "deny": "no"}.get(choice, choice)
+    if choice in ask.question.choices:
+        return replace(answer, choice=choice)
+    if "amount" in ask.question.choices and amount_of(choice) is not None:
+        return replace(answer, choice=choice)
+    named = ", ".join("an amount such as 2.50" if name == "amount" else name for name in ask.question.choices)
+    raise UsageError(f"{answer.choice!r} is no answer to {ask.id}", hint=f"Answer with one of: {named}.")
+
+
+def amount_of(text: str) -> float | None:
+    """The positive number that a text is, if it is one."""
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        return None
+    return amount if 0 < amount < 1_000_000 else None

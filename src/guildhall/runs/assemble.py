@@ -1,0 +1,300 @@
+"""Assembly: a worker, a request and a frame become exactly what is executed. Nothing is run and nothing is written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import InvalidFile, NotFound, ToolUnavailable, did_you_mean
+from guildhall.core.ids import fingerprint
+from guildhall.core.yaml import read_text
+from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.toolbox import base_toolbox
+from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.model import Folder, Tool, Toolbox, View
+from guildhall.tools.sandboxes import sandbox_tools
+from guildhall.workers.choose import choose_model
+from guildhall.workers.definition import Definition
+from guildhall.workers.lifecycle import usable
+from guildhall.workers.model import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.policy.model import Mode, Rule
+
+    Finder = Callable[[str, Frame], Worker]
+    Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assembled:
+    """What a run is made of. The journal's first entry freezes it."""
+
+    worker: Worker
+    model: str
+    mode: Mode
+    system_prompt: str
+    first_message: str
+    tools: tuple[Tool, ...]
+    rules: tuple[Rule, ...]
+    bounds: Bounds
+    output_schema: Mapping[str, Any] | None
+    surroundings: Surroundings
+
+    def shown(self) -> dict[str, Any]:
+        """What the model is shown: the part that a replay must find again."""
+        return {
+            "system_prompt": self.system_prompt,
+            "first_message": self.first_message,
+            "tools": [tool.as_shown() for tool in self.tools],
+            "output_schema": self.output_schema,
+        }
+
+    def frozen(self) -> dict[str, Any]:
+        """The journal's first entry."""
+        shown = self.shown()
+        return {
+            **shown,
+            "hash": fingerprint(shown),
+            "worker": snapshot(self.worker),
+            "model": self.model,
+            "mode": self.mode,
+            "bounds": self.bounds.as_dict(),
+        }
+
+
+class Assembler:
+    """Assembles runs for one hall."""
+
+    def __init__(
+        self,
+        home: Home,
+        environ: Mapping[str, str],
+        find: Finder,
+        settings: Callable[[Frame], Settings],
+        describe: Described,
+        toolboxes: Iterable[Toolbox] = (),
+    ) -> None:
+        self._home = home
+        self._environ = environ
+        self._find = find
+        self._settings = settings
+        self._describe = describe
+        self._given = {toolbox.name: toolbox for toolbox in toolboxes}
+
+    async def assemble(self, request: RunRequest, frame: Frame) -> Assembled:
+        """A new run."""
+        worker = self._find(request.worker, frame)
+        usable(worker, "name")
+        settings = self._settings(frame)
+        choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+        limits = worker.definition.limits
+        bounds = Bounds(
+            max_turns=limits.max_turns if request.max_turns is None else request.max_turns,
+            max_budget_usd=limits.max_budget_usd if request.max_budget_usd is None else request.max_budget_usd,
+            timeout=limits.timeout,
+            budget=settings.budget if request.budget is None else request.budget,
+        )
+        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds)
+
+    async def revive(self, frozen: Mapping[str, Any], frame: Frame) -> Assembled:
+        """A run that is on record, as it was frozen. Its worker's rules of today count too: the tighter ones win."""
+        worker = from_snapshot(frozen["worker"])
+        bounds = Bounds(**frozen["bounds"])
+        built = await self._build(worker, frame, frozen["first_message"], frozen["model"], frozen["mode"], bounds)
+        now = {tool.name: tool.as_shown() for tool in built.tools}
+        for tool in frozen["tools"]:
+            if now.get(tool["name"]) != tool:
+                raise ToolUnavailable(
+                    f"the tool {tool['name']!r} is not what it was when the run started",
+                    hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
+                )
+        return replace(
+            built, system_prompt=frozen["system_prompt"], rules=(*built.rules, *self._rules_today(worker, frame))
+        )
+
+    async def again(self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame) -> Assembled:
+        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more."""
+        try:
+            worker = self._find(request["worker"], frame)
+        except NotFound:
+            worker = from_snapshot(frozen["worker"])
+        return await self._build(
+            worker, frame, request["input"], frozen["model"], frozen["mode"], Bounds(**frozen["bounds"])
+        )
+
+    def _rules_today(self, worker: Worker, frame: Frame) -> tuple[Rule, ...]:
+        if worker.path is None or not worker.path.exists():
+            return ()
+        return self._find(str(worker.path), frame).rules
+
+    async def _build(
+        self, worker: Worker, frame: Frame, input: str, model: str, mode: Mode, bounds: Bounds
+    ) -> Assembled:
+        _refuse_unavailable(worker)
+        settings = self._settings(frame)
+        surroundings = Surroundings(
+            view=self._view(worker, frame),
+            env=dict(frame.env),
+            web_search=settings.web_search.model_dump() if settings.web_search else None,
+            environ=self._environ,
+        )
+        tools = await self._tools(worker, surroundings)
+        rules = worker.rules_for(tool.name for tool in tools)
+        patience = settings.approvals.timeout
+        rules = tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules)
+        return Assembled(
+            worker=worker,
+            model=model,
+            mode=mode,
+            system_prompt=worker.instructions,
+            first_message=input,
+            tools=tools,
+            rules=rules,
+            bounds=bounds,
+            output_schema=_output_schema(worker, frame),
+            surroundings=surroundings,
+        )
+
+    def _view(self, worker: Worker, frame: Frame) -> View:
+        """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
+        folders = worker.folders(frame)
+        if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in _declared(worker)):
+            folders = (Folder(path=frame.root), *folders)
+        return View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,))
+
+    async def _tools(self, worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+        """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
+        tools: list[Tool] = []
+        if worker.definition.base:
+            tools += base_toolbox().tools
+        if worker.definition.sandboxes:
+            tools += sandbox_tools(surroundings.view)
+        for name in worker.definition.toolboxes:
+            tools += (await self._toolbox(worker, name, surroundings)).tools
+        tools += built_in_tools(_declared(worker), surroundings)
+        names = [tool.name for tool in tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
+        return tuple(tools)
+
+    async def _toolbox(self, worker: Worker, name: str, surroundings: Surroundings) -> Toolbox:
+        if name in self._given:
+            return self._given[name]
+        file = self._home.toolboxes / f"{name}.py"
+        if file.is_file():
+            return await self._describe(name, file, surroundings)
+        known = {*self._given, *(path.stem for path in self._home.toolboxes.glob("*.py"))}
+        raise ToolUnavailable(
+            f"toolboxes: there is no toolbox {name!r}",
+            where=worker.place,
+            hint=did_you_mean(name, known) or f"Put it at {file}, or hand it over in Python.",
+        )
+
+
+def _declared(worker: Worker) -> tuple[str, ...]:
+    for name in worker.definition.tools:
+        if name not in BUILT_IN:
+            raise InvalidFile(
+                f"tools: there is no built-in tool {name!r}", where=worker.place, hint=did_you_mean(name, BUILT_IN)
+            )
+    return worker.definition.tools
+
+
+def _refuse_unavailable(worker: Worker) -> None:
+    """A worker never runs with a part of what it declares."""
+    definition = worker.definition
+    lacking = {
+        "runtime": definition.runtime if definition.runtime != "pydantic" else None,
+        "members": ", ".join(definition.members),
+        "mcp_servers": ", ".join(definition.mcp_servers),
+        "allow_workers": ", ".join(definition.allow_workers),
+    }
+    for field, value in lacking.items():
+        if value:
+            raise ToolUnavailable(
+                f"{field}: {value} cannot be provided by this version",
+                where=worker.place,
+                hint="Take the field out to run the worker without it.",
+            )
+
+
+def _output_schema(worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+    reference = worker.definition.output_schema_ref
+    if reference is None:
+        return None
+    if not reference.endswith(".json"):
+        raise ToolUnavailable(
+            f"output_schema_ref: {reference!r} is not a .json file",
+            where=worker.place,
+            hint="Name a JSON Schema file, such as schemas/report.json.",
+        )
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    path = worker.beside(frame) / reference
+    try:
+        schema: Any = json.loads(read_text(path))
+        validator_for(schema).check_schema(schema)
+    except (ValueError, RecursionError) as error:
+        raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
+    except SchemaError as error:
+        raise InvalidFile(f"not a JSON Schema: {error.message}", where=str(path)) from None
+    if not isinstance(schema, dict) or schema.get("type") != "object":  # pyright: ignore[reportUnknownMemberType]
+        raise InvalidFile("an output schema must have `type: object`", where=str(path))
+    return schema  # pyright: ignore[reportUnknownVariableType]
+
+
+def snapshot(worker: Worker) -> dict[str, Any]:
+    """A worker as the record keeps it: enough to be one again when its file is gone."""
+    return {
+        "definition": worker.definition.model_dump(mode="json"),
+        "instructions": worker.instructions,
+        "scope": worker.scope,
+        "digest": worker.digest,
+        "path": str(worker.path) if worker.path else None,
+    }
+
+
+def from_snapshot(data: Mapping[str, Any]) -> Worker:
+    return Worker(
+        definition=Definition.model_validate(data["definition"]),
+        instructions=data["instructions"],
+        scope=data["scope"],
+        digest=data["digest"],
+        path=Path(data["path"]) if data["path"] else None,
+    )
+
+
+def plan_line(assembled: Assembled) -> str:
+    """What could happen, in one line, before it does."""
+    view, bounds = assembled.surroundings.view, assembled.bounds
+    capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
+    parts = [f"model {assembled.model}"]
+    if "fs.read" in capabilities:
+        parts.append("reads " + ", ".join(_short(folder, view) for folder in view.folders))
+    if "fs.write" in capabilities:
+        writable = [_short(folder, view) for folder in view.folders if folder.writable]
+        parts.append("writes " + (", ".join(writable) or "nothing"))
+    if "proc.exec" in capabilities:
+        parts.append("runs programs")
+    if "net" in capabilities:
+        parts.append("uses the network")
+    dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
+    parts.append(f"at most {min(dollars):.2f} USD" if dollars else "no price known")
+    if bounds.max_turns is not None:
+        parts.append(f"{bounds.max_turns} turns")
+    return "; ".join(parts)
+
+
+def _short(folder: Folder, view: View) -> str:
+    try:
+        return f"./{folder.path.relative_to(view.cwd)}".removesuffix("/.")
+    except ValueError:
+        return str(folder.path)

@@ -1,0 +1,204 @@
+"""One stretch of a run's life: from being started or resumed until it ends, waits, or is parked."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
+from guildhall.runs import limits, records
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.core.clock import Clock
+    from guildhall.models.door import ModelDoor
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.ledger import LiveLedger
+    from guildhall.runs.model import RunStatus
+    from guildhall.runs.patience import Patience
+    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.tools.gate import Gate
+    from guildhall.tools.model import ToolCall, ToolResult
+
+_GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How a stretch ended."""
+
+    status: RunStatus
+    reason: str | None = None
+    error: Mapping[str, Any] | None = None
+    output: Any = None
+
+
+class Execution:
+    """Drives a runtime between the doors of one run, and is those doors for it."""
+
+    def __init__(
+        self,
+        *,
+        ledger: LiveLedger,
+        assignment: Assignment,
+        runtime: Runtime,
+        gate: Gate,
+        model_door: ModelDoor,
+        patience: Patience,
+        asks: Asks,
+        clock: Clock,
+        seconds_before: float,
+        clean_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._ledger = ledger
+        self._assignment = assignment
+        self._runtime = runtime
+        self._gate = gate
+        self._model_door = model_door
+        self._patience = patience
+        self._asks = asks
+        self._clock = clock
+        self._seconds_before = seconds_before
+        self._clean_up = clean_up
+        self._began = clock.monotonic()
+        self._parked = asyncio.Event()
+        self._under_way: set[asyncio.Task[ToolResult]] = set()
+
+    # the doors, as the runtime sees them
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        await self._only_while_open()
+        with self._patience.call():
+            return await self._model_door.ask(key, messages, settings, parameters)
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        await self._only_while_open()
+        with self._patience.call():
+            task = asyncio.create_task(self._gate.call(call))
+            self._under_way.add(task)
+            try:
+                return await task
+            finally:
+                self._under_way.discard(task)
+
+    async def _only_while_open(self) -> None:
+        """A parked run starts nothing new: its doors stay shut until it is resumed."""
+        if self._parked.is_set():
+            await asyncio.get_running_loop().create_future()
+
+    # the stretch
+
+    def park(self) -> None:
+        """Stops the run for now, by the wish of a person."""
+        self._parked.set()
+
+    async def run(self) -> Stretch:
+        """Executes until something ends the stretch, and puts the end on record."""
+        body = asyncio.create_task(self._runtime.execute(self._assignment, self))
+        watchers = {
+            asyncio.create_task(self._patience.stuck.wait()): "stuck",
+            asyncio.create_task(self._parked.wait()): "parked",
+            asyncio.create_task(self._time_over()): "late",
+        }
+        try:
+            done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
+            first = None if body in done else watchers[next(iter(done))]  # pyright: ignore[reportArgumentType]
+            if first == "parked":
+                await self._let_calls_finish()
+            stretch = self._judge(body, first)
+        except asyncio.CancelledError:
+            stretch = Stretch(status="parked", reason="interrupted")
+            await self._stop(body, *watchers)
+            await self._record(stretch)
+            raise
+        await self._stop(body, *watchers)
+        await self._record(stretch)
+        return stretch
+
+    def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
+        if first == "stuck":
+            return Stretch(status="waiting", reason="ask")
+        if first == "parked":
+            return Stretch(status="parked", reason="by the user")
+        if first == "late":
+            return _failed(limits.reached("timeout", self._ledger.bounds, self._ledger.run))
+        error = body.exception()
+        if error is None:
+            return Stretch(status="completed", output=body.result().output)
+        if isinstance(error, GuildError):
+            return _failed(error)
+        return _failed(
+            RuntimeFailed(
+                f"the runtime broke: {type(error).__name__}: {error}",
+                hint=f"`guild resume {self._ledger.run}` tries again from the last step on record.",
+            )
+        )
+
+    async def _time_over(self) -> None:
+        """Returns when the run has been running, waiting not counted, for as long as it may."""
+        while (allowed := self._ledger.bounds.timeout) is not None:
+            left = allowed - self._seconds_before - self._running_seconds()
+            if left <= 0:
+                return
+            await self._clock.sleep(left)
+        await asyncio.get_running_loop().create_future()
+
+    def _running_seconds(self) -> float:
+        return self._clock.monotonic() - self._began - self._patience.idle_seconds()
+
+    async def _let_calls_finish(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_GRACE)
+
+    async def _stop(self, *tasks: asyncio.Task[Any]) -> None:
+        running = [*tasks, *self._under_way]
+        for task in running:
+            task.cancel()
+        for task in running:
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+        await self._clean_up()
+
+    async def _record(self, stretch: Stretch) -> None:
+        ended = stretch.status in {"completed", "failed"}
+        seconds = self._seconds_before + self._running_seconds()
+        now = stamp(self._clock.now())
+        columns: dict[str, Any] = {
+            "status": stretch.status,
+            "reason": stretch.reason,
+            "error": stretch.error,
+            "output": stretch.output,
+            "running_seconds": seconds,
+            "ended_at": now if ended else None,
+            "owner": None,
+        }
+        data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
+        await self._ledger.journal.append(
+            "ended" if ended else "paused",
+            data,
+            also=lambda connection: records.change_run(connection, self._ledger.run, **columns),
+        )
+        if ended:
+            await self._asks.withdraw(self._ledger.run)
+        if stretch.error is not None:
+            self._ledger.publish("error", **stretch.error)
+        self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)
+
+
+def _failed(error: GuildError) -> Stretch:
+    reason = "limit" if isinstance(error, LimitReached) else error.code
+    return Stretch(status="failed", reason=reason, error=error.as_dict())

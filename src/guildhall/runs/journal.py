@@ -1,0 +1,105 @@
+"""The journal of one run: the ordered record of what passed its two doors.
+
+    assembled        what was frozen at the start: prompt, tools, rules, bounds, model
+    model_asked      a model call, with what was reserved for it
+    model_failed     it failed; it may be asked again
+    model_answered   the answer, before the run saw it
+    tool_refused     a call that was not made, and why
+    tool_asked       a call that waits for approval
+    tool_started     a call, before it was made
+    tool_doubted     a call that was caught between start and end by a crash
+    tool_ended       what came of it
+    limit_asked      a limit was reached and the person was asked
+    answered         what the person said, when it was applied
+    resumed          the run went on after a crash, a park, a limit
+    paused           it stopped for now: waiting or parked
+    ended            how it ended
+
+A call's entries share its key; the newest one says how far it came. In memory while the run is alive, in the database
+always: an entry is appended there before anybody acts on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.clock import stamp
+from guildhall.runs import records
+from guildhall.runs.model import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.store.engine import Store
+
+Kind = Literal[
+    "assembled",
+    "model_asked",
+    "model_failed",
+    "model_answered",
+    "tool_refused",
+    "tool_asked",
+    "tool_started",
+    "tool_doubted",
+    "tool_ended",
+    "limit_asked",
+    "answered",
+    "resumed",
+    "paused",
+    "ended",
+]
+
+
+class Journal:
+    """Reads and writes the entries of one run."""
+
+    def __init__(self, run: str, store: Store, clock: Clock, entries: Iterable[Entry] = ()) -> None:
+        self.run = run
+        self.entries = list(entries)
+        self._store = store
+        self._clock = clock
+        self._next = len(self.entries)
+        self._by_key: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            self._index(entry)
+
+    def of(self, key: str) -> list[Entry]:
+        """The entries of a call, oldest first."""
+        return self._by_key.get(key, [])
+
+    def last(self, key: str, *kinds: Kind) -> Entry | None:
+        """The newest entry of a call that is of one of these kinds."""
+        return next((entry for entry in reversed(self.of(key)) if entry.kind in kinds), None)
+
+    def kind(self, kind: Kind) -> list[Entry]:
+        return [entry for entry in self.entries if entry.kind == kind]
+
+    async def append(
+        self,
+        kind: Kind,
+        data: Mapping[str, Any],
+        *,
+        key: str | None = None,
+        durable: bool = False,
+        also: Callable[[Connection], None] | None = None,
+    ) -> Entry:
+        """Appends an entry. `also` changes other tables in the same transaction."""
+        entry = Entry(run=self.run, seq=self._next, kind=kind, key=key, data=dict(data), at=stamp(self._clock.now()))
+        self._next += 1
+
+        def write(connection: Connection) -> None:
+            records.add_entry(connection, entry)
+            if also is not None:
+                also(connection)
+
+        await self._store.write(write, durable=durable)
+        self.entries.append(entry)
+        self._index(entry)
+        return entry
+
+    def _index(self, entry: Entry) -> None:
+        if entry.key is not None:
+            self._by_key.setdefault(entry.key, []).append(entry)

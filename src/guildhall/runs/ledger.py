@@ -1,0 +1,331 @@
+"""The live ledger: what the two doors of a running run know, record, and ask people about."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import RuntimeFailed
+from guildhall.core.events import Event, EventBus, EventType
+from guildhall.core.ids import ASK, fingerprint, new_id
+from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR
+from guildhall.runs import limits, records, shown
+from guildhall.runs.asks import amount_of
+from guildhall.runs.model import Ask, AskKind, Bounds, Question
+from guildhall.tools.model import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.errors import ModelFailed
+    from guildhall.models.door import ModelCall
+    from guildhall.policy.model import Verdict
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.journal import Journal, Kind
+    from guildhall.runs.limits import LimitName
+    from guildhall.runs.patience import Patience
+    from guildhall.store.engine import Store
+    from guildhall.tools.gate import Approval, Doubt
+    from guildhall.tools.model import Tool, ToolCall
+
+
+class LiveLedger:
+    """Writes the journal of one run, keeps to its bounds, and waits for people on its behalf."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        root: str,
+        journal: Journal,
+        asks: Asks,
+        store: Store,
+        bus: EventBus,
+        clock: Clock,
+        patience: Patience,
+        interactive: bool,
+    ) -> None:
+        self.journal = journal
+        self.bounds: Bounds = limits.in_force(journal)
+        self._budget = limits.budget_of(journal, self.bounds)
+        self._worker = worker
+        self._root = root
+        self._asks = asks
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._patience = patience
+        self._interactive = interactive
+
+    @property
+    def run(self) -> str:
+        return self.journal.run
+
+    def publish(self, type: EventType, **data: Any) -> None:
+        self._bus.publish(Event(type=type, run=self.run, at=stamp(self._clock.now()), data=data))
+
+    # the model door
+
+    def answered(
+        self, key: str, messages: Sequence[ModelMessage], parameters: ModelRequestParameters
+    ) -> ModelResponse | None:
+        answer = self.journal.last(key, "model_answered")
+        if answer is None:
+            return None
+        asked = self.journal.last(key, "model_asked")
+        if asked is None or asked.data["message"] != shown.request(messages[-1]):
+            raise _diverged(key)
+        return shown.load_response(answer.data["response"])
+
+    def failures(self, key: str) -> int:
+        return sum(1 for entry in self.journal.of(key) if entry.kind == "model_failed")
+
+    async def permit(self, key: str, price: Callable[[int], float | None]) -> tuple[float | None, int | None]:
+        while self.bounds.max_turns is not None and limits.used(self.journal).turns >= self.bounds.max_turns:
+            await self._limit(key, "max_turns")
+        while True:
+            most = price(OUTPUT_CEILING)
+            if most is None:
+                return None, None
+            level = self._budget.tightest()
+            if level is None:
+                self._budget.reserve(most)
+                return most, None
+            tokens = limits.affordable(level.left or 0.0, price, OUTPUT_CEILING)
+            if tokens >= OUTPUT_FLOOR:
+                reserved = price(tokens)
+                self._budget.reserve(reserved or 0.0)
+                return reserved, tokens
+            await self._limit(key, cast("LimitName", level.name))
+
+    async def asked(self, call: ModelCall) -> None:
+        data = {
+            "message": shown.request(call.messages[-1]),
+            "tools": shown.tools(call.parameters),
+            "attempt": call.attempt,
+            "reserved_usd": call.reserved_usd,
+            "max_tokens": call.max_tokens,
+        }
+        await self.journal.append("model_asked", data, key=call.key)
+
+    async def failed(self, call: ModelCall, error: ModelFailed) -> None:
+        self._budget.settle(call.reserved_usd or 0.0, 0.0)
+        await self.journal.append("model_failed", {**error.as_dict(), "transient": error.transient}, key=call.key)
+
+    async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
+        usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
+        data = {"response": shown.dump([response])[0], "usage": usage, "cost_usd": cost}
+        before = limits.used(self.journal)
+        total = replace(
+            before,
+            turns=before.turns + 1,
+            input_tokens=before.input_tokens + usage["input_tokens"],
+            output_tokens=before.output_tokens + usage["output_tokens"],
+            cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
+        )
+        await self.journal.append(
+            "model_answered",
+            data,
+            key=call.key,
+            also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
+        )
+        self._budget.settle(call.reserved_usd or 0.0, cost or 0.0)
+        self.publish("turn_end", turn=total.turns, **usage, cost_usd=cost)
+
+    def on_text(self, text: str) -> None:
+        self.publish("text_delta", text=text)
+
+    async def _limit(self, key: str, name: LimitName) -> None:
+        """At a limit: asks for more where somebody is to be asked, ends the run where nobody is."""
+        error = limits.reached(name, self.bounds, self.run)
+        if name != "budget" and not self._interactive:
+            raise error
+        value = getattr(self.bounds, name)
+        unit = "turns" if name == "max_turns" else "USD"
+        ask = await self._ask(
+            "limit",
+            f"{key}/{name}",
+            [name, value],
+            Question(
+                title=f"{self._worker} has reached its limit of {value:g} {unit} ({name})",
+                body=f"{error.message}.\nSpent so far: {self._budget.spent:.4f} USD. 'yes' allows as much again.",
+                choices=("yes", "no", "amount"),
+            ),
+            "limit_asked",
+            {"limit": name, "value": value},
+        )
+        choice = ask.answer.choice if ask.answer else "no"
+        more = value if choice == "yes" else amount_of(choice)
+        granted = {} if more is None else {name: type(value)(value + more)}
+        await self._apply(ask, f"{key}/{name}", {"bounds": granted})
+        if not granted:
+            raise error
+        self.bounds = replace(self.bounds, **granted)
+        for level in self._budget.levels():
+            level.limit = getattr(self.bounds, level.name)
+
+    # the tool door
+
+    def finished(self, call: ToolCall) -> ToolResult | None:
+        end = self.journal.last(call.key, "tool_ended", "tool_refused")
+        if end is None:
+            return None
+        began = self.journal.last(call.key, "tool_started", "tool_refused", "tool_asked")
+        if began is None or (began.data["tool"], began.data["arguments"]) != (call.tool, call.arguments):
+            raise _diverged(call.key)
+        return ToolResult.from_dict(end.data["result"])
+
+    def interrupted(self, call: ToolCall) -> bool:
+        last = self.journal.last(call.key, "tool_started", "tool_ended")
+        return last is not None and last.kind == "tool_started"
+
+    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+        subject = [call.tool, call.arguments]
+        given = self._store.read(lambda c: records.session_approval(c, self._root, fingerprint(subject)))
+        if given is not None and (given.run, given.key) != (self.run, call.key):
+            return "approved", None
+        ask = await self._ask(
+            "approval",
+            call.key,
+            subject,
+            Question(
+                title=f"{self._worker} wants to call {call.tool}",
+                body=_as_text(call.arguments or {}),
+                choices=("yes", "no", "session"),
+            ),
+            "tool_asked",
+            {"tool": call.tool, "arguments": call.arguments, "reason": verdict.reason},
+            seconds=verdict.timeout,
+        )
+        if ask.status == "expired" or ask.answer is None:
+            return "timed_out", None
+        await self._apply(ask, call.key, {})
+        return ("denied" if ask.answer.choice == "no" else "approved"), ask.answer.note
+
+    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+        starts = sum(1 for entry in self.journal.of(call.key) if entry.kind == "tool_started")
+        ask = await self._ask(
+            "unknown_effect",
+            call.key,
+            [call.tool, call.arguments, starts],
+            Question(
+                title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
+                body=(
+                    f"{_as_text(call.arguments or {})}\n\n"
+                    "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
+                ),
+                choices=("done", "again", "fail"),
+            ),
+            "tool_doubted",
+            {"tool": call.tool, "arguments": call.arguments},
+        )
+        if ask.answer is None:
+            return "fail", "nobody answered in time"
+        await self._apply(ask, call.key, {})
+        return cast("Doubt", ask.answer.choice), ask.answer.note
+
+    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
+        data = {**_call(call), "reason": verdict.reason, "result": result.as_dict()}
+        await self.journal.append("tool_refused", data, key=call.key)
+        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
+        self._publish_result(call, result)
+
+    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
+        # An effect must never come to be without its announcement on disk, whatever happens to the machine.
+        data = {**_call(call), "decision": verdict.decision, "reason": verdict.reason}
+        await self.journal.append("tool_started", data, key=call.key, durable=not tool.repeatable)
+        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
+
+    async def ended(self, call: ToolCall, result: ToolResult) -> None:
+        await self.journal.append("tool_ended", {"result": result.as_dict()}, key=call.key)
+        self._publish_result(call, result)
+
+    def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
+        self.publish("tool_result", id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+
+    # people
+
+    async def _ask(
+        self,
+        kind: AskKind,
+        key: str,
+        subject: Any,
+        question: Question,
+        entry: Kind,
+        data: Mapping[str, Any],
+        seconds: float | None = None,
+    ) -> Ask:
+        """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
+        mark = fingerprint(subject)
+        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
+        if ask is None:
+            now = self._clock.now()
+            ask = Ask(
+                id=new_id(ASK),
+                run=self.run,
+                kind=kind,
+                key=key,
+                subject=mark,
+                question=question,
+                status="open",
+                answer=None,
+                created_at=stamp(now),
+                expires_at=stamp(now + timedelta(seconds=seconds)) if seconds is not None else None,
+                closed_at=None,
+            )
+            made = ask
+
+            def also(connection: Connection) -> None:
+                records.add_ask(connection, made, self._root)
+
+            await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
+        if ask.status == "open":
+            self.publish("ask_opened", ask=ask.as_dict())
+            with self._patience.waiting():
+                ask = await self._asks.wait(ask)
+            self.publish("ask_closed", id=ask.id, status=ask.status)
+        return ask
+
+    async def _apply(self, ask: Ask, key: str, data: Mapping[str, Any]) -> None:
+        """Puts an answer into the journal, exactly once."""
+        if ask.status != "answered" or ask.answer is None:
+            return
+        await self.journal.append(
+            "answered",
+            {"ask": ask.id, **asdict(ask.answer), **data},
+            key=key,
+            also=lambda connection: _expect(records.change_ask(connection, ask.id, "answered", status="applied")),
+        )
+
+
+def _expect(applied: bool) -> None:
+    if not applied:
+        raise RuntimeFailed("an answer was about to be applied twice")
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"tool": call.tool, "arguments": call.arguments}
+
+
+def _as_text(arguments: Mapping[str, Any]) -> str:
+    """Arguments as a person reads them: a line each, long texts below their name."""
+    lines: list[str] = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines) or "(no arguments)"
+
+
+def _diverged(key: str) -> RuntimeFailed:
+    return RuntimeFailed(
+        f"the run asked something else at {key} than its record says",
+        hint="The record cannot be continued; `guild replay` shows the difference. Start a new run.",
+    )

@@ -1,0 +1,316 @@
+"""The runs of a hall: started, resumed, parked, recovered, replayed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import Conflict, ModelUnusable, NotFound, did_you_mean
+from guildhall.core.ids import RUN, new_id
+from guildhall.models.door import ModelDoor
+from guildhall.runs import records, shown
+from guildhall.runs.assemble import plan_line
+from guildhall.runs.execute import Execution
+from guildhall.runs.journal import Journal
+from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.limits import in_force
+from guildhall.runs.model import Entry
+from guildhall.runs.patience import Patience
+from guildhall.runs.replay import replay
+from guildhall.runtimes.model import Assignment
+from guildhall.tools.executor import Executor
+from guildhall.tools.gate import Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydantic_ai.messages import ModelResponse
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.events import EventBus
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.assemble import Assembled, Assembler
+    from guildhall.runs.model import Bounds, Run, RunRequest
+    from guildhall.runs.replay import Difference
+    from guildhall.runtimes.model import Runtime
+    from guildhall.store.engine import Store
+
+    SourceOf = Callable[[str, Frame], Source]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run that can be launched: all of it is known, nothing has begun."""
+
+    run: str
+    root: str
+    assembled: Assembled
+    source: Source
+    frame: Frame
+    journal: Journal
+    ordinal: int
+    seconds_before: float = 0.0
+    resumed: bool = False
+
+
+class Runs:
+    """Makes runs, keeps those that are alive, and finds those that are not."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        bus: EventBus,
+        asks: Asks,
+        boot: str,
+        assembler: Assembler,
+        source_of: SourceOf,
+        runtime: Runtime,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._bus = bus
+        self._asks = asks
+        self._boot = boot
+        self._assembler = assembler
+        self._source_of = source_of
+        self._runtime = runtime
+        self._alive: dict[str, tuple[Execution, asyncio.Task[Any]]] = {}
+
+    # looking
+
+    def get(self, run: str) -> Run:
+        found = self._store.read(lambda connection: records.find_run(connection, run))
+        if found is None:
+            known = [r.id for r in self.recent(200)]
+            raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
+        return found
+
+    def recent(self, limit: int | None = None) -> list[Run]:
+        return self._store.read(lambda connection: records.list_runs(connection, limit))
+
+    def journal(self, run: str) -> Journal:
+        self.get(run)
+        entries = self._store.read(lambda connection: records.entries(connection, run))
+        return Journal(run, self._store, self._clock, entries)
+
+    def answers(self, run: str) -> list[ModelResponse]:
+        """The model answers of a recorded run, in order."""
+        return [shown.load_response(e.data["response"]) for e in self.journal(run).kind("model_answered")]
+
+    def messages(self, run: str) -> list[dict[str, Any]]:
+        """The conversation of a run as far as it is on record."""
+        journal = self.journal(run)
+        answers = journal.kind("model_answered")
+        asked = [journal.last(entry.key or "", "model_asked") for entry in answers]
+        return shown.conversation(
+            journal.entries[0].data["system_prompt"],
+            [(ask.data["message"], answer.data["response"]) for ask, answer in zip(asked, answers, strict=True) if ask],
+        )
+
+    # starting and going on
+
+    async def prepare(self, request: RunRequest, frame: Frame) -> Prepared:
+        """A new run, on record and ready to be launched."""
+        assembled = await self._assembler.assemble(request, frame)
+        source = self._source_of(assembled.model, frame)
+        assembled = _priced(assembled, source, explicit=request.budget is not None)
+        run = new_id(RUN)
+        now = stamp(self._clock.now())
+        first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
+
+        def write(connection: Connection) -> None:
+            records.add_run(
+                connection,
+                id=run,
+                root=run,
+                worker=assembled.worker.name,
+                model=source.name,
+                status="queued",
+                request={**request.as_dict(), "frame": frame.as_dict()},
+                owner=self._boot,
+                created_at=now,
+                turns=0,
+                input_tokens=0,
+                output_tokens=0,
+                running_seconds=0.0,
+            )
+            records.add_entry(connection, first)
+
+        await self._store.write(write)
+        journal = Journal(run, self._store, self._clock, [first])
+        return Prepared(run=run, root=run, assembled=assembled, source=source, frame=frame, journal=journal, ordinal=0)
+
+    async def prepare_again(
+        self, run_id: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+    ) -> Prepared:
+        """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
+        run = self.get(run_id)
+        self._refuse_resuming(run)
+        journal = self.journal(run_id)
+        frame = _frame_then(run.request["frame"], frame)
+        assembled = await self._assembler.revive(journal.entries[0].data, frame)
+        source = self._source_of(assembled.model, frame)
+        timed_out = run.reason == "limit" and str((run.error or {}).get("message", "")).startswith("timeout")
+        before = 0.0 if timed_out else self._store.read(lambda c: records.running_seconds(c, run_id))
+
+        def also(connection: Connection) -> None:
+            records.change_run(connection, run_id, status="queued", reason=None, error=None, owner=self._boot)
+
+        granted = _granted(in_force(journal), source, max_turns, budget)
+        await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
+        ordinal = self._store.read(lambda c: records.earlier_runs(c, run.root, run.worker, run.id))
+        return Prepared(
+            run=run_id,
+            root=run.root,
+            assembled=assembled,
+            source=source,
+            frame=frame,
+            journal=journal,
+            ordinal=ordinal,
+            seconds_before=before,
+            resumed=True,
+        )
+
+    def launch(self, prepared: Prepared) -> None:
+        """Begins to execute; what happens is told as events."""
+        assembled = prepared.assembled
+        for folder in assembled.surroundings.view.folders:
+            if folder.writable:
+                folder.path.mkdir(parents=True, exist_ok=True)
+        patience = Patience(self._clock, hold=prepared.frame.interactive)
+        ledger = LiveLedger(
+            worker=assembled.worker.name,
+            root=prepared.root,
+            journal=prepared.journal,
+            asks=self._asks,
+            store=self._store,
+            bus=self._bus,
+            clock=self._clock,
+            patience=patience,
+            interactive=prepared.frame.interactive,
+        )
+        executor = Executor(assembled.surroundings)
+        execution = Execution(
+            ledger=ledger,
+            assignment=assignment_of(assembled),
+            runtime=self._runtime,
+            gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
+            model_door=ModelDoor(
+                prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
+            ),
+            patience=patience,
+            asks=self._asks,
+            clock=self._clock,
+            seconds_before=prepared.seconds_before,
+            clean_up=executor.close,
+        )
+        task = asyncio.create_task(self._live(prepared, ledger, execution))
+        self._alive[prepared.run] = (execution, task)
+
+    async def _live(self, prepared: Prepared, ledger: LiveLedger, execution: Execution) -> None:
+        try:
+            await self._store.write(lambda c: records.change_run(c, prepared.run, status="running"))
+            ledger.publish(
+                "run_started",
+                worker=prepared.assembled.worker.name,
+                model=prepared.source.name,
+                plan=plan_line(prepared.assembled),
+                resumed=prepared.resumed,
+            )
+            await execution.run()
+        finally:
+            del self._alive[prepared.run]
+
+    async def park(self, run: str) -> None:
+        """Stops a live run for now; returns when it has stopped."""
+        if (alive := self._alive.get(run)) is not None:
+            execution, task = alive
+            execution.park()
+            await asyncio.wait({task})
+
+    async def park_all(self) -> None:
+        for run in list(self._alive):
+            await self.park(run)
+
+    async def recover(self) -> None:
+        """Finds the runs of a hall that died: they are lost until somebody resumes them."""
+        await self._store.write(lambda connection: records.mark_lost(connection, self._boot))
+
+    async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None]:
+        """Plays a run again on its record: how many steps it has, and the first difference."""
+        run = self.get(run_id)
+        journal = self.journal(run_id)
+        frozen = journal.entries[0].data
+        frame = _frame_then(run.request["frame"], frame)
+        assembled = await self._assembler.again(run.request, frozen, frame)
+        return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime)
+
+    def _refuse_resuming(self, run: Run) -> None:
+        if run.id in self._alive or run.status in {"running", "queued"}:
+            raise Conflict(f"the run {run.id} is running")
+        if run.status in {"completed", "cancelled"}:
+            raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+
+
+def assignment_of(assembled: Assembled) -> Assignment:
+    return Assignment(
+        system_prompt=assembled.system_prompt,
+        first_message=assembled.first_message,
+        tools=tuple(tool.as_shown() for tool in assembled.tools),
+        output_schema=assembled.output_schema,
+    )
+
+
+def _granted(bounds: Bounds, source: Source, max_turns: int | None, budget: float | None) -> dict[str, Any]:
+    """What a person allows when a run goes on. Dollars count for the run's own limit and for the command's budget."""
+    granted: dict[str, Any] = {}
+    if max_turns is not None:
+        granted["max_turns"] = max_turns
+    if budget is not None:
+        _refuse_unpriced(source)
+        granted["budget"] = budget
+        if bounds.max_budget_usd is not None:
+            granted["max_budget_usd"] = budget
+    return granted
+
+
+def _refuse_unpriced(source: Source) -> None:
+    if not _has_price(source):
+        raise ModelUnusable(
+            f"the model {source.name} has no known price, so a limit in dollars cannot be kept",
+            hint="Use a model with a price, or limit the run by max_turns instead.",
+        )
+
+
+def _has_price(source: Source) -> bool:
+    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
+
+
+def _priced(assembled: Assembled, source: Source, *, explicit: bool) -> Assembled:
+    """Refuses dollar limits that cannot be kept. The default budget does not apply to a model without a price."""
+    if explicit or assembled.bounds.max_budget_usd is not None:
+        _refuse_unpriced(source)
+    if _has_price(source):
+        return assembled
+    return replace(assembled, bounds=replace(assembled.bounds, budget=None))
+
+
+def _frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:
+    """The frame that the run had; variables are those of today, by the names that it had then."""
+    return replace(
+        now,
+        cwd=Path(recorded["cwd"]),
+        root=Path(recorded["root"]),
+        env={name: value for name, value in now.env.items() if name in recorded["env"]},
+        model=recorded["model"],
+    )

@@ -1,0 +1,92 @@
+"""The limits of a run: what is in force now, what was used up, what the person is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from guildhall.core.errors import LimitReached
+from guildhall.runs.budget import Budget
+from guildhall.runs.model import Bounds, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.runs.journal import Journal
+
+LimitName = Literal["max_turns", "max_budget_usd", "timeout", "budget"]
+
+
+def in_force(journal: Journal) -> Bounds:
+    """The bounds that were frozen at the start, with all that has been granted since."""
+    bounds = Bounds(**journal.entries[0].data["bounds"])
+    for entry in journal.entries:
+        if entry.kind in {"resumed", "answered"} and (granted := entry.data.get("bounds")):
+            bounds = replace(bounds, **granted)
+    return bounds
+
+
+def used(journal: Journal) -> Usage:
+    """What the answers on record have used up."""
+    answers = journal.kind("model_answered")
+    costs = [entry.data["cost_usd"] for entry in answers]
+    known = [cost for cost in costs if cost is not None]
+    return Usage(
+        turns=len(answers),
+        input_tokens=sum(entry.data["usage"]["input_tokens"] for entry in answers),
+        output_tokens=sum(entry.data["usage"]["output_tokens"] for entry in answers),
+        cost_usd=sum(known) if known else None,
+    )
+
+
+def budget_of(journal: Journal, bounds: Bounds) -> Budget:
+    """The run's level below the command's, with what the record says was spent.
+
+    A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
+    whole reservation counts as spent: a limit in dollars is never passed by crashing.
+    """
+    command = Budget(name="budget", limit=bounds.budget)
+    run = Budget(name="max_budget_usd", limit=bounds.max_budget_usd, parent=command)
+    run.settle(0.0, (used(journal).cost_usd or 0.0) + cut_off(journal))
+    return run
+
+
+def cut_off(journal: Journal) -> float:
+    """The dollars of calls whose answer was never seen."""
+    open_calls: dict[str, float] = {}
+    lost = 0.0
+    for entry in journal.entries:
+        key = entry.key or ""
+        if entry.kind == "model_asked":
+            lost += open_calls.pop(key, 0.0)
+            open_calls[key] = entry.data["reserved_usd"] or 0.0
+        elif entry.kind in {"model_answered", "model_failed"}:
+            open_calls.pop(key, None)
+    return lost + sum(open_calls.values())
+
+
+def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
+    """How many tokens of answer the rest of a budget pays for; below 0 when it does not even pay for the question."""
+    base, full = price(0) or 0.0, price(ceiling) or 0.0
+    if full <= left:
+        return ceiling
+    rate = (full - base) / ceiling
+    return int((left - base) / rate) if rate > 0 else -1
+
+
+def reached(name: LimitName, bounds: Bounds, run: str) -> LimitReached:
+    """The error that names the limit and how to go on with more."""
+    value = getattr(bounds, name)
+    if name == "max_turns":
+        return LimitReached(
+            f"max_turns: the run has used its {value} turns", hint=f"guild resume {run} --max-turns {value * 2}"
+        )
+    if name == "timeout":
+        return LimitReached(
+            f"timeout: the run has been running for {value:g} seconds",
+            hint=f"guild resume {run} gives it the same again.",
+        )
+    return LimitReached(
+        f"{name}: the next model call may cost more than what is left of {value:g} USD",
+        hint=f"guild resume {run} --budget {value * 2:g}",
+    )

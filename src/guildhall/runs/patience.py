@@ -1,0 +1,75 @@
+"""Knows when a run can do nothing but wait for a person, and for how long it has."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from guildhall.core.clock import Clock
+
+# Calls of one answer begin one after another: a moment's rest tells "all of them wait" from "the first of them waits".
+_SETTLED = 0.05
+
+
+class Patience:
+    """Counts the calls of a run that are open and those of them that wait.
+
+    When every open call waits and nobody sits at the terminal (`hold` is false), the run is `stuck`: it can be put
+    away until there is an answer.
+    """
+
+    def __init__(self, clock: Clock, *, hold: bool) -> None:
+        self.stuck = asyncio.Event()
+        self._clock = clock
+        self._hold = hold
+        self._open = 0
+        self._waiting = 0
+        self._idle = 0.0
+        self._idle_since: float | None = None
+
+    @contextmanager
+    def call(self) -> Generator[None]:
+        """Around every call through a door."""
+        self._open += 1
+        self._look()
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._look()
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Around the part of a call that waits for a person."""
+        self._waiting += 1
+        self._look()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._look()
+
+    def idle_seconds(self) -> float:
+        """How long the run has only waited; that time is not its own."""
+        now = self._clock.monotonic()
+        return self._idle + (0.0 if self._idle_since is None else now - self._idle_since)
+
+    def _look(self) -> None:
+        now = self._clock.monotonic()
+        if self._idle_since is not None:
+            self._idle += now - self._idle_since
+        self._idle_since = now if self._only_waits else None
+        if self._only_waits and not self._hold:
+            asyncio.get_running_loop().call_later(_SETTLED, self._confirm)
+
+    def _confirm(self) -> None:
+        if self._only_waits:
+            self.stuck.set()
+
+    @property
+    def _only_waits(self) -> bool:
+        return self._open > 0 and self._waiting == self._open

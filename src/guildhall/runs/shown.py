@@ -1,0 +1,94 @@
+"""What a model was shown, as plain data: for the record, for comparing, for people.
+
+Times are left out: the same request made again is the same.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter
+
+from guildhall.core.ids import digest, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+
+
+def request(message: ModelMessage) -> list[dict[str, Any]]:
+    """The parts of a request message."""
+    return [_part(part) for part in message.parts]
+
+
+def _part(part: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = {"part": part.part_kind, "content": _content(part.content)}
+    for name in ("tool_name", "tool_call_id", "outcome"):
+        if (value := getattr(part, name, None)) is not None:
+            shown[name] = value
+    return shown
+
+
+def _content(content: Any) -> Any:
+    if isinstance(content, BinaryContent):
+        return f"[{content.media_type}, {len(content.data):,} bytes, {digest(content.data)}]"
+    if isinstance(content, list | tuple):
+        return [_content(item) for item in content]  # pyright: ignore[reportUnknownVariableType]
+    return content
+
+
+def tools(parameters: ModelRequestParameters) -> str:
+    """A fingerprint of the tools that the model was shown."""
+    shown = [*parameters.function_tools, *parameters.output_tools]
+    return fingerprint([[tool.name, tool.description, tool.parameters_json_schema] for tool in shown])
+
+
+def dump(messages: Sequence[ModelMessage]) -> list[dict[str, Any]]:
+    """Messages as JSON."""
+    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json", exclude_none=True)
+
+
+def load_response(data: Mapping[str, Any]) -> ModelResponse:
+    """A recorded answer."""
+    message = ModelMessagesTypeAdapter.validate_python([data])[0]
+    if message.kind != "response":
+        raise ValueError("the record of an answer holds something else")
+    return message
+
+
+def conversation(
+    system_prompt: str, exchanges: Iterable[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """A recorded conversation for people and programs: system, user, assistant, tool; whatever runtime it came from."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}]
+    for asked, answer in exchanges:
+        messages += [_said_to_model(part) for part in asked]
+        messages.append(_said_by_model(answer))
+    return messages
+
+
+def _said_to_model(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["part"] != "tool-return":
+        return {"role": "user", "content": part["content"]}
+    return {
+        "role": "tool",
+        "id": part["tool_call_id"],
+        "tool": part["tool_name"],
+        "content": part["content"],
+        "is_error": part["outcome"] != "success",
+    }
+
+
+def _said_by_model(response: Mapping[str, Any]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = response["parts"]
+    return {
+        "role": "assistant",
+        "content": "".join(part["content"] for part in parts if part["part_kind"] == "text"),
+        "calls": [
+            {"id": part["tool_call_id"], "tool": part["tool_name"], "arguments": part.get("args")}
+            for part in parts
+            if part["part_kind"] == "tool-call"
+        ],
+    }

@@ -1,0 +1,168 @@
+"""The pydantic runtime: any model that pydantic-ai can reach, driven by a loop of our own.
+
+It uses pydantic-ai's messages and its models' direct interface, not its Agent: what the model is shown is then exactly
+the assignment, and every call that the model makes, also of a tool that does not exist or with arguments that are not
+JSON, goes to the tool door and nowhere else (docs/adr/005).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from guildhall.core.errors import LimitReached, RuntimeFailed
+from guildhall.runtimes.model import Assignment, Doors, Outcome
+from guildhall.tools.model import Text, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_ai.messages import ModelMessage, ModelRequestPart
+
+OUTPUT_TOOL = "final_result"
+_MISSES = 3  # answers in a row that are empty, or do not fit the schema
+
+
+class PydanticRuntime:
+    """Asks the model, makes the calls it asks for side by side, and asks again until it answers without a call."""
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        judge = _OutputJudge(assignment.output_schema)
+        parameters = _parameters(assignment)
+        conversation: list[ModelMessage] = [
+            ModelRequest(parts=[UserPromptPart(assignment.first_message)], instructions=assignment.system_prompt)
+        ]
+        misses = 0
+        for turn in count(1):
+            key = f"m{turn}"
+            response = await doors.model(key, conversation, ModelSettings(), parameters)
+            conversation.append(response)
+            _refuse_truncated(response)
+            calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+            final = [call for call in calls if judge.expects(call)]
+            made = [call for call in calls if call not in final]
+            results = await asyncio.gather(*(_call(doors, key, call) for call in made))
+            replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
+            if final or not calls:
+                problem, output = judge.read(response, final)
+                if problem is None:
+                    return Outcome(output=output, messages=conversation)
+                misses += 1
+                if misses == _MISSES:
+                    raise RuntimeFailed(f"the model's answer was not usable {_MISSES} times in a row: {problem}")
+                replies += [_refused(call, problem) for call in final] or [UserPromptPart(problem)]
+            else:
+                misses = 0
+            conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))
+        raise AssertionError
+
+
+def _parameters(assignment: Assignment) -> ModelRequestParameters:
+    """What the model is shown besides the conversation: the tools, and one more to answer with if there is a schema."""
+    tools = [
+        ToolDefinition(
+            name=tool["name"], description=tool["description"], parameters_json_schema=dict(tool["input_schema"])
+        )
+        for tool in assignment.tools
+    ]
+    if assignment.output_schema is None:
+        return ModelRequestParameters(function_tools=tools)
+    answer = ToolDefinition(
+        name=OUTPUT_TOOL,
+        description="Give the final result. Call this once, when the work is done.",
+        parameters_json_schema=dict(assignment.output_schema),
+        kind="output",
+    )
+    return ModelRequestParameters(
+        function_tools=tools, output_tools=[answer], output_mode="tool", allow_text_output=False
+    )
+
+
+async def _call(doors: Doors, key: str, call: ToolCallPart) -> ToolResult:
+    return await doors.tool(
+        ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
+    )
+
+
+def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
+    """The arguments of a call; None when the model did not write a JSON object."""
+    arguments: Any = call.args
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            return None
+    if arguments is None:
+        return {}
+    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else None
+
+
+def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
+    """A result as the model reads it. Text alone stays text; bytes travel beside it."""
+    blocks: list[str | BinaryContent] = [
+        block.text if isinstance(block, Text) else BinaryContent(data=block.data, media_type=block.media_type)
+        for block in result.content
+    ]
+    only_text = all(isinstance(block, str) for block in blocks)
+    return ToolReturnPart(
+        tool_name=call.tool_name,
+        content="\n".join(cast("list[str]", blocks)) if only_text else blocks,
+        tool_call_id=call.tool_call_id,
+        outcome="failed" if result.is_error else "success",
+    )
+
+
+def _refused(call: ToolCallPart, problem: str) -> ToolReturnPart:
+    return ToolReturnPart(tool_name=call.tool_name, content=problem, tool_call_id=call.tool_call_id, outcome="failed")
+
+
+def _refuse_truncated(response: ModelResponse) -> None:
+    if response.finish_reason == "length":
+        raise LimitReached(
+            "the model's answer was cut off at its maximum length",
+            hint="Ask for less at once, or give the run a larger budget.",
+        )
+
+
+class _OutputJudge:
+    """Decides whether an answer is the end: text without a call, or a final result that fits the schema."""
+
+    def __init__(self, schema: Mapping[str, Any] | None) -> None:
+        self._validator: Any = None
+        if schema is not None:
+            from jsonschema.validators import validator_for
+
+            self._validator = validator_for(schema)(schema)
+
+    def expects(self, call: ToolCallPart) -> bool:
+        return self._validator is not None and call.tool_name == OUTPUT_TOOL
+
+    def read(self, response: ModelResponse, final: list[ToolCallPart]) -> tuple[str | None, Any]:
+        """What is wrong with the answer, if anything, and its output."""
+        if self._validator is None:
+            text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+            return (None, text) if text.strip() else ("The answer was empty. Answer in text, or call a tool.", None)
+        if len(final) != 1:
+            return f"Give the result by calling {OUTPUT_TOOL} once.", None
+        output = arguments_of(final[0])
+        if output is None:
+            return f"The arguments of {OUTPUT_TOOL} are not a JSON object.", None
+        for error in self._validator.iter_errors(output):
+            place = error.json_path.removeprefix("$").lstrip(".") or "the result"
+            return f"{place}: {error.message}", None
+        return None, output

@@ -1,0 +1,54 @@
+"""The built-in tools by name, and what they need to know of where they work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guildhall.tools.files import file_tools
+from guildhall.tools.search import search_tools
+from guildhall.tools.shell import shell_tools
+from guildhall.tools.web import web_tools
+from guildhall.tools.websearch import search_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from guildhall.tools.model import Tool, View
+
+# What each of them can do: known from its name alone, before anything is made.
+BUILT_IN: Mapping[str, frozenset[str]] = {
+    "Read": frozenset({"fs.read"}),
+    "Grep": frozenset({"fs.read"}),
+    "Glob": frozenset({"fs.read"}),
+    "Write": frozenset({"fs.write"}),
+    "Edit": frozenset({"fs.write"}),
+    "Bash": frozenset({"proc.exec"}),
+    "WebFetch": frozenset({"net"}),
+    "WebSearch": frozenset({"net"}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where a run's tools work: its view of the disk, its variables, and what only the hall may know."""
+
+    view: View
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    web_search: Mapping[str, Any] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])  # the hall's own: keys of search providers
+
+
+def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Tool]:
+    """The named built-in tools, in the order of their names."""
+    wanted = list(names)
+    view = surroundings.view
+    tools = [*file_tools(view), *search_tools(view)]
+    if "Bash" in wanted:
+        tools += shell_tools(view, surroundings.env, network=False)
+    if "WebFetch" in wanted:
+        tools += web_tools()
+    if "WebSearch" in wanted:
+        tools += [search_tool(surroundings.web_search, surroundings.environ)]
+    by_name = {tool.name: tool for tool in tools}
+    return [by_name[name] for name in wanted]
