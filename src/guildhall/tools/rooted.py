@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from guildhall.tools.model import Folder, View
+    from guildhall.tools.trail import Entry
 
 _MAX_PATH = 4096
 _MAX_VISITED = 100_000
@@ -69,9 +70,10 @@ class Rooted:
         if folder is None:
             raise Refused(f"outside the folders of this run: {path}", hint=self._folders_hint())
         root = place_of(folder)
-        # As written where the folder is the same, so that `link/..` means what it means to everyone else.
-        way = full if _below(full, root) else plain
-        return Spot(folder=folder, parts=tuple(way[len(root) :].split("/")), shown=path)
+        # As written where that stays in the folder, so that `link/..` means what it means to everyone else.
+        written = tuple(full[len(root) :].split("/"))
+        parts = written if _below(full, root) and _stays(written) else tuple(plain[len(root) :].split("/"))
+        return Spot(folder=folder, parts=parts, shown=path)
 
     def starts(self, path: str | None) -> list[Spot]:
         """Where a search begins: at the path, else in the working folder, else (it is in no folder) in all of them."""
@@ -121,12 +123,12 @@ class Rooted:
             name = arrival.missing[-1] if arrival.missing else arrival.name
             if name is None or name == "..":
                 raise Refused(f"{spot.shown} is a folder, not a file", hint="Name a file in it.")
-            self._may_write(trail.here.folder, name, len(data), spot.shown)
+            if ".." in arrival.missing:
+                raise NotFound(f"there is no {spot.shown}", hint="Leave out the '..'.")
             for missing in arrival.missing[:-1]:
-                if missing == "..":
-                    raise NotFound(f"there is no {spot.shown}", hint="Leave out the '..'.")
+                self._may_write(trail.folder_below(missing), name, len(data), spot.shown)
                 trail.make(missing)
-                self._may_write(trail.here.folder, name, len(data), spot.shown)
+            self._may_write(trail.here.folder, name, len(data), spot.shown)
             return _write(trail, name, data, spot.shown)
 
     def _may_write(self, folder: Folder, name: str, size: int, shown: str) -> None:
@@ -213,7 +215,7 @@ class Survey:
                 return
             self._left -= 1
             here = (*way, entry.name)
-            if entry.is_dir(follow_symlinks=False):
+            if entry.kind == "folder":
                 yield from self._inside(trail, entry.name, here)
             elif self._visible(trail, entry, here):
                 yield "/".join(here), self._at(here)
@@ -234,12 +236,10 @@ class Survey:
             finally:
                 trail.up()
 
-    def _visible(self, trail: Trail, entry: os.DirEntry[str], here: tuple[str, ...]) -> bool:
-        if not suits(entry.name, trail.here.folder.allowed_suffixes) or trail.hides(entry.name):
+    def _visible(self, trail: Trail, entry: Entry, here: tuple[str, ...]) -> bool:
+        if not suits(entry.name, trail.here.folder.allowed_suffixes) or trail.hides_entry(entry):
             return False
-        if entry.is_file(follow_symlinks=False):
-            return not trail.hides_entry(entry)
-        return entry.is_symlink() and self._rooted.is_file(self._at(here))
+        return entry.kind == "file" or (entry.kind == "link" and self._rooted.is_file(self._at(here)))
 
     def _at(self, way: tuple[str, ...]) -> Spot:
         shown = "/".join((self._spot.shown.rstrip("/"), *way))
@@ -287,6 +287,16 @@ def _last(spot: Spot) -> str:
 
 def _below(path: str, root: str) -> bool:
     return path == root or path.startswith(root if root.endswith("/") else f"{root}/")
+
+
+def _stays(parts: tuple[str, ...]) -> bool:
+    """Whether the names, taken as text, never climb above where they start."""
+    depth = 0
+    for part in parts:
+        depth += 0 if part in ("", ".") else -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return True
 
 
 def _must_be_sound(path: str) -> None:

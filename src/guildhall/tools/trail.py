@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import GuildError, NotFound, Refused, did_you_mean
 
@@ -66,9 +66,9 @@ class Borders:
         """Whether something hidden has this inode number on some disk: worth a closer look."""
         return any(number == inode for _, number in self._hidden)
 
-    def folder_at(self, path: str, what: Identity) -> Folder | None:
+    def folder_at(self, path: str, what: Identity | None = None) -> Folder | None:
         """The folder that begins here."""
-        return self._roots.get(path) or self._roots.get(what)
+        return self._roots.get(path) or (self._roots.get(what) if what else None)
 
 
 def _roots(view: View) -> dict[str | Identity, Folder]:
@@ -106,6 +106,25 @@ class Arrival:
     missing: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Entry:
+    """Something in a directory, as it was when the directory was read."""
+
+    name: str
+    kind: Literal["folder", "file", "link", "other"]
+    inode: int
+
+
+def _entry(found: os.DirEntry[str]) -> Entry:
+    if found.is_symlink():
+        kind = "link"
+    elif found.is_dir(follow_symlinks=False):
+        kind = "folder"
+    else:
+        kind = "file" if found.is_file(follow_symlinks=False) else "other"
+    return Entry(found.name, kind, found.inode())
+
+
 class Trail:
     """The open directories from the root of a folder down to where the walk is."""
 
@@ -129,11 +148,18 @@ class Trail:
     def hides(self, name: str, what: Identity | None = None) -> bool:
         return self._borders.hides(self.path_of(name), what)
 
-    def hides_entry(self, entry: os.DirEntry[str]) -> bool:
-        """Whether a listed file is one of the hidden ones, under whatever name."""
-        if not self._borders.hides_number(entry.inode()):
+    def hides_entry(self, entry: Entry) -> bool:
+        """Whether what was listed is one of the hidden things, under whatever name."""
+        if self.hides(entry.name):
+            return True
+        if not self._borders.hides_number(entry.inode):
             return False
-        return self.hides(entry.name, identity(entry.stat(follow_symlinks=False)))
+        status = self.status(entry.name)
+        return status is None or self.hides(entry.name, identity(status))
+
+    def folder_below(self, name: str) -> Folder:
+        """The folder whose rules will hold in a directory of this name, once it is made."""
+        return self._borders.folder_at(self.path_of(name)) or self.here.folder
 
     def up(self) -> None:
         """Back to the directory before; never above the folder."""
@@ -211,12 +237,12 @@ class Trail:
             raise Refused(f"{self._shown}: {name!r} is a link to an absolute path", hint=hint)
         return [part for part in target.split("/") if part not in ("", ".")]
 
-    def entries(self, limit: int) -> list[os.DirEntry[str]]:
+    def entries(self, limit: int) -> list[Entry]:
         """What is in the directory, at most `limit` of it, in order."""
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.here.fd)
         try:
-            with os.scandir(fd) as found:
-                return sorted(islice(found, limit), key=lambda entry: entry.name)
+            with os.scandir(fd) as found:  # its entries are good only while the descriptor is open
+                return sorted((_entry(each) for each in islice(found, limit)), key=lambda entry: entry.name)
         finally:
             os.close(fd)
 
@@ -224,7 +250,7 @@ class Trail:
         """The error for a name that is not there, with the nearest one that is."""
         names: list[str] = []
         with suppress(OSError):
-            names = [e.name for e in self.entries(_NAMES_FOR_HINT) if not self.hides(e.name)]
+            names = [e.name for e in self.entries(_NAMES_FOR_HINT) if not self.hides_entry(e)]
         return NotFound(f"there is no {self._shown}", hint=did_you_mean(name, names))
 
 
