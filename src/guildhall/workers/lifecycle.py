@@ -104,12 +104,12 @@ def unlock(worker: Worker) -> Worker:
     return load(path, scope=worker.scope)
 
 
-def new(folder: Path, name: str, *, lock: Lock | None = None, force: bool = False) -> Path:
+def new(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, force: bool = False) -> Path:
     """Writes a starter file for a worker into a `workers/` folder. One that is there stays unless `force` says so."""
     if not is_name(name):
         raise UsageError(f"{name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
     path = folder.resolve() / f"{name}.yaml"
-    if lock is not None and not force:
+    if path in (locks or {}) and not force:
         raise _locked(name, str(path))
     if path.exists() and not force:
         raise Conflict(f"there is already a worker {name!r}", where=str(path), hint="Use --force to overwrite it.")

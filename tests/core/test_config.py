@@ -1,0 +1,155 @@
+"""Settings: the user's, tightened by a project's."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guildhall.core.config import anchored, duration, load_settings
+from guildhall.core.errors import HallUnavailable, InvalidFile, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.config import Settings
+    from guildhall.core.paths import Home
+
+
+def settings(home: Home, root: Path, user: str = "", project: str = "") -> Settings:
+    home.path.mkdir(parents=True, exist_ok=True)
+    home.settings.write_text(user)
+    (root / "guildhall.yaml").write_text(project)
+    return load_settings(home, root)
+
+
+def test_without_files_the_defaults_hold(home: Home, tmp_path: Path):
+    found = load_settings(home, tmp_path)
+    assert (found.model, found.budget, found.env, found.approvals.timeout) == (None, 5.0, (), None)
+    assert found.memory.limit_tokens == 8000
+    assert found == settings(home, tmp_path)
+
+
+def test_the_user_s_settings_hold(home: Home, tmp_path: Path):
+    found = settings(
+        home,
+        tmp_path,
+        "model: anthropic:claude-sonnet-4-5\nbudget: 20\nenv: [DOCS_TOKEN]\nweb_search: {searxng: http://localhost:8888}\n"
+        "approvals: {timeout: 2h}\nmemory: {limit_tokens: 12000}\nprojects: {}\n"
+        "worker_creation: {model: null, tools: [Read], sandboxes: {notes: {path: ./notes}}, tool_rules: {}}\n",
+    )
+    assert found.model == "anthropic:claude-sonnet-4-5"
+    assert (found.budget, found.env, found.approvals.timeout) == (20.0, ("DOCS_TOKEN",), 7200.0)
+    assert found.memory.limit_tokens == 12000
+    assert found.web_search is not None
+    assert found.web_search.searxng == "http://localhost:8888"
+    assert found.worker_creation is not None
+    assert found.worker_creation.tools == ("Read",)
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "budget"),
+    [
+        ("budget: 20", "", 20.0),
+        ("budget: 20", "budget: 3", 3.0),
+        ("budget: 2", "budget: 3", 2.0),
+        ("", "budget: 9", 5.0),
+        ("", "budget: none", 5.0),
+        ("budget: none", "", None),
+        ("budget: none", "budget: 4", 4.0),
+        ("budget:", "", 5.0),
+    ],
+)
+def test_the_smaller_budget_holds(home: Home, tmp_path: Path, user: str, project: str, budget: float | None):
+    assert settings(home, tmp_path, user, project).budget == budget
+
+
+def test_a_project_may_only_tighten(home: Home, tmp_path: Path):
+    user = "env: [A_NAME, B_NAME]\napprovals: {timeout: 1h}\nmemory: {limit_tokens: 4000}\nmodel: openai:gpt-4o"
+    project = "env: [B_NAME, STOLEN]\napprovals: {timeout: 2h}\nmemory: {limit_tokens: 9000}\nmodel: script:s.yaml"
+    found = settings(home, tmp_path, user, project)
+    assert (found.env, found.env_refused) == (("B_NAME",), ("STOLEN",))
+    assert (found.approvals.timeout, found.memory.limit_tokens) == (3600.0, 4000)
+    assert found.model == f"script:{tmp_path / 's.yaml'}"
+    assert settings(home, tmp_path, "", "memory: {limit_tokens: 500}").memory.limit_tokens == 500
+    assert settings(home, tmp_path, "", "env: [X]").env == ()
+
+
+@pytest.mark.parametrize("field", ["web_search: {provider: native}", "worker_creation: {}", "projects: {}"])
+def test_some_things_are_the_user_s_alone(home: Home, tmp_path: Path, field: str):
+    with pytest.raises(InvalidFile, match=r"guildhall.yaml:1: .*a project cannot set this"):
+        settings(home, tmp_path, "", field)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "port: 4321\nbackends: {}\n",
+        "projects:\n  - name: a\n    path: /a\n",
+        "projects: []\nsettings: {}\n",
+    ],
+)
+def test_the_settings_of_another_product_are_left_alone(home: Home, tmp_path: Path, text: str):
+    with pytest.raises(HallUnavailable, match="another program") as caught:
+        settings(home, tmp_path, text)
+    assert "GUILDHALL_HOME" in (caught.value.hint or "")
+    assert home.settings.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("modle: x", "config.yaml:1: modle: there is no such field\nDid you mean 'model'?"),
+        ("model: x\nbudgett: 3", "config.yaml:2: budgett: there is no such field\nDid you mean 'budget'?"),
+        ("budget: lots", "budget: expected dollars, such as 5.0, or `none` (it is 'lots')"),
+        ("budget: -1", "budget: expected dollars"),
+        ("budget: .nan", "budget: expected dollars"),
+        ("budget: true", "budget: expected dollars"),
+        ("budget: []", "budget: expected a number (it is a list)"),
+        ("env: ['A B']", "env[0]: 'A B' cannot name a variable"),
+        ("env: [1]", "env[0]: expected text (it is 1)"),
+        ("web_search: {}", "web_search: name either `searxng` (a URL) or `provider`"),
+        ("web_search: {provider: bing}", "web_search.provider: expected 'native', 'tavily' or 'brave'"),
+        ("web_search: {searxng: 'file:///etc'}", "web_search.searxng: "),
+        ("approvals: {timeout: soon}", "approvals.timeout: 'soon' is not a duration. Write a number with s, m, h or d"),
+        ("memory: {limit_tokens: 0}", "memory.limit_tokens: it should be greater than 0 (it is 0)"),
+        ("model: ''", "model: "),
+        ("- a", "expected fields with values"),
+        ("model: [", "not YAML"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(home: Home, tmp_path: Path, text: str, message: str):
+    with pytest.raises(InvalidFile) as caught:
+        settings(home, tmp_path, text)
+    assert message in str(caught.value)
+    assert str(home.settings) in (caught.value.where or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("30m", 1800), (" 1.5 h ", 5400), ("2d", 172800), ("45", 45), (45, 45), (0.5, 0.5)],
+)
+def test_durations_as_people_write_them(text: object, seconds: float):
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "0", 0, "1e9s", "5 weeks", True, None, [], float("nan"), "99999d"])
+def test_what_is_not_a_duration_says_how_to_write_one(text: object):
+    with pytest.raises(UsageError, match=r"is not a duration\nWrite a number with s, m, h or d"):
+        duration(text)
+
+
+@given(st.text() | st.integers() | st.floats())
+def test_any_duration_is_positive_or_an_error(value: object):
+    with contextlib.suppress(UsageError):
+        assert 0 < duration(value) < float("inf")
+
+
+def test_only_scripts_are_looked_for_in_a_folder(tmp_path: Path):
+    assert anchored("script:a/b.yaml", tmp_path) == f"script:{tmp_path}/a/b.yaml"
+    assert anchored("script:/a/b.yaml", tmp_path) == "script:/a/b.yaml"
+    assert anchored("openai:gpt-4o", tmp_path) == "openai:gpt-4o"
+    assert anchored("script:", tmp_path) == "script:"
