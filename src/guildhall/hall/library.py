@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,13 +76,18 @@ class Worker:
         here = Path(cwd).absolute() if cwd else Path.cwd()
         place = Home(Path(home).absolute()) if home else Home.locate(dict(os.environ))
         worker = Worker(name=str(name), cwd=here, home=place, toolboxes=tuple(toolboxes))
-        _synchronously(worker.definition())
+        worker.definition()
         return worker
 
-    async def definition(self) -> Mapping[str, Any]:
+    def definition(self) -> Mapping[str, Any]:
         """What its file says now."""
-        async with _opened(self, readonly=True) as hall:
-            return (await hall.worker(self.name, self._frame(interactive=False))).as_dict()
+        from guildhall.hall.wiring import Hall
+
+        hall = Hall(self.home, environ=os.environ, readonly=True)
+        try:
+            return hall.find_worker(self.name, self._frame(interactive=False)).as_dict()
+        finally:
+            hall.release()
 
     def run(self, input: str, **options: Any) -> RunResult:
         """Runs the worker to the end of a stretch. Options as for `arun`."""
@@ -203,9 +208,10 @@ async def _answering(
 
 
 def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    try:
+    with suppress(RuntimeError):
         asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    coroutine.close()
-    raise UsageError("this call would block a running event loop", hint="Await its async twin: arun, aresume, result.")
+        coroutine.close()
+        raise UsageError(
+            "this call would block a running event loop", hint="Await its async twin: arun, aresume, result."
+        )
+    return asyncio.run(coroutine)

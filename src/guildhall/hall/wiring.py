@@ -100,7 +100,11 @@ class Hall:
         return RecordingSource(run, self.runs.answers(run))
 
     async def close(self) -> None:
+        """Parks what runs, then lets go of the home."""
         await self.runs.park_all()
+        self.release()
+
+    def release(self) -> None:
         self.store.close()
         if self._lock is not None:
             self._lock.close()

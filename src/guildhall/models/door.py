@@ -143,7 +143,9 @@ class ModelDoor:
         except ModelFailed as error:
             await self._ledger.failed(call, error)
             raise
-        await self._ledger.record(call, response, self._source.cost(response.usage))
+        counted = response.usage.input_tokens or response.usage.output_tokens
+        cost = self._source.cost(response.usage) if counted else reserved  # a call that is not counted is not free
+        await self._ledger.record(call, response, cost)
         return response
 
 

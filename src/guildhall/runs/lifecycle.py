@@ -12,6 +12,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound, did_you_mean
 from guildhall.core.ids import RUN, new_id
+from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
 from guildhall.runs import records, shown
 from guildhall.runs.assemble import plan_line
@@ -124,6 +125,8 @@ class Runs:
         assembled = await self._assembler.assemble(request, frame)
         source = self._source_of(assembled.model, frame)
         assembled = _priced(assembled, source, explicit=request.budget is not None)
+        if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
+            assembled = replace(assembled, model=source.name)
         run = new_id(RUN)
         now = stamp(self._clock.now())
         first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
@@ -199,7 +202,7 @@ class Runs:
             patience=patience,
             interactive=prepared.frame.interactive,
         )
-        executor = Executor(assembled.surroundings)
+        executor = Executor(assembled.tools, assembled.surroundings)
         execution = Execution(
             ledger=ledger,
             assignment=assignment_of(assembled),
@@ -228,6 +231,9 @@ class Runs:
                 resumed=prepared.resumed,
             )
             await execution.run()
+        except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
+            ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
+            ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
         finally:
             del self._alive[prepared.run]
 

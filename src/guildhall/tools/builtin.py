@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from guildhall.tools.files import file_tools
 from guildhall.tools.search import search_tools
 from guildhall.tools.shell import shell_tools
-from guildhall.tools.web import web_tools
-from guildhall.tools.websearch import search_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,8 +45,12 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     if "Bash" in wanted:
         tools += shell_tools(view, surroundings.env, network=False)
     if "WebFetch" in wanted:
+        from guildhall.tools.web import web_tools
+
         tools += web_tools()
     if "WebSearch" in wanted:
-        tools += [search_tool(surroundings.web_search, surroundings.environ)]
+        from guildhall.tools.websearch import search_tools as web_search_tools
+
+        tools += web_search_tools(surroundings.web_search, surroundings.environ)
     by_name = {tool.name: tool for tool in tools}
     return [by_name[name] for name in wanted]

@@ -6,13 +6,16 @@ only read files lives in a process that can only read files.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.define import invoke
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from guildhall.tools.builtin import Surroundings
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 class Executor:
     """Executes the calls of one run, and ends with it."""
 
-    def __init__(self, surroundings: Surroundings, toolboxes: tuple[tuple[str, Path], ...] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool], surroundings: Surroundings) -> None:
+        self._tools = tuple(tools)
         self._surroundings = surroundings
-        self._toolboxes = toolboxes
         self._hosts: dict[frozenset[str], ToolHost] = {}
 
     async def __call__(self, tool: Tool, call: ToolCall) -> ToolResult:
@@ -39,15 +42,49 @@ class Executor:
 
     def _host(self, capabilities: frozenset[str]) -> ToolHost:
         if capabilities not in self._hosts:
-            self._hosts[capabilities] = ToolHost(_spec(self._surroundings, capabilities, self._toolboxes))
+            alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
+            files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
+            spec = HostSpec(
+                view=self._surroundings.view,
+                builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, InFile)),
+                toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
+                env=self._surroundings.env,
+                capabilities=capabilities,
+            )
+            self._hosts[capabilities] = ToolHost(spec)
         return self._hosts[capabilities]
 
 
-def _spec(
-    surroundings: Surroundings, capabilities: frozenset[str], toolboxes: tuple[tuple[str, Path], ...]
-) -> HostSpec:
-    return HostSpec(view=surroundings.view, capabilities=capabilities, toolboxes=toolboxes)
+@dataclass(frozen=True)
+class InFile:
+    """Stands for a handler of a toolbox file: it exists in a tool host only, the hall never loads it."""
+
+    toolbox: str
+    path: Path
+
+    def __call__(self, **_: Any) -> ToolResult:
+        raise ToolUnavailable(f"the tools of {self.path} run in a tool host only")
 
 
 async def describe_toolbox(name: str, path: Path, surroundings: Surroundings) -> Toolbox:
-    return Toolbox(name)
+    """The tools of a toolbox file, as a host that can do nothing at all has found them."""
+    host = ToolHost(HostSpec(view=surroundings.view, toolboxes=((name, path),)))
+    try:
+        found = await host.describe()
+    finally:
+        await host.close()
+    handler = InFile(name, path)
+    return Toolbox(
+        name,
+        *(
+            Tool(
+                name=tool["name"],
+                description=tool["description"],
+                input_schema=tool["input_schema"],
+                handler=handler,
+                capabilities=frozenset(tool["capabilities"]),
+                repeatable=tool["repeatable"],
+            )
+            for tool in found
+        ),
+    )
