@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _QUESTIONS: Mapping[str, str] = {
     "approval": "Allow it? yes, session (this very call, again and again, in this run), no:",
     "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
+    "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
 AMOUNT = "amount"  # among the choices: any positive number is an answer
 _LINE = 100_000  # bytes; nobody types more
@@ -44,7 +45,8 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
             except UsageError as error:
                 screen.note(error.hint or error.message)
                 continue
-            return Answer(choice=choice, note=await _note(choice, screen))
+            note = await _reason(screen) if ask["kind"] == "approval" and choice == "no" else None
+            return Answer(choice=choice, note=note)
 
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
@@ -71,9 +73,7 @@ def _is_amount(word: str) -> bool:
         return False
 
 
-async def _note(choice: str, screen: Screen) -> str | None:
-    if choice != "no":
-        return None
+async def _reason(screen: Screen) -> str | None:
     return (await _line(screen, "Why not? (the worker reads it; Enter for no reason):")).strip() or None
 
 

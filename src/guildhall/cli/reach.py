@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.core.errors import NotFound, UsageError
@@ -16,7 +15,7 @@ from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import Home, project_root
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client import HallClient
@@ -29,10 +28,20 @@ _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str | None = None) -> int:
     """Do the work with a client of the hall; the exit code."""
+    from guildhall.hall.embedded import open_hall
+
     environ = dict(os.environ)
     home = Home.locate(environ)
     frame = frame_here(home, screen, model=model)
-    return asyncio.run(_guarded(work, home, frame, readonly=readonly, screen=screen))
+
+    async def done() -> int:
+        client = await open_hall(home, environ, readonly=readonly)
+        try:
+            return await work(client, frame)
+        finally:
+            await client.close()
+
+    return asyncio.run(_until_stopped(done(), screen))
 
 
 def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame:
@@ -47,9 +56,9 @@ def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame
     return Frame.here(cwd, os.environ, allowed=frozenset(settings.env), interactive=screen.interactive, model=model)
 
 
-async def _guarded(work: Work, home: Home, frame: Frame, *, readonly: bool, screen: Screen) -> int:
+async def _until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
-    task = asyncio.ensure_future(_with_client(work, home, frame, readonly=readonly))
+    task = asyncio.ensure_future(work)
     stopped = False
 
     def stop() -> None:
@@ -70,17 +79,6 @@ async def _guarded(work: Work, home: Home, frame: Frame, *, readonly: bool, scre
     finally:
         for number in _STOP:
             loop.remove_signal_handler(number)
-
-
-async def _with_client(work: Work, home: Home, frame: Frame, *, readonly: bool) -> int:
-    from guildhall.hall.embedded import open_hall
-
-    client = await open_hall(home, os.environ, readonly=readonly)
-    try:
-        return await work(client, frame)
-    finally:
-        with suppress(asyncio.CancelledError):
-            await client.close()
 
 
 def run_id(text: str) -> str:

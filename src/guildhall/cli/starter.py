@@ -5,7 +5,7 @@ from __future__ import annotations
 SCRIPTED = "script:scripts/greeter.yaml"
 FIRST_TASK = "Greet everybody in notes/team.md"
 
-_WORKER = """# A worker is a file. Every field: docs/workers.md, or `guild worker show greeter`.
+_WORKER = """# A worker is a file. Every field: docs/worker-file.md.
 name: greeter
 description: Reads the notes and writes a greeting
 instructions: |

@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def limits_arguments(parser: argparse.ArgumentParser) -> None:
     """What a run may use, for the commands that start one or go on with one."""
-    parser.add_argument("--budget", metavar="USD", type=dollars, help="dollars that the run may cost")
+    parser.add_argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks")
     parser.add_argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make")
 
 
@@ -49,7 +49,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         model=args.model,
         override_model=args.override_model,
         max_turns=args.max_turns,
-        max_budget_usd=args.budget,
+        budget=args.budget,
         mode=_mode(args),
     )
 

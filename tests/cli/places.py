@@ -1,0 +1,111 @@
+"""What the tests of the command line start from: a project with workers that a script answers for, and a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.conftest import Guild
+
+GUILD = Path(sys.executable).with_name("guild")
+PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
+_COLOUR = re.compile(r"\x1b\[\d+m")
+
+WORKER = """name: scribe
+description: Writes one line
+instructions: Write what you are told.
+sandboxes:
+  notes: {path: ./notes, mode: rw}
+"""
+ASKING = "tool_rules:\n  fs.write: {approval_required: true}\n"
+SCRIPT = """price: {input: 3.0, output: 15.0}
+repeat: true
+workers:
+  scribe:
+    - - call: sandbox_write_text
+        with: {sandbox: notes, path: line.md, content: "one line"}
+        usage: {input: 1000, output: 100}
+      - {say: written, usage: {input: 2000, output: 200}}
+"""
+
+
+def make_project(folder: Path, *, worker: str = WORKER, script: str = SCRIPT) -> None:
+    (folder / "workers").mkdir()
+    (folder / "workers" / "scribe.yaml").write_text(worker)
+    (folder / "answers.yaml").write_text(script)
+    (folder / "guildhall.yaml").write_text("model: script:answers.yaml\n")
+
+
+class Terminal:
+    """A person at a terminal: what they see, what they type. Standard output goes its own way."""
+
+    def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        self._process = subprocess.Popen(
+            [GUILD, *words],
+            stdin=slave,
+            stderr=slave,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**guild.environment(), "TERM": "xterm", **(env or {})},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self.raw = ""
+        self._at = 0
+
+    @property
+    def seen(self) -> str:
+        return _COLOUR.sub("", self.raw).replace("\r\n", "\n")
+
+    def until(self, text: str) -> None:
+        """Wait until the text is on the screen, behind what was waited for before."""
+        end = time.monotonic() + PATIENCE
+        while (found := self.seen.find(text, self._at)) < 0:
+            if not self._read(end - time.monotonic()):
+                raise AssertionError(f"{text!r} did not appear; seen:\n{self.seen}")
+        self._at = found + len(text)
+
+    def types(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def ends(self) -> tuple[int, str]:
+        """The exit code and what was printed as the result."""
+        end = time.monotonic() + PATIENCE
+        while self._read(end - time.monotonic()):
+            pass
+        out, _ = self._process.communicate(timeout=5)
+        return self._process.returncode, out
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        os.close(self._master)
+
+    def _read(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(seconds, 0))
+        if not ready:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # the other side is closed
+            return False
+        self.raw += data.decode(errors="replace")
+        return bool(data)

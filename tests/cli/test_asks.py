@@ -1,0 +1,388 @@
+"""Asks: answered at the terminal, or parked and answered later."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.cli.prompt import read_choice
+from guildhall.core.errors import UsageError
+from tests.cli.places import ASKING, SCRIPT, WORKER, make_project
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.places import Terminal
+    from tests.conftest import Guild
+
+    At = Callable[..., Terminal]
+
+TWICE = """price: {input: 3.0, output: 15.0}
+repeat: true
+workers:
+  scribe:
+    - - {call: sandbox_write_text, with: {sandbox: notes, path: line.md, content: one}}
+      - {call: sandbox_write_text, with: {sandbox: notes, path: line.md, content: one}}
+      - say: written
+"""
+
+
+@pytest.fixture
+def asking(project: Path) -> Path:
+    """A project whose worker must ask before it writes."""
+    make_project(project, worker=WORKER + ASKING)
+    return project
+
+
+def waiting(guild: Guild) -> tuple[str, str]:
+    """A run that waits, and its ask."""
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 4, ran.err
+    return ran.json["run"], ran.json["asks"][0]["ask"]
+
+
+# without a terminal
+
+
+@pytest.mark.req("X-15", "DO-6")
+def test_without_a_terminal_the_run_waits_and_the_command_says_how_to_go_on(guild: Guild, asking: Path) -> None:
+    ran = guild("run", "scribe", "go")
+    assert (ran.code, ran.out) == (4, "")
+    answer = re.search(r"guild answer (a-\w{10}) yes", ran.err)
+    assert answer
+    assert not (asking / "notes" / "line.md").exists()
+    listed = guild("ls").out
+    assert listed.startswith("needs you\n")
+    assert f"guild answer {answer[1]}" in listed
+    done = guild("answer", answer[1], "yes")
+    assert (done.code, done.out) == (0, "written\n")
+    assert (asking / "notes" / "line.md").read_text() == "one line"
+    assert "needs you" not in guild("ls").out
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["answer", "ASK", "y"], True),
+        (["answer", "ASK", "SESSION"], True),
+        (["approve", "ASK"], True),
+        (["deny", "ASK", "--note", "use other.md"], False),
+        (["answer", "ASK", "no", "--note", "use other.md"], False),
+    ],
+)
+def test_every_way_to_answer(guild: Guild, asking: Path, words: list[str], written: bool) -> None:
+    run, ask = waiting(guild)
+    ran = guild(*[ask if word == "ASK" else word for word in words], "--output", "json")
+    assert (ran.code, ran.json["status"], ran.json["run"]) == (0, "completed", run)
+    assert (asking / "notes" / "line.md").exists() == written
+    shown = guild("show", ask, "--json").json
+    assert shown["status"] == "applied"
+    assert (shown["answer"]["note"] == "use other.md") is not written
+    if not written:
+        assert "use other.md" in guild("log", run).out
+
+
+def test_a_wrong_answer_changes_nothing(guild: Guild, asking: Path) -> None:
+    _, ask = waiting(guild)
+    for words in (["perhaps"], [""], []):
+        ran = guild("answer", ask, *words, "--output", "json")
+        assert ran.code == 2
+        assert ran.json["error"]["code"] == "usage"
+        assert "yes, no, session" in ran.err
+    assert guild("show", ask, "--json").json["status"] == "open"
+
+
+def test_an_ask_takes_one_answer(guild: Guild, asking: Path) -> None:
+    _, ask = waiting(guild)
+    assert guild("approve", ask).code == 0
+    again = guild("deny", ask)
+    assert again.code == 1
+    assert f"{ask} is no longer open: it is applied" in again.err
+
+
+@pytest.mark.parametrize("ask", ["a-2222222222", "r-2222222222", "nonsense", "", "a-\n", "x" * 10_000])
+def test_an_ask_that_does_not_exist(guild: Guild, scribe: Path, ask: str) -> None:
+    ran = guild("answer", ask, "yes")
+    assert ran.code == 3
+    assert len(ran.err) < 300
+
+
+@pytest.mark.req("X-3")
+def test_a_budget_pauses_and_takes_more(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scribe", "go", "--budget", "0.006", "--output", "json")
+    assert ran.code == 4
+    assert ran.json["asks"][0]["kind"] == "limit"
+    done = guild("answer", ran.json["asks"][0]["ask"], "$2.50")
+    assert (done.code, done.out) == (0, "written\n")
+
+
+# at a terminal
+
+
+@pytest.mark.req("X-5", "DO-6")
+def test_yes(terminal: At, asking: Path) -> None:
+    at = terminal("run", "scribe", "go")
+    at.until("scribe wants to call sandbox_write_text")
+    at.until("Allow it? yes, session")
+    at.types("yes\n")
+    assert at.ends() == (0, "written\n")
+    assert (asking / "notes" / "line.md").read_text() == "one line"
+    assert "\x1b[" in at.raw
+
+
+def test_no_with_a_note_for_the_worker(terminal: At, guild: Guild, asking: Path) -> None:
+    at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
+    at.until("Allow it?")
+    at.types("n\n")
+    at.until("Why not?")
+    at.types("use other.md\n")
+    code, _ = at.ends()
+    assert code == 0
+    assert not (asking / "notes" / "line.md").exists()
+    assert "use other.md" in at.seen
+    assert "\x1b[" not in at.raw
+
+
+def test_no_without_a_reason(terminal: At, asking: Path) -> None:
+    at = terminal("run", "scribe", "go")
+    at.until("Allow it?")
+    at.types("n\n")
+    at.until("Why not?")
+    at.types("\n")
+    assert at.ends()[0] == 0
+    assert not (asking / "notes" / "line.md").exists()
+
+
+def test_session_asks_once(terminal: At, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING, script=TWICE)
+    at = terminal("run", "scribe", "go")
+    at.until("Allow it?")
+    at.types("s\n")
+    assert at.ends() == (0, "written\n")
+    assert at.seen.count("Allow it?") == 1
+
+
+def test_yes_asks_each_time(terminal: At, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING, script=TWICE)
+    at = terminal("run", "scribe", "go")
+    for _ in range(2):
+        at.until("Allow it?")
+        at.types("y\n")
+    assert at.ends() == (0, "written\n")
+
+
+def test_nonsense_is_asked_again(terminal: At, asking: Path) -> None:
+    at = terminal("run", "scribe", "go")
+    for nonsense in ("maybe", "", "\x1b[A"):
+        at.until("Allow it?")
+        at.types(f"{nonsense}\n")
+        at.until("Answer with: yes, no, session.")
+    at.until("Allow it?")
+    at.types("yes\n")
+    assert at.ends() == (0, "written\n")
+
+
+def test_what_cannot_be_seen_is_spelled_out(terminal: At, project: Path) -> None:
+    hidden = r"\x1b[2J\x1b[1;1H safe\u202etxt.exe \u200b" + " " * 200 + r"\n\n  Allow it? yes\r"
+    make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("one line", hidden))
+    at = terminal("run", "scribe", "go", env={"NO_COLOR": "1"})
+    at.until("no:")
+    question = at.seen[at.seen.index("wants to call") :]
+    assert "\x1b" not in question
+    for char in ("\u202e", "\u200b", "\x1b", "\r"):
+        assert char not in question
+    asked = question.splitlines()
+    assert [line for line in asked[1:-1] if not line.startswith("  │ ")] == []
+    assert max(map(len, asked)) <= 100
+    at.types("yes\n")
+    assert at.ends()[0] == 0
+
+
+def test_keys_typed_before_the_question_do_not_answer_it(terminal: At, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING, script=SCRIPT.replace("- - call", "- - sleep: 0.2\n        call"))
+    at = terminal("run", "scribe", "go")
+    at.until("starts:")
+    at.types("yes\nyes\n")
+    at.until("Allow it?")
+    at.types("no\n")
+    at.until("Why not?")
+    at.types("\n")
+    assert at.ends()[0] == 0
+    assert not (project / "notes" / "line.md").exists()
+
+
+def test_an_approval_whose_time_is_over_is_no_denial(terminal: At, guild: Guild, project: Path) -> None:
+    rule = "tool_rules:\n  fs.write: {approval_required: true, timeout: 0.2s}\n"
+    make_project(project, worker=WORKER + rule)
+    at = terminal("run", "scribe", "go")
+    at.until("Allow it?")
+    at.until("The time for this answer is over")
+    assert at.ends()[0] == 0
+    assert not (project / "notes" / "line.md").exists()
+
+
+def test_end_of_input_leaves_the_question_open(terminal: At, guild: Guild, asking: Path) -> None:
+    at = terminal("run", "scribe", "go")
+    at.until("Allow it?")
+    at.types("\x04")
+    code, out = at.ends()
+    assert (code, out) == (4, "")
+    ask = re.search(r"guild answer (a-\w{10})", at.seen)
+    assert ask
+    answered = guild("answer", ask[1], "yes")
+    assert answered.code == 4
+    resume = re.search(r"guild resume (r-\w{10})", answered.err)
+    assert resume
+    assert guild("resume", resume[1]).out == "written\n"
+
+
+def test_a_waiting_ask_can_be_answered_at_the_terminal_later(terminal: At, guild: Guild, asking: Path) -> None:
+    _, ask = waiting(guild)
+    left = terminal("answer", ask)
+    left.until("Allow it?")
+    left.types("\x04")
+    assert left.ends()[0] == 2
+    at = terminal("answer", ask)
+    at.until("Allow it?")
+    at.types("yes\n")
+    assert at.ends() == (0, "written\n")
+
+
+def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
+    at = terminal("run", "scribe", "go", "--budget", "0.006")
+    at.until("Allow more?")
+    at.types("lots\n")
+    at.until("Answer with: yes, no, an amount such as 2.50.")
+    at.types("1.5\n")
+    assert at.ends() == (0, "written\n")
+
+
+# stopping
+
+
+def parked(seen: str) -> str:
+    found = re.search(r"Go on with: guild resume (r-\w{10})", seen)
+    assert found, seen
+    return found[1]
+
+
+@pytest.mark.parametrize("place", ["starts:", "Allow it?"])
+def test_ctrl_c_parks_and_breaks_nothing(terminal: At, guild: Guild, project: Path, place: str) -> None:
+    slow = SCRIPT.replace("- - call", "- - sleep: 1\n        call") if place == "starts:" else SCRIPT
+    make_project(project, worker=WORKER + ASKING, script=slow)
+    at = terminal("run", "scribe", "go")
+    at.until(place)
+    at.types("\x03")
+    code, out = at.ends()
+    assert (code, out) == (130, "")
+    assert "Traceback" not in at.seen
+    run = parked(at.seen)
+    assert guild("show", run, "--json").json["status"] == "parked"
+    assert f"guild resume {run}" in guild("ls").out
+    again = terminal("resume", run)
+    again.until("Allow it?")
+    again.types("yes\n")
+    assert again.ends() == (0, "written\n")
+    assert (project / "notes" / "line.md").read_text() == "one line"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_park_too(guild: Guild, project: Path, number: signal.Signals) -> None:
+    make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
+    process = guild.start("run", "scribe", "go", "--output", "json")
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("← sandbox_write_text"):
+            break
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert '"status": "parked"' in out
+    assert "Traceback" not in err
+    (project / "answers.yaml").write_text(SCRIPT)
+    assert guild("resume", parked(err)).out == "written\n"
+
+
+def test_a_command_that_only_looks_can_be_interrupted(guild: Guild, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING)
+    run, _ = waiting(guild)
+    process = guild.start("log", run, "-f")
+    assert process.stdout
+    process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "guild: interrupted\n"
+
+
+# a process that was killed
+
+
+def test_a_call_caught_by_a_crash_is_asked_about(terminal: At, guild: Guild, project: Path) -> None:
+    worker = WORKER + "tools: [Bash]\n"
+    script = """repeat: true
+workers:
+  scribe:
+    - - {call: Bash, with: {command: "echo x >> notes/effects; sleep 60"}}
+      - say: went on
+"""
+    make_project(project, worker=worker, script=script)
+    process = guild.start("run", "scribe", "go")
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("→ Bash"):
+            break
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+    run = guild("ls", "--json").json["needs_you"]["runs"][0]["run"]
+    at = terminal("resume", run)
+    at.until("did it take effect?")
+    at.until("Did it happen?")
+    at.types("done\n")
+    assert at.ends() == (0, "went on\n")
+
+
+# what is an answer
+
+
+APPROVAL = {"ask": "a-2222222222", "kind": "approval", "choices": ["yes", "no", "session"]}
+LIMIT = {"ask": "a-2222222222", "kind": "limit", "choices": ["yes", "no", "amount"]}
+
+
+@pytest.mark.parametrize(
+    ("ask", "typed", "choice"),
+    [
+        (APPROVAL, "YES ", "yes"),
+        (APPROVAL, "s", "session"),
+        (LIMIT, "2.50", "2.50"),
+        (LIMIT, "$3", "$3"),
+        (LIMIT, "n", "no"),
+    ],
+)
+def test_what_is_an_answer(ask: dict[str, object], typed: str, choice: str) -> None:
+    assert read_choice(ask, typed) == choice
+
+
+@pytest.mark.parametrize(
+    ("ask", "typed"),
+    [
+        (APPROVAL, ""),
+        (APPROVAL, "yes please"),
+        (APPROVAL, "2.50"),
+        (LIMIT, "amount"),
+        (LIMIT, "-1"),
+        (LIMIT, "nan"),
+        (LIMIT, "inf"),
+        (LIMIT, "1e400"),
+        (LIMIT, "\x1b[2J"),
+    ],
+)
+def test_what_is_none(ask: dict[str, object], typed: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read_choice(ask, typed)
+    assert "\x1b" not in str(error.value)

@@ -1,0 +1,281 @@
+"""What is on record, as people and programs read it: ls, show, log, cost, replay, doctor."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.cli.commands.cost import by_worker_and_model
+from guildhall.cli.lines import age, entry_line
+from guildhall.runs.model import Entry, Run, Usage
+from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+
+def a_run(guild: Guild) -> str:
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 0, ran.err
+    return ran.json["run"]
+
+
+def test_nothing_yet(guild: Guild, project: Path) -> None:
+    for command in ("ls", "cost"):
+        ran = guild(command)
+        assert (ran.code, ran.out) == (0, "")
+        assert ran.err
+    assert guild("ls", "--json").json == {"needs_you": {"asks": [], "runs": []}, "working": [], "done": []}
+    assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
+
+
+def test_ls_shows_the_newest_first_and_all_on_demand(guild: Guild, scribe: Path) -> None:
+    runs = [a_run(guild) for _ in range(11)]
+    short = guild("ls")
+    assert short.out.splitlines()[0] == "done"
+    assert [line.split()[0] for line in short.out.splitlines()[1:]] == runs[:0:-1]
+    assert "1 more are done: guild ls --all" in short.err
+    assert len(guild("ls", "--all").out.splitlines()) == 12
+    assert guild("ls", "--json").json["done"][0]["run"] == runs[-1]
+
+
+def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> None:
+    make_project(project, script=SCRIPT.replace("{say: written,", "{sleep: 60, say: written,"))
+    process = guild.start("run", "scribe", "go")
+    assert process.stderr
+    run = process.stderr.readline().split()[0]
+    assert guild("ls").out.splitlines()[0] == "working"
+    assert guild("show", run, "--json").json["status"] == "running"
+    refused = guild("run", "scribe", "go")
+    assert refused.code == 7
+    assert "in use" in refused.err
+    process.kill()
+    process.wait(5)
+    stopped = guild("ls").out
+    assert stopped.splitlines()[0] == "needs you"
+    assert f"guild resume {run}" in stopped
+
+
+def test_show_tells_all_about_a_run(guild: Guild, scribe: Path) -> None:
+    run = a_run(guild)
+    out = guild("show", run).out
+    for part in (run, "scribe", "completed", "2 turns", "$0.0135", "\ninput\ngo\n", "\noutput\nwritten\n"):
+        assert part in out
+    told = guild("show", run, "--json").json
+    assert told["messages"]
+    assert told["asks"] == []
+
+
+def test_show_tells_why_a_run_failed_and_what_to_do(guild: Guild, scribe: Path) -> None:
+    run = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json").json["run"]
+    out = guild("show", run).out
+    assert "limit_reached" in out
+    assert f"guild resume {run}" in out
+    assert "ended" in out
+
+
+def test_show_tells_all_about_an_ask(guild: Guild, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING)
+    told = guild("run", "scribe", "go", "--output", "json").json
+    ask = told["asks"][0]["ask"]
+    ran = guild("show", ask)
+    assert "scribe wants to call sandbox_write_text" in ran.out
+    assert "one line" in ran.out
+    assert f"guild answer {ask}" in ran.err
+    assert guild("show", ask, "--json").json["run"] == told["run"]
+    waiting = guild("show", told["run"])
+    assert f"{ask} open: scribe wants" in waiting.out
+    guild("deny", ask, "--note", "not now")
+    assert "no (not now), by person" in guild("show", ask).out
+    assert guild("log", ask).out == guild("log", told["run"]).out
+
+
+@pytest.mark.parametrize("command", ["show", "log", "resume", "replay"])
+@pytest.mark.parametrize("name", ["r-2222222222", "nonsense", "", "../../x", "r-2222222222\n", "x" * 5000])
+def test_what_does_not_exist_is_not_found(guild: Guild, scribe: Path, command: str, name: str) -> None:
+    ran = guild(command, name)
+    assert ran.code == 3
+    assert ran.out == ""
+    assert len(ran.err) < 300
+    assert "Traceback" not in ran.err
+
+
+def test_the_log_has_a_line_for_each_entry(guild: Guild, scribe: Path) -> None:
+    run = a_run(guild)
+    lines = guild("log", run).out.splitlines()
+    entries = [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
+    assert len(lines) == len(entries)
+    assert [line.split()[2] for line in lines] == [entry["kind"] for entry in entries]
+    assert "calls sandbox_write_text" in "\n".join(lines)
+    assert "says written" in "\n".join(lines)
+    assert guild("log", run, "-f").out.splitlines() == lines
+
+
+def test_following_ends_with_the_run(guild: Guild, project: Path) -> None:
+    make_project(project, worker=WORKER + ASKING)
+    told = guild("run", "scribe", "go", "--output", "json").json
+    process = guild.start("log", told["run"], "--follow")
+    assert process.stdout
+    assert "assembled" in process.stdout.readline()
+    guild("approve", told["asks"][0]["ask"])
+    out, err = process.communicate(timeout=30)
+    assert "ended" in out.splitlines()[-1]
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_reader_that_leaves_is_no_error(guild: Guild, scribe: Path) -> None:
+    run = a_run(guild)
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {GUILD} log {run} | head -1"],
+        capture_output=True,
+        text=True,
+        env=guild.environment(),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "assembled" in done.stdout
+
+
+def test_a_full_disk_is_told(guild: Guild, scribe: Path) -> None:
+    run = a_run(guild)
+    done = subprocess.run(
+        ["bash", "-c", f"{GUILD} log {run} > /dev/full"], capture_output=True, text=True, env=guild.environment()
+    )
+    assert done.returncode == 1
+    assert done.stderr == "guild: cannot write the result: No space left on device\n"
+
+
+def test_cost_adds_up(guild: Guild, scribe: Path) -> None:
+    a_run(guild)
+    a_run(guild)
+    told = guild("cost", "--json").json
+    assert told["total_usd"] == pytest.approx(0.027)
+    assert [(line["worker"], line["runs"], line["turns"]) for line in told["lines"]] == [("scribe", 2, 4)]
+    out = guild("cost").out
+    assert out.splitlines()[0].split()[:3] == ["worker", "model", "runs"]
+    assert out.splitlines()[-1] == "total $0.0270"
+
+
+def test_replay_agrees_or_shows_the_first_difference(guild: Guild, scribe: Path) -> None:
+    run = a_run(guild)
+    same = guild("replay", run)
+    assert same.code == 0
+    assert "all as on record" in same.out
+    assert guild("replay", run, "--json").json["same"]
+    (scribe / "workers" / "scribe.yaml").write_text(WORKER.replace("Write what", "Write exactly what"))
+    other = guild("replay", run)
+    assert other.code == 1
+    assert "differs at step" in other.out
+    assert "exactly" in other.out
+    told = guild("replay", run, "--json")
+    assert told.code == 1
+    assert told.json["difference"]
+
+
+def test_a_run_that_is_over_cannot_be_resumed(guild: Guild, scribe: Path) -> None:
+    ran = guild("resume", a_run(guild))
+    assert ran.code == 1
+    assert "nothing to resume" in ran.err
+
+
+def test_doctor(guild: Guild, scribe: Path) -> None:
+    ran = guild("doctor")
+    checks = guild("doctor", "--json").json
+    assert {check["name"] for check in checks} >= {"python", "home", "keys"}
+    assert ran.code == (0 if all(check["ok"] for check in checks) else 1)
+    (scribe / "workers" / "broken.yaml").write_text("name: [")
+    broken = guild("doctor")
+    assert broken.code == 1
+    assert "MISSING  workers: " in broken.out
+
+
+def test_the_printed_steps_of_init_really_work(guild: Guild, project: Path) -> None:
+    steps = guild("init", "my guild", "--json").json["next"]
+    script = "set -e\n" + "\n".join(step.replace("guild ", f"{shlex.quote(str(GUILD))} ", 1) for step in steps)
+    script = script.replace(f"cd 'my {GUILD} '", "cd 'my guild'")
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=guild.environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert "I greeted Ada and Grace" in done.stdout
+    assert "Hello Ada" in (project / "my guild" / "notes" / "greeting.md").read_text()
+
+
+def test_a_folder_that_is_gone(guild: Guild, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    done = subprocess.run(
+        ["bash", "-c", f"mkdir {gone}; cd {gone}; rmdir {gone}; {GUILD} ls"],
+        capture_output=True,
+        text=True,
+        env=guild.environment(),
+    )
+    assert done.returncode == 2
+    assert "no longer exists" in done.stderr
+
+
+# lines
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(-5, "just now"), (59, "just now"), (61, "1 min ago"), (7300, "2 h ago"), (200000, "2 d ago")],
+)
+def test_age(seconds: int, shown: str) -> None:
+    now = datetime(2026, 1, 10, tzinfo=UTC)
+    then = datetime.fromtimestamp(now.timestamp() - seconds, UTC)
+    assert age(then.isoformat(), now) == shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "told"),
+    [
+        (
+            "tool_refused",
+            {"tool": "Write", "arguments": {"a": 1}, "reason": "not declared"},
+            'Write {"a": 1}: not decl',
+        ),
+        ("tool_ended", {"result": {"text": "no such file", "is_error": True}}, "error: no such file"),
+        ("tool_ended", {"result": {"parts": 1}}, '{"parts": 1}'),
+        ("model_failed", {"message": "overloaded"}, "overloaded"),
+        ("answered", {"ask": "a-1", "choice": "no", "note": None}, "a-1 no"),
+        ("something_new", {"x": 1}, '{"x": 1}'),
+        ("paused", {}, ""),
+        ("model_answered", {"response": {"parts": [{"part_kind": "text", "content": "\x1b[2J"}]}}, "says \\x1b[2J"),
+    ],
+)
+def test_entries_in_a_line(kind: str, data: dict[str, object], told: str) -> None:
+    line = entry_line(Entry(run="r-1", seq=3, kind=kind, key=None, data=data, at="2026-01-10T12:34:56.000Z"))
+    assert line.startswith(f"   3  12:34:56  {kind}")
+    assert told in line
+    assert "\x1b" not in line
+
+
+def test_runs_without_a_price_are_counted_as_such(guild: Guild, project: Path) -> None:
+    def run(cost: float | None) -> Run:
+        return Run(
+            id="r-1",
+            root="r-1",
+            parent=None,
+            worker="w",
+            model="m",
+            status="completed",
+            reason=None,
+            request={},
+            error=None,
+            output=None,
+            created_at="",
+            ended_at=None,
+            usage=Usage(cost_usd=cost),
+        )
+
+    line = by_worker_and_model([run(1.0), run(None)])[0]
+    assert (line["cost_usd"], line["unpriced_runs"], line["runs"]) == (1.0, 1, 2)
+    make_project(project, script="workers:\n  scribe:\n    - - say: hello\n")
+    a_run(guild)
+    assert "no price" in guild("cost").out

@@ -1,0 +1,229 @@
+"""`guild run` as scripts and pipes use it: result on one side, everything else on the other."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+RESULT = {"run", "status", "output", "error", "usage", "cost_usd", "asks"}
+ECHO = 'repeat: true\nworkers:\n  scribe:\n    - - {expect: "EXPECTED", say: heard}\n'
+LONG = "Bring me a cup of tea; " * 10
+
+
+def test_the_result_is_on_one_side_and_the_rest_on_the_other(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scribe", "go")
+    assert (ran.code, ran.out) == (0, "written\n")
+    lines = ran.err.splitlines()
+    assert re.match(r"r-\w{10} starts: model script:.*writes ./notes.* at most 5.00 USD", lines[0])
+    assert lines[1].startswith("→ sandbox_write_text sandbox=notes path=line.md content=one line")
+    assert lines[2].startswith("← sandbox_write_text: ")
+    assert re.fullmatch(r"r-\w{10} completed: 2 turns, 3,000 tokens in, 300 out, \$0.0135", lines[3])
+    assert len(lines) == 4
+    assert "\x1b" not in ran.err
+    assert (scribe / "notes" / "line.md").read_text() == "one line"
+
+
+def test_json_is_one_object(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert set(ran.json) == RESULT
+    assert ran.json["status"] == "completed"
+    assert ran.json["output"] == "written"
+    assert ran.json["error"] is None
+    assert ran.json["cost_usd"] == pytest.approx(0.0135)
+    assert ran.json["usage"]["turns"] == 2
+    assert ran.err.count("\n") == 4
+
+
+@pytest.mark.req("MTG-15")
+def test_stream_json_is_one_event_a_line_and_the_result_last(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scribe", "go", "--output=stream-json")
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    types = [event["type"] for event in events]
+    assert types[0] == "run_started"
+    assert types[-2:] == ["run_ended", "result"]
+    assert {"text_delta", "tool_use", "tool_result", "turn_end"} <= set(types)
+    assert set(events[-1]) == RESULT | {"type"}
+    assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "written"
+    calls = {event["type"]: event["id"] for event in events if event["type"].startswith("tool_")}
+    assert calls["tool_use"] == calls["tool_result"]
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (["scribe", "fetch tea"], ""),
+        (["scribe", "-"], "fetch tea"),
+        (["scribe"], "fetch tea"),
+        (["--model", "script:answers.yaml", "scribe", "--max-turns", "5", "fetch tea"], ""),
+        (["workers/scribe.yaml", "fetch tea"], ""),
+        (["scribe", "--", "fetch tea"], ""),
+    ],
+)
+def test_the_input_comes_from_the_command_or_from_a_pipe(
+    guild: Guild, project: Path, words: list[str], typed: str
+) -> None:
+    make_project(project, script=ECHO.replace("EXPECTED", "fetch tea"))
+    ran = guild("run", *words, input=typed)
+    assert (ran.code, ran.out) == (0, "heard\n")
+
+
+def test_an_empty_input_can_be_meant(guild: Guild, project: Path) -> None:
+    make_project(project, script=ECHO.replace("EXPECTED", ""))
+    assert guild("run", "scribe", "").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "said"),
+    [
+        (["scribe"], "", "there is no input"),
+        (["scribe"], " \n", "there is no input"),
+        (["scribe", "-"], "a\0b", "NUL"),
+        (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
+        (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
+        (["", "go"], "", "the worker's name is empty"),
+        ([" ", "go"], "", "the worker's name is empty"),
+        (["x" * 5000, "go"], "", "cannot be a worker's name"),
+        (["a\nb", "go"], "", "cannot be a worker's name"),
+    ],
+)
+def test_inputs_that_cannot_be(guild: Guild, scribe: Path, words: list[str], typed: str, said: str) -> None:
+    ran = guild("run", *words, input=typed)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    assert guild("ls", "--json").json["done"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("printf 'a\\xff' | {guild} run scribe -", "byte 1 cannot be read"),
+        ("{guild} run scribe \"$(printf 'a\\xff')\"", "byte 1 cannot be read"),
+        ("{guild} run scribe <&-", "standard input is closed"),
+        ("{guild} run scribe - 0>/dev/null", "standard input cannot be read"),
+    ],
+)
+def test_an_unreadable_input(guild: Guild, scribe: Path, command: str, said: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command.format(guild=GUILD)], capture_output=True, text=True, env=guild.environment()
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.req("DO-3")
+def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
+    (scribe / "guildhall.yaml").unlink()
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 2
+    assert ran.json["error"]["code"] == "model_unusable"
+    assert "--model" in ran.err
+    assert guild("run", "scribe", "go", "--model", "script:answers.yaml").code == 0
+    assert guild("run", "scribe", "go", env={"GUILDHALL_MODEL": "script:answers.yaml"}).code == 0
+    (scribe / "workers" / "scribe.yaml").write_text(WORKER + "model: script:nowhere.yaml\n")
+    assert guild("run", "scribe", "go", "--model", "script:answers.yaml").code == 2
+    assert guild("run", "scribe", "go", "--override-model", "script:answers.yaml").code == 0
+
+
+def test_an_unknown_worker_is_named_with_the_nearest(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scirbe", "go")
+    assert ran.code == 3
+    assert "scirbe" in ran.err
+    assert "'scribe'" in ran.err
+
+
+def test_a_wrong_file_is_named_with_line_and_field(guild: Guild, scribe: Path) -> None:
+    (scribe / "workers" / "scribe.yaml").write_text(WORKER + "toolz: [Read]\n")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 2
+    assert ran.json["error"]["code"] == "invalid_file"
+    assert ran.json["error"]["where"].endswith("scribe.yaml:6")
+    assert "toolz" in ran.err
+    assert "'tools'" in ran.err
+
+
+def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> None:
+    make_project(project, script="workers:\n  scribe:\n    - - {fail: 400}\n")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 1
+    assert ran.json["status"] == "failed"
+    assert ran.json["error"]["code"] == "model_failed"
+    assert f"guild: {ran.json['run']} failed: " in ran.err
+
+
+@pytest.mark.req("WKR-19")
+def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scribe: Path) -> None:
+    ran = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json")
+    assert ran.code == 5
+    assert ran.json["error"]["code"] == "limit_reached"
+    assert f"guild resume {ran.json['run']}" in ran.err
+    again = guild("resume", ran.json["run"], "--max-turns", "9")
+    assert (again.code, again.out) == (0, "written\n")
+    assert "goes on: " in again.err
+
+
+@pytest.mark.parametrize(("flag", "written"), [("--approve-all", True), ("--strict", False)])
+def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool) -> None:
+    make_project(project, worker=WORKER + ASKING)
+    ran = guild("run", "scribe", "go", flag)
+    assert ran.code == 0
+    assert (project / "notes" / "line.md").exists() == written
+
+
+def test_secrets_do_not_come_out(guild: Guild, project: Path) -> None:
+    secret = "sk-live-abcdefgh12345678"
+    make_project(project, script=f"workers:\n  scribe:\n    - - say: the key is {secret} indeed\n")
+    ran = guild("run", "scribe", "go", env={"SOME_API_KEY": secret})
+    assert ran.out == "the key is [SOME_API_KEY] indeed\n"
+    for form in ("json", "stream-json"):
+        ran = guild("run", "scribe", "go", "--output", form, env={"SOME_API_KEY": secret})
+        assert secret not in ran.out + ran.err
+        pieces = [json.loads(line).get("text", "") for line in ran.out.splitlines()]
+        assert "".join(pieces) in ("", "the key is [SOME_API_KEY] indeed")
+
+
+def test_progress_that_nobody_reads_does_not_stop_the_work(guild: Guild, scribe: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{GUILD} run scribe go 2>&1 >/dev/null | head -c1"],
+        capture_output=True,
+        text=True,
+        env=guild.environment(),
+    )
+    assert done.stdout == "r"
+    assert guild("ls", "--json").json["done"][0]["status"] == "completed"
+
+
+def test_a_stream_that_nobody_reads_any_more_parks_the_run(guild: Guild, project: Path) -> None:
+    slow = SCRIPT.replace("{say: written,", "{sleep: 0.2, say: written,")
+    make_project(project, script=slow)
+    command = f"set -o pipefail; {GUILD} run scribe go --output stream-json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=guild.environment())
+    assert done.returncode == 130
+    assert "Go on with: guild resume" in done.stderr
+    assert "Traceback" not in done.stderr
+    run = json.loads(done.stdout)["run"]
+    assert guild("resume", run).out == "written\n"
+
+
+def test_structured_output_is_json(guild: Guild, project: Path) -> None:
+    (project / "schema.json").write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    make_project(
+        project,
+        worker=WORKER + "output_schema_ref: schema.json\n",
+        script="workers:\n  scribe:\n    - - output: {n: 1}\n",
+    )
+    ran = guild("run", "scribe", "go")
+    assert ran.code == 0
+    assert json.loads(ran.out) == {"n": 1}

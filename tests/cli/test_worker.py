@@ -1,0 +1,97 @@
+"""`guild worker`: the workers from their first draft to their retirement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.places import WORKER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+
+def test_workers_are_listed_broken_ones_too(guild: Guild, scribe: Path) -> None:
+    (scribe / "workers" / "broken.yaml").write_text("name: broken\ntoolz: []\n")
+    out = guild("worker", "ls").out
+    assert "Writes one line" in out
+    assert any("broken" in line and "toolz" in line for line in out.splitlines())
+    told = {line["name"]: line for line in guild("worker", "ls", "--json").json}
+    assert told["scribe"]["error"] is None
+    assert told["broken"]["error"]
+
+
+def test_no_workers(guild: Guild, project: Path) -> None:
+    ran = guild("worker", "ls")
+    assert ran.code == 0
+    if not ran.out:
+        assert "guild worker new NAME" in ran.err
+
+
+def test_a_worker_is_shown(guild: Guild, scribe: Path) -> None:
+    out = guild("worker", "show", "scribe").out
+    for part in ("scribe", "Writes one line", "active", "sandboxes: ", "Write what you are told."):
+        assert part in out
+    assert guild("worker", "show", "workers/scribe.yaml", "--json").json["name"] == "scribe"
+
+
+def test_files_are_checked(guild: Guild, scribe: Path) -> None:
+    fine = guild("worker", "validate")
+    assert fine.code == 0
+    assert fine.out.startswith("ok  scribe  ")
+    (scribe / "workers" / "broken.yaml").write_text("name: broken\ninstructions: x\nsandboxs: {}\n")
+    wrong = guild("worker", "validate")
+    assert wrong.code == 2
+    assert "broken.yaml:3" in wrong.err
+    assert "'sandboxes'" in wrong.err
+    assert wrong.out.startswith("ok  scribe  ")
+    told = guild("worker", "validate", "scribe", "workers/broken.yaml", "--json")
+    assert told.code == 2
+    assert [line["ok"] for line in told.json] == [True, False]
+    assert guild("worker", "validate", "nobody").code == 3
+
+
+def test_nothing_to_check(guild: Guild, project: Path) -> None:
+    ran = guild("worker", "validate")
+    assert (ran.code, ran.out) == (0, "")
+    assert "no workers" in ran.err
+
+
+@pytest.mark.req("DO-9")
+def test_a_life(guild: Guild, scribe: Path) -> None:
+    made = guild("worker", "new", "helper", "--json").json
+    assert made["worker"] == "helper"
+    assert guild("worker", "validate", "helper").code == 0
+    again = guild("worker", "new", "helper")
+    assert again.code != 0
+    assert "--force" in again.err
+    assert guild("worker", "new", "helper", "--force").out.strip() == made["path"]
+    assert guild("worker", "lock", "scribe").out == "scribe is locked: nothing overwrites its file\n"
+    assert "active, locked" in guild("worker", "ls").out
+    refused = guild("worker", "new", "scribe", "--force")
+    assert refused.code == 4
+    assert "locked" in refused.err
+    (scribe / "workers" / "scribe.yaml").write_text(WORKER + "# changed\n")
+    assert "not what was locked" in guild("worker", "show", "scribe").out
+    assert guild("run", "scribe", "go").code == 4
+    assert guild("worker", "unlock", "scribe", "--json").json["locked"] is False
+    assert guild("worker", "retire", "scribe").code == 0
+    assert guild("run", "scribe", "go").code == 4
+    (scribe / "workers" / "draft.yaml").write_text(
+        "# mine\n" + WORKER.replace("name: scribe", "name: draft\nstatus: draft")
+    )
+    assert guild("worker", "promote", "draft").out == "draft is active\n"
+    assert (scribe / "workers" / "draft.yaml").read_text().startswith("# mine\n")
+
+
+@pytest.mark.parametrize("verb", ["show", "new", "lock", "unlock", "promote", "retire"])
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 5000, "../x", "no such worker"])
+def test_names_that_cannot_be(guild: Guild, scribe: Path, verb: str, name: str) -> None:
+    ran = guild("worker", verb, name)
+    assert ran.code in (2, 3)
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert len(ran.err) < 600
