@@ -33,7 +33,7 @@ def file_tools(view: View) -> tuple[Tool, ...]:
     return (
         tool(name="Read", capabilities={"fs.read"}, repeatable=True)(files.read),
         tool(name="Write", capabilities={"fs.write"}, repeatable=True)(files.write),
-        tool(name="Edit", capabilities={"fs.read", "fs.write"})(files.edit),
+        tool(name="Edit", capabilities={"fs.write"})(files.edit),
     )
 
 

@@ -1,0 +1,184 @@
+"""Read, Write and Edit, called as a run calls them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guildhall.tools.define import invoke
+from guildhall.tools.files import file_tools, media_type
+from guildhall.tools.model import Blob, Folder, ToolResult, View
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+def view_of(root: Path, **rules: Any) -> View:
+    return View(cwd=root, folders=(Folder(path=root, writable=True, **rules),))
+
+
+def call(view: View, name: str, **arguments: Any) -> ToolResult:
+    made = {each.name: each for each in file_tools(view)}[name]
+    return asyncio.run(invoke(made, arguments))
+
+
+def said(view: View, name: str, **arguments: Any) -> str:
+    result = call(view, name, **arguments)
+    assert not result.is_error, result.text
+    return result.text
+
+
+def refused(view: View, name: str, **arguments: Any) -> str:
+    result = call(view, name, **arguments)
+    assert result.is_error, result.text
+    return result.text
+
+
+@pytest.mark.req("WKR-6")
+def test_the_tools_are_what_they_say(tmp_path: Path) -> None:
+    read, write, edit = file_tools(view_of(tmp_path))
+    assert [t.name for t in (read, write, edit)] == ["Read", "Write", "Edit"]
+    assert [t.repeatable for t in (read, write, edit)] == [True, True, False]
+    assert [t.capabilities for t in (read, write, edit)] == [{"fs.read"}, {"fs.write"}, {"fs.write"}]
+    assert {t.runs_in for t in (read, write, edit)} == {"host"}
+    assert read.input_schema["required"] == ["file_path"]
+    assert edit.input_schema["required"] == ["file_path", "old_string", "new_string"]
+    for each in (read, write, edit):
+        assert each.description
+        assert all(shape["description"] for shape in each.input_schema["properties"].values())
+
+
+def test_text_is_read_with_line_numbers(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes("\ufeffone\r\ntwo\n\nf\x0cour\n".encode())
+    view = view_of(tmp_path)
+    assert said(view, "Read", file_path="x.txt") == "     1\tone\n     2\ttwo\n     3\t\n     4\tf\x0cour"
+    shown = said(view, "Read", file_path=str(tmp_path / "x.txt"), offset=2, limit=1)
+    assert shown == "     2\ttwo\n[lines 2 to 2 of 4; go on with offset=3]"
+    assert said(view, "Read", file_path="x.txt", offset=9) == "[the file has 4 lines; line 9 is beyond its end]"
+    assert "count lines from 1" in refused(view, "Read", file_path="x.txt", offset=0)
+    assert "count lines from 1" in refused(view, "Read", file_path="x.txt", limit=-1)
+    assert "limit: Input should be a valid integer" in refused(view, "Read", file_path="x.txt", limit="all")
+
+
+def test_empty_long_and_odd_text(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "many").write_text("line\n" * 5000)
+    (tmp_path / "wide").write_text("x" * 5000 + "\nend")
+    (tmp_path / "big").write_text(("y" * 1900 + "\n") * 100)
+    (tmp_path / "latin").write_bytes(b"caf\xe9")
+    assert said(view, "Read", file_path="empty") == "[the file is empty]"
+    assert said(view, "Read", file_path="many", limit=9000).endswith(
+        "[lines 1 to 2,000 of 5,000; go on with offset=2001]"
+    )
+    assert "x" * 2000 + " [line cut: it has 5,000 characters]\n     2\tend" in said(view, "Read", file_path="wide")
+    assert said(view, "Read", file_path="big").endswith("[lines 1 to 52 of 100; go on with offset=53]")
+    assert said(view, "Read", file_path="latin") == "     1\tcaf\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBP", "image/webp"),
+        (b"%PDF-1.7", "application/pdf"),
+        (b"RIFF\0\0\0\0WAVE", None),
+        (b"text", None),
+    ],
+)
+def test_media_types_go_by_content(data: bytes, kind: str | None) -> None:
+    assert media_type(data) == kind
+
+
+def test_images_come_whole_and_other_binaries_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "i.png").write_bytes(PNG)
+    (tmp_path / "b.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "huge.pdf").write_bytes(b"%PDF-" + b"x" * 5_000_000)
+    view = view_of(tmp_path)
+    assert call(view, "Read", file_path="i.png") == ToolResult(content=(Blob(PNG, "image/png"),))
+    assert "is a binary file\nOnly text, images and PDFs" in refused(view, "Read", file_path="b.bin")
+    assert "too large to look at: 5,000,005 bytes" in refused(view, "Read", file_path="huge.pdf")
+    view = view_of(tmp_path, attachment_suffixes=(".pdf",), text_suffixes=(".md",))
+    assert "only files ending in .pdf" in refused(view, "Read", file_path="i.png")
+    (tmp_path / "x.txt").write_text("x")
+    assert "permits text only in files ending in .md" in refused(view, "Read", file_path="x.txt")
+
+
+def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    (tmp_path / "notes.md").write_text("x")
+    assert "Did you mean 'notes.md'?" in refused(view, "Read", file_path="note.md")
+    assert "outside the folders of this run: /etc/passwd" in refused(view, "Read", file_path="/etc/passwd")
+    assert "NUL" in refused(view, "Read", file_path="a\0")
+    assert refused(view, "Read", file_path="\ud800")
+
+
+def test_writing_makes_folders_and_replaces(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    assert said(view, "Write", file_path="a/b.txt", content="häm") == "Made a/b.txt (4 bytes)."
+    assert said(view, "Write", file_path="a/b.txt", content="") == "Replaced a/b.txt (0 bytes)."
+    assert (tmp_path / "a" / "b.txt").read_bytes() == b""
+    assert "character 2 is half a character" in refused(view, "Write", file_path="c", content="x\ud800")
+    assert not (tmp_path / "c").exists()
+    closed = View(cwd=tmp_path, folders=(Folder(path=tmp_path),))
+    assert "is read-only" in refused(closed, "Write", file_path="c", content="x")
+    assert "Nothing in this run can be written." in refused(closed, "Write", file_path="c", content="x")
+
+
+def test_editing_replaces_exactly_what_was_meant(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    file = tmp_path / "x.py"
+    file.write_text("a = 1\nb = 1\n")
+    assert (
+        said(view, "Edit", file_path="x.py", old_string="a = 1", new_string="a = 2") == "Replaced 1 occurrence in x.py."
+    )
+    assert "occurs 2 times in x.py\nGive more" in refused(
+        view, "Edit", file_path="x.py", old_string=" = ", new_string="="
+    )
+    shown = said(view, "Edit", file_path="x.py", old_string=" = ", new_string="=", replace_all=True)
+    assert shown == "Replaced 2 occurrences in x.py."
+    assert file.read_text() == "a=2\nb=1\n"
+    assert "does not occur" in refused(view, "Edit", file_path="x.py", old_string="c", new_string="d")
+    assert "old_string is empty" in refused(view, "Edit", file_path="x.py", old_string="", new_string="d")
+    assert "are the same" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="a")
+    assert "there is no y.py" in refused(view, "Edit", file_path="y.py", old_string="a", new_string="b")
+    assert "half a character" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="\ud800")
+    file.write_bytes(b"\xff")
+    assert "not UTF-8" in refused(view, "Edit", file_path="x.py", old_string="a", new_string="b")
+
+
+def test_editing_keeps_the_line_ends_of_the_file(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    file = tmp_path / "w.txt"
+    file.write_bytes(b"one\r\ntwo\r\nthree\r\n")
+    said(view, "Edit", file_path="w.txt", old_string="one\ntwo", new_string="1\n2\r\n2b")
+    assert file.read_bytes() == b"1\r\n2\r\n2b\r\nthree\r\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    text=st.text(max_size=200).filter(lambda text: "\0" not in text),
+    old=st.text(min_size=1, max_size=3),
+    new=st.text(max_size=3),
+)
+def test_what_is_written_can_be_edited_as_text(
+    tmp_path_factory: pytest.TempPathFactory, text: str, old: str, new: str
+) -> None:
+    root = tmp_path_factory.mktemp("edit")
+    view = view_of(root)
+    said(view, "Write", file_path="f", content=text)
+    assert (root / "f").read_bytes().decode() == text
+    result = call(view, "Edit", file_path="f", old_string=old, new_string=new, replace_all=True)
+    after = (root / "f").read_bytes().decode()
+    if result.is_error:
+        assert after == text
+    elif "\r\n" not in text:
+        assert after == text.replace(old, new)

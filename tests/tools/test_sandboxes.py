@@ -1,0 +1,160 @@
+"""The tools that sandboxes alone give a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from guildhall.tools.define import invoke
+from guildhall.tools.model import Folder, ToolResult, View
+from guildhall.tools.sandboxes import sandbox_tools
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CANARY = "CANARY"
+
+
+def make(base: Path) -> View:
+    for name in ("input", "output", "outside"):
+        (base / name).mkdir()
+    (base / "outside" / "secret.md").write_text(CANARY)
+    (base / "input" / "deck.pdf").write_bytes(b"%PDF-1.7\0")
+    (base / "input" / "notes.md").write_text("\ufeffnotes")
+    (base / "input" / "tool.exe").write_text("exe")
+    (base / "input" / "link.md").symlink_to("../outside/secret.md")
+    (base / "input" / "up").symlink_to("..")
+    return View(
+        cwd=base,
+        folders=(
+            Folder(
+                path=base / "input",
+                name="input",
+                allowed_suffixes=(".pdf", ".md"),
+                text_suffixes=(".md",),
+                max_bytes=100,
+            ),
+            Folder(path=base / "output", name="output", writable=True, text_suffixes=(".md", ".txt"), max_bytes=50),
+        ),
+    )
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> View:
+    return make(tmp_path)
+
+
+def call(view: View, name: str, **arguments: Any) -> ToolResult:
+    made = {each.name: each for each in sandbox_tools(view)}[name]
+    return asyncio.run(invoke(made, arguments))
+
+
+def text(view: View, name: str, **arguments: Any) -> str:
+    return call(view, name, **arguments).text
+
+
+@pytest.mark.req("DO-4")
+def test_sandboxes_alone_give_the_tools_and_writing_only_if_one_is_writable(view: View, tmp_path: Path) -> None:
+    tools = sandbox_tools(view)
+    assert [each.name for each in tools] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
+    assert [set(each.capabilities) for each in tools] == [{"fs.read"}, {"fs.read"}, {"fs.write"}]
+    assert all(each.repeatable and each.runs_in == "host" for each in tools)
+    assert tools[0].input_schema["properties"]["pattern"]["default"] == "**/*"
+    assert tools[1].input_schema["properties"]["max_chars"]["default"] == 200000
+    assert [each.input_schema["required"] for each in tools] == [
+        ["sandbox"],
+        ["sandbox", "path"],
+        ["sandbox", "path", "content"],
+    ]
+    readable = View(cwd=tmp_path, folders=view.folders[:1])
+    assert [each.name for each in sandbox_tools(readable)] == ["sandbox_list", "sandbox_read_text"]
+    assert sandbox_tools(View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),))) == ()
+
+
+@pytest.mark.req("DO-4")
+def test_listing_shows_what_the_rules_let_be_seen(view: View) -> None:
+    assert text(view, "sandbox_list", sandbox="input") == "deck.pdf\nnotes.md"
+    assert text(view, "sandbox_list", sandbox="input", pattern="*.md") == "notes.md"
+    assert text(view, "sandbox_list", sandbox="output") == "[no files match **/* in the sandbox output]"
+    assert text(view, "sandbox_list", sandbox="inputs") == "there is no sandbox 'inputs'\nDid you mean 'input'?"
+    for number in range(1100):
+        (view.folders[1].path / f"{number}.txt").write_text("")
+    shown = text(view, "sandbox_list", sandbox="output")
+    assert shown.count("\n") == 1000
+    assert shown.endswith("[the first 1,000; give a narrower pattern]")
+
+
+@pytest.mark.req("DO-4")
+def test_reading_text_keeps_to_the_rules(view: View) -> None:
+    assert text(view, "sandbox_read_text", sandbox="input", path="notes.md") == "notes"
+    shown = text(view, "sandbox_read_text", sandbox="input", path="NOTES.md")
+    assert "there is no NOTES.md" in shown
+    assert (
+        text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=2) == "no\n[cut: 2 of 5 characters]"
+    )
+    assert "max_chars must be" in text(view, "sandbox_read_text", sandbox="input", path="notes.md", max_chars=0)
+    for path, says in [
+        ("deck.pdf", "the sandbox 'input' permits text only in files ending in .md"),
+        ("tool.exe", "the sandbox 'input' permits only files ending in .pdf, .md"),
+        ("link.md", "leads out of the folder"),
+        ("../outside/secret.md", "leads out of the folder"),
+        ("up/outside/secret.md", "leads out of the folder"),
+        (f"{view.cwd}/input/notes.md", "Give the path from the top of the sandbox 'input'"),
+        ("big.md", "larger than the 100 bytes"),
+        ("bad.md", "not UTF-8 text"),
+        ("nul.md", "a binary file"),
+    ]:
+        (view.folders[0].path / "big.md").write_text("x" * 101)
+        (view.folders[0].path / "bad.md").write_bytes(b"\xff")
+        (view.folders[0].path / "nul.md").write_bytes(b"a\0")
+        result = call(view, "sandbox_read_text", sandbox="input", path=path)
+        assert result.is_error
+        assert says in result.text
+
+
+@pytest.mark.req("DO-4")
+def test_writing_text_keeps_to_the_rules(view: View) -> None:
+    shown = text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="done")
+    assert shown == "Made a/report.md in the sandbox output (4 bytes)."
+    assert text(view, "sandbox_write_text", sandbox="output", path="a/report.md", content="d").startswith("Replaced")
+    assert text(view, "sandbox_read_text", sandbox="output", path="a/report.md") == "d"
+    for sandbox, path, content, says in [
+        ("input", "x.md", "x", "the sandbox 'input' is read-only: x.md was not written\nWrite to the sandbox 'output'"),
+        ("output", "x.sh", "x", "permits text only in files ending in .md, .txt"),
+        ("output", "x.md", "x" * 51, "51 bytes are more than the 50 allowed"),
+        ("output", "../outside/secret.md", "x", "leads out"),
+        ("output", "x.md", "\ud800", "half a character"),
+        ("outputs", "x.md", "x", "Did you mean 'output'?"),
+    ]:
+        result = call(view, "sandbox_write_text", sandbox=sandbox, path=path, content=content)
+        assert result.is_error
+        assert says in result.text
+    assert (view.cwd / "outside" / "secret.md").read_text() == CANARY
+
+
+NAMES = st.sampled_from(
+    ["..", ".", "", "input", "output", "outside", "secret.md", "link.md", "up", "notes.md", "x.md", "\0", "\ud800"]
+)
+
+
+@pytest.mark.req("DO-4")
+@settings(max_examples=150, deadline=None)
+@given(sandbox=st.sampled_from(["input", "output", "..", "/"]), parts=st.lists(NAMES | st.text(max_size=5), max_size=6))
+def test_no_call_leaves_its_sandbox(tmp_path_factory: pytest.TempPathFactory, sandbox: str, parts: list[str]) -> None:
+    view = make(tmp_path_factory.mktemp("boxes"))
+    path = "/".join(parts)
+    for result in (
+        call(view, "sandbox_read_text", sandbox=sandbox, path=path),
+        call(view, "sandbox_list", sandbox=sandbox, pattern=path or "*"),
+        call(view, "sandbox_write_text", sandbox=sandbox, path=path, content="w"),
+    ):
+        assert CANARY not in result.text
+        result.text.encode()
+    assert (view.cwd / "outside" / "secret.md").read_text() == CANARY
+    assert sorted(each.name for each in view.cwd.iterdir()) == ["input", "output", "outside"]
+    assert (view.cwd / "input" / "notes.md").read_text() == "\ufeffnotes"
+    assert len(list((view.cwd / "input").iterdir())) == 5
