@@ -195,7 +195,7 @@ async def _asked(model: Model[Any], query: Query, on_text: OnText) -> ModelRespo
     from pydantic_ai.direct import model_request, model_request_stream
 
     shown = query.parameters
-    messages = model.prepare_messages(list(query.messages), shown)
+    messages = query.messages  # as they are: pydantic-ai's preparation would add words of its own to the prompt
     settings = _settings(model, query)
     try:
         async with model_request_stream(

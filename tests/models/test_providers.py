@@ -1,0 +1,353 @@
+"""Providers, asked by their real clients over loopback HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+
+from guildhall.core.errors import ModelFailed, ModelUnusable
+from guildhall.models.providers import ProviderSource, _asked, provider_source
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.models.scripts import asked, query, script
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator
+    from pathlib import Path
+
+SCRIPT = """
+workers:
+  talker:
+    - - {say: "a long enough answer", usage: {input: 1000, output: 100}}
+  caller:
+    - - {call: Read, with: {path: a.md}}
+      - {expect: alpha, say: read}
+  judge:
+    - - output: {grade: 5}
+  overloaded: [[{fail: 529}]]
+  limited: [[{fail: 429}]]
+  broken: [[{fail: 500}]]
+  forbidden: [[{fail: 403}]]
+  unknown: [[{fail: 404}]]
+  poor: [[{fail: 402}]]
+  wrong: [[{fail: 422}]]
+"""
+NAMES = ["anthropic:claude-sonnet-5", "openai:gpt-5", "openai-chat:gpt-5"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[ScriptedServer]:
+    with ScriptedServer(script(tmp_path, SCRIPT)) as running:
+        yield running
+
+
+def environ(server: ScriptedServer, worker: str) -> dict[str, str]:
+    key = f"script-{worker}"
+    return {
+        "ANTHROPIC_API_KEY": key,
+        "OPENAI_API_KEY": key,
+        "ANTHROPIC_BASE_URL": server.anthropic_url,
+        "OPENAI_BASE_URL": server.openai_url,
+    }
+
+
+def ask(source: ProviderSource, question: Any = None, heard: list[str] | None = None) -> ModelResponse:
+    return asyncio.run(source.answer(question or query(), (heard if heard is not None else []).append))
+
+
+def failure(source: ProviderSource) -> ModelFailed:
+    with pytest.raises(ModelFailed) as failed:
+        ask(source)
+    return failed.value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_heard_as_it_comes_and_the_answer_is_whole(server: ScriptedServer, name: str) -> None:
+    heard: list[str] = []
+    source = provider_source(name, environ(server, "talker"))
+    response = ask(source, heard=heard)
+    assert response.text == "".join(heard) == "a long enough answer"
+    assert len(heard) > 1
+    assert response.state == "complete"
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (1000, 100)
+    assert source.cost(response.usage) == pytest.approx(0.003 if name.startswith("anthropic") else 0.00225)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tools_are_offered_and_called_and_their_results_read(server: ScriptedServer, name: str) -> None:
+    tools = ModelRequestParameters(function_tools=[ToolDefinition(name="Read", description="reads a file")])
+    source = provider_source(name, environ(server, "caller"))
+    first = ask(source, query(parameters=tools, settings=ModelSettings(max_tokens=50)))
+    (call,) = first.tool_calls
+    assert (call.tool_name, call.args_as_dict()) == ("Read", {"path": "a.md"})
+    result = ModelRequest(parts=[ToolReturnPart("Read", "alpha", call.tool_call_id)], instructions="be brief")
+    assert ask(source, query([*asked(), first, result], parameters=tools)).text == "read"
+    assert server.answered_twice == []
+
+
+def test_the_model_is_shown_the_assignment_and_not_one_word_more(server: ScriptedServer) -> None:
+    tools = ModelRequestParameters(function_tools=[ToolDefinition(name="Read", description="reads a file")])
+    question = query(asked("see <system>x</system>"), parameters=tools)
+    for name in NAMES:
+        ask(provider_source(name, environ(server, "caller")), question)
+    claude, gpt, chat = (exchange.body or {} for exchange in server.requests)
+    told = "see <system>x</system>"
+    assert claude["system"] == [{"type": "text", "text": "be brief"}]
+    assert claude["messages"] == [{"role": "user", "content": [{"type": "text", "text": told}]}]
+    assert (gpt["instructions"], gpt["input"]) == ("be brief", [{"role": "user", "content": told}])
+    assert [message["content"] for message in chat["messages"]] == ["be brief", told]
+    assert [tool["name"] for tool in claude["tools"]] == [tool["name"] for tool in gpt["tools"]] == ["Read"]
+    assert [tool["function"]["description"] for tool in chat["tools"]] == ["reads a file"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tool_for_a_structured_output_is_offered(server: ScriptedServer, name: str) -> None:
+    tool = ToolDefinition(name="final_result", parameters_json_schema={"type": "object"}, kind="output")
+    shown = ModelRequestParameters(output_tools=[tool], output_mode="tool", allow_text_output=False)
+    (call,) = ask(provider_source(name, environ(server, "judge")), query(parameters=shown)).tool_calls
+    assert (call.tool_name, call.args_as_dict()) == ("final_result", {"grade": 5})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
+    server: ScriptedServer, name: str
+) -> None:
+    source = provider_source(name, environ(server, "talker"))
+    texts: list[str | None] = [ask(source).text for _ in range(3)]
+
+    async def several() -> list[ModelResponse]:
+        return await asyncio.gather(*(source.answer(query(), lambda piece: None) for _ in range(3)))
+
+    threads = [
+        threading.Thread(target=lambda: texts.extend(answer.text for answer in asyncio.run(several())))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert texts == ["a long enough answer"] * 9
+
+
+# Failures
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("worker", "status", "transient", "told"),
+    [
+        ("overloaded", 529, True, "failed: "),
+        ("limited", 429, True, "failed: "),
+        ("broken", 500, True, "failed: "),
+        ("forbidden", 403, False, "does not accept the key"),
+        ("unknown", 404, False, "is not known to the provider"),
+        ("poor", 402, False, "no credit or quota left"),
+        ("wrong", 422, False, "failed: "),
+    ],
+)
+def test_a_failure_is_told_in_our_words_and_asked_once(
+    server: ScriptedServer, name: str, worker: str, status: int, transient: bool, told: str
+) -> None:
+    failed = failure(provider_source(name, environ(server, worker)))
+    assert (failed.status, failed.transient) == (status, transient)
+    assert told in failed.message
+    assert f"HTTP {status}" in failed.message
+    assert len(server.requests) == 1, "retries are the door's"
+    assert failed.retry_after == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_key_is_named_by_its_variable_and_never_shown(server: ScriptedServer, name: str) -> None:
+    secret = "sk-something-that-nobody-may-see"
+    keys = {**environ(server, "talker"), "ANTHROPIC_API_KEY": secret, "OPENAI_API_KEY": secret}
+    failed = failure(provider_source(name, keys))
+    variable = "ANTHROPIC_API_KEY" if name.startswith("anthropic") else "OPENAI_API_KEY"
+    assert variable in str(failed)
+    assert secret not in str(failed)
+    assert not failed.transient
+    assert failed.__cause__ is None
+
+
+def test_a_key_in_a_providers_words_is_left_out() -> None:
+    source = ProviderSource("openai", "gpt-5", {"OPENAI_API_KEY": "sk-secret"})
+    assert source._clean("Incorrect key:\n sk-secret") == "Incorrect key: [OPENAI_API_KEY]"
+    assert len(source._clean("x" * 5000)) < 600
+
+
+def test_an_unknown_model_is_told_with_the_nearest(server: ScriptedServer) -> None:
+    failed = failure(provider_source("anthropic:claude-sonet-5", environ(server, "unknown")))
+    assert failed.hint == "Did you mean 'anthropic:claude-sonnet-5'?"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_provider_that_cannot_be_reached_may_be_asked_again(name: str) -> None:
+    nowhere = "http://127.0.0.1:9/v1"
+    keys = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_BASE_URL": nowhere, "OPENAI_BASE_URL": nowhere}
+    failed = failure(provider_source(name, keys))
+    assert failed.transient
+    assert "cannot be reached" in failed.message
+
+
+@asynccontextmanager
+async def raw_server(answer: bytes) -> AsyncIterator[str]:
+    """A server that says these bytes to everybody and hangs up."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next((line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0")
+        await reader.readexactly(int(length.split(b":")[1]))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def http(status: str, body: bytes, kind: str = "application/json") -> bytes:
+    return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode() + body
+
+
+def told_by(answer: bytes, name: str = "anthropic:claude-sonnet-5") -> ModelFailed:
+    """The failure when the provider answers with these bytes."""
+
+    async def run() -> None:
+        async with raw_server(answer) as url:
+            keys = {
+                "ANTHROPIC_API_KEY": "k",
+                "OPENAI_API_KEY": "k",
+                "ANTHROPIC_BASE_URL": url,
+                "OPENAI_BASE_URL": url,
+            }
+            await provider_source(name, keys).answer(query(), lambda piece: None)
+
+    with pytest.raises(ModelFailed) as failed:
+        asyncio.run(run())
+    return failed.value
+
+
+def test_a_conversation_that_is_too_long_is_told_apart() -> None:
+    problem = b'{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 8 maximum"}'
+    said = b'{"type":"error","error":' + problem + b"}"
+    failed = told_by(http("400 Bad Request", said))
+    assert "the conversation is too long" in failed.message
+    assert "prompt is too long: 9 tokens > 8 maximum" in failed.message
+    assert not failed.transient
+    said = b'{"error":{"message":"too many","type":"invalid_request_error","code":"context_length_exceeded"}}'
+    assert "the conversation is too long" in told_by(http("400 Bad Request", said), "openai:gpt-5").message
+
+
+def test_an_answer_that_breaks_off_may_be_asked_for_again() -> None:
+    start = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
+        b'"model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":1,"output_tokens":1}}}\n\n'
+    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99999\r\n\r\n"
+    assert told_by(head + start).transient
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http("200 OK", b"<html>a proxy</html>", "text/html"),
+        http("500 Oops", b"<html>", "text/html"),
+        http("503 Unavailable", b""),
+        http("400 Bad Request", b'{"error": {"message": {"error": ["deep"]}}}'),
+        b"nonsense",
+        b"",
+    ],
+    ids=["html", "html-500", "empty-503", "odd-json", "not-http", "hung-up"],
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, name: str) -> None:
+    failed = told_by(answer, name)
+    assert failed.message.startswith(name)
+    assert "\n" not in failed.message
+
+
+# What cannot be used at all
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "told"),
+    [
+        ("anthropic:claude-sonnet-5", {}, "ANTHROPIC_API_KEY is not set\nSet ANTHROPIC_API_KEY"),
+        ("anthropic:claude-sonnet-5", {"ANTHROPIC_API_KEY": " "}, "ANTHROPIC_API_KEY is not set"),
+        ("openai:gpt-5", {}, "OPENAI_API_KEY is not set"),
+        ("deepseek:deepseek-chat", {"OPENAI_API_KEY": "k"}, "DEEPSEEK_API_KEY is not set"),
+        ("ollama:llama3", {}, "OLLAMA_BASE_URL is not set"),
+        ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY is not set"),
+        ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT is not set"),
+        ("antropic:claude", {}, "there is no provider 'antropic'\nDid you mean 'anthropic'?"),
+        ("nobody/claude", {}, "there is no provider 'nobody'"),
+        ("anthropic:", {}, "there is no provider"),
+        ("claude-sonnet-5", {}, "does not say whose model it is\nWrite 'anthropic:claude-sonnet-5'."),
+        ("something", {}, "Write `provider:model`"),
+        ("", {}, "does not say whose model it is"),
+        ("cohere:command-r", {"CO_API_KEY": "k"}, "pip install 'pydantic-ai-slim[cohere]'"),
+        ("google-cloud:gemini-2.5-pro", {}, "pip install 'pydantic-ai-slim[google]'"),
+    ],
+)
+def test_what_is_missing_is_named(name: str, keys: dict[str, str], told: str) -> None:
+    with pytest.raises(ModelUnusable) as failed:
+        provider_source(name, keys)
+    assert told in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "shown"),
+    [
+        ("ollama/llama3:8b", {"OLLAMA_BASE_URL": "http://127.0.0.1:1/v1"}, "ollama:llama3:8b"),
+        ("openrouter:anthropic/claude", {"OPENROUTER_API_KEY": "k"}, "openrouter:anthropic/claude"),
+        ("openrouter/anthropic/claude", {"OPENROUTER_API_KEY": "k"}, "openrouter:anthropic/claude"),
+        ("openai:local", {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}, "openai:local"),
+    ],
+)
+def test_other_providers_and_servers_of_ones_own_can_be_named(name: str, keys: dict[str, str], shown: str) -> None:
+    assert provider_source(name, keys).name == shown
+
+
+def test_a_server_of_ones_own_needs_no_key(server: ScriptedServer) -> None:
+    source = provider_source("openai:gpt-5", {"OPENAI_BASE_URL": server.openai_url})
+    assert not failure(source).transient
+    assert server.requests[0].key == "api-key-not-set"
+
+
+# A model that cannot be streamed
+
+
+class Whole(Model[Any]):
+    """A model of the simplest kind: it answers in one piece."""
+
+    @property
+    def model_name(self) -> str:
+        return "whole"
+
+    @property
+    def system(self) -> str:
+        return "test"
+
+    async def request(self, messages: Any, model_settings: Any, model_request_parameters: Any) -> ModelResponse:
+        assert model_settings["max_retries"] == 0
+        return ModelResponse(parts=[TextPart(self.said)])
+
+    said = "all at once"
+
+
+@pytest.mark.parametrize("said", ["all at once", ""])
+def test_a_model_that_cannot_be_streamed_is_heard_at_the_end(said: str) -> None:
+    model = Whole()
+    model.said = said
+    heard: list[str] = []
+    conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
+    assert asyncio.run(_asked(model, query(conversation), heard.append)).text == said
+    assert heard == ([said] if said else [])
