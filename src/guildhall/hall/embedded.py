@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.hall.client import Check, Replayed, Shown
-from guildhall.hall.doctor import checks
 from guildhall.hall.wiring import Hall
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
@@ -30,11 +29,8 @@ _RECENT = 50
 async def open_hall(
     home: Home, environ: Mapping[str, str], *, readonly: bool = False, toolboxes: Iterable[Toolbox] = ()
 ) -> EmbeddedHall:
-    """A hall for this process. Reading takes no lock; anything else finds the runs that an earlier process lost."""
-    hall = Hall(home, environ=environ, readonly=readonly, toolboxes=toolboxes)
-    if not readonly:
-        await hall.runs.recover()
-    return EmbeddedHall(hall)
+    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall."""
+    return EmbeddedHall(Hall(home, environ=environ, readonly=readonly, toolboxes=toolboxes))
 
 
 class EmbeddedHall:
@@ -77,14 +73,14 @@ class EmbeddedHall:
         return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text)
 
     async def show(self, run: str) -> Shown:
-        found = self._hall.runs.get(run)
-        return Shown(run=found, asks=self._hall.asks.of_run(run), messages=self._hall.runs.messages(run))
+        found = self._hall.history.get(run)
+        return Shown(run=found, asks=self._hall.asks.of_run(run), messages=self._hall.history.messages(run))
 
     async def runs(self, *, everything: bool = False) -> list[Run]:
-        return self._hall.runs.recent(None if everything else _RECENT)
+        return self._hall.history.recent(None if everything else _RECENT)
 
     async def journal(self, run: str) -> list[Entry]:
-        return self._hall.runs.journal(run).entries
+        return self._hall.history.journal(run).entries
 
     # asks
 
@@ -133,6 +129,8 @@ class EmbeddedHall:
     # the place itself
 
     async def doctor(self, frame: Frame) -> list[Check]:
+        from guildhall.hall.doctor import checks
+
         return checks(self._hall, frame)
 
     async def close(self) -> None:

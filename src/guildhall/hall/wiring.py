@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from dataclasses import replace
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
@@ -13,15 +14,11 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
-from guildhall.models.catalog import source_for
-from guildhall.models.recording import RecordingSource
 from guildhall.runs.asks import Asks
-from guildhall.runs.assemble import Assembler
-from guildhall.runs.lifecycle import Runs
-from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.runs.history import History
+from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare, standing_of
-from guildhall.tools.executor import describe_toolbox
 from guildhall.workers import records
 from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.models.model import Source
+    from guildhall.runs.lifecycle import Runs
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
@@ -60,20 +58,34 @@ class Hall:
         self.store = Store(home.database, readonly=readonly)
         self.bus = EventBus()
         self.asks = Asks(self.store, self.clock)
+        self.history = History(self.store, self.clock)
+        self._toolboxes = tuple(toolboxes)
+        if not readonly:  # the runs of a hall that died are lost until somebody resumes them
+            self.store.submit(lambda connection: mark_lost(connection, self.boot)).result()
+
+    @cached_property
+    def runs(self) -> Runs:
+        """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
+        from guildhall.runs.assemble import Assembler
+        from guildhall.runs.lifecycle import Runs
+        from guildhall.runtimes.pydantic import PydanticRuntime
+        from guildhall.tools.executor import describe_toolbox
+
         assembler = Assembler(
-            home,
-            environ,
+            self.home,
+            self.environ,
             find=self.find_worker,
             settings=self.settings,
             describe=describe_toolbox,
-            toolboxes=toolboxes,
+            toolboxes=self._toolboxes,
         )
-        self.runs = Runs(
+        return Runs(
             store=self.store,
             clock=self.clock,
             bus=self.bus,
             asks=self.asks,
             boot=self.boot,
+            history=self.history,
             assembler=assembler,
             source_of=self._source,
             runtime=PydanticRuntime(),
@@ -94,14 +106,19 @@ class Hall:
         return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
 
     def _source(self, model: str, frame: Frame) -> Source:
+        from guildhall.models.catalog import source_for
+
         return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
+        from guildhall.models.recording import RecordingSource
+
         return RecordingSource(run, self.runs.answers(run))
 
     async def close(self) -> None:
         """Parks what runs, then lets go of the home."""
-        await self.runs.park_all()
+        if "runs" in vars(self):
+            await self.runs.park_all()
         self.release()
 
     def release(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, ModelUnusable, NotFound, did_you_mean
+from guildhall.core.errors import Conflict, ModelUnusable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembled, Assembler
+    from guildhall.runs.history import History
     from guildhall.runs.model import Bounds, Run, RunRequest
     from guildhall.runs.replay import Difference
     from guildhall.runtimes.model import Runtime
@@ -73,6 +74,7 @@ class Runs:
         bus: EventBus,
         asks: Asks,
         boot: str,
+        history: History,
         assembler: Assembler,
         source_of: SourceOf,
         runtime: Runtime,
@@ -82,43 +84,15 @@ class Runs:
         self._bus = bus
         self._asks = asks
         self._boot = boot
+        self._history = history
         self._assembler = assembler
         self._source_of = source_of
         self._runtime = runtime
         self._alive: dict[str, tuple[Execution, asyncio.Task[Any]]] = {}
 
-    # looking
-
-    def get(self, run: str) -> Run:
-        found = self._store.read(lambda connection: records.find_run(connection, run))
-        if found is None:
-            known = [r.id for r in self.recent(200)]
-            raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
-        return found
-
-    def recent(self, limit: int | None = None) -> list[Run]:
-        return self._store.read(lambda connection: records.list_runs(connection, limit))
-
-    def journal(self, run: str) -> Journal:
-        self.get(run)
-        entries = self._store.read(lambda connection: records.entries(connection, run))
-        return Journal(run, self._store, self._clock, entries)
-
     def answers(self, run: str) -> list[ModelResponse]:
         """The model answers of a recorded run, in order."""
-        return [shown.load_response(e.data["response"]) for e in self.journal(run).kind("model_answered")]
-
-    def messages(self, run: str) -> list[dict[str, Any]]:
-        """The conversation of a run as far as it is on record."""
-        journal = self.journal(run)
-        answers = journal.kind("model_answered")
-        asked = [journal.last(entry.key or "", "model_asked") for entry in answers]
-        return shown.conversation(
-            journal.entries[0].data["system_prompt"],
-            [(ask.data["message"], answer.data["response"]) for ask, answer in zip(asked, answers, strict=True) if ask],
-        )
-
-    # starting and going on
+        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
     async def prepare(self, request: RunRequest, frame: Frame) -> Prepared:
         """A new run, on record and ready to be launched."""
@@ -157,9 +131,9 @@ class Runs:
         self, run_id: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
-        run = self.get(run_id)
+        run = self._history.get(run_id)
         self._refuse_resuming(run)
-        journal = self.journal(run_id)
+        journal = self._history.journal(run_id)
         frame = _frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame)
         source = self._source_of(assembled.model, frame)
@@ -248,14 +222,10 @@ class Runs:
         for run in list(self._alive):
             await self.park(run)
 
-    async def recover(self) -> None:
-        """Finds the runs of a hall that died: they are lost until somebody resumes them."""
-        await self._store.write(lambda connection: records.mark_lost(connection, self._boot))
-
     async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None]:
         """Plays a run again on its record: how many steps it has, and the first difference."""
-        run = self.get(run_id)
-        journal = self.journal(run_id)
+        run = self._history.get(run_id)
+        journal = self._history.journal(run_id)
         frozen = journal.entries[0].data
         frame = _frame_then(run.request["frame"], frame)
         assembled = await self._assembler.again(run.request, frozen, frame)

@@ -12,7 +12,7 @@ from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter
 from guildhall.core.ids import digest, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -56,39 +56,3 @@ def load_response(data: Mapping[str, Any]) -> ModelResponse:
     if message.kind != "response":
         raise ValueError("the record of an answer holds something else")
     return message
-
-
-def conversation(
-    system_prompt: str, exchanges: Iterable[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
-    """A recorded conversation for people and programs: system, user, assistant, tool; whatever runtime it came from."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": system_prompt}]
-    for asked, answer in exchanges:
-        messages += [_said_to_model(part) for part in asked]
-        messages.append(_said_by_model(answer))
-    return messages
-
-
-def _said_to_model(part: Mapping[str, Any]) -> dict[str, Any]:
-    if part["part"] != "tool-return":
-        return {"role": "user", "content": part["content"]}
-    return {
-        "role": "tool",
-        "id": part["tool_call_id"],
-        "tool": part["tool_name"],
-        "content": part["content"],
-        "is_error": part["outcome"] != "success",
-    }
-
-
-def _said_by_model(response: Mapping[str, Any]) -> dict[str, Any]:
-    parts: list[dict[str, Any]] = response["parts"]
-    return {
-        "role": "assistant",
-        "content": "".join(part["content"] for part in parts if part["part_kind"] == "text"),
-        "calls": [
-            {"id": part["tool_call_id"], "tool": part["tool_name"], "arguments": part.get("args")}
-            for part in parts
-            if part["part_kind"] == "tool-call"
-        ],
-    }

@@ -1,0 +1,43 @@
+"""What is on record about runs, for looking only: light, so that commands that only look start fast."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.runs import records, transcript
+from guildhall.runs.journal import Journal
+
+if TYPE_CHECKING:
+    from guildhall.core.clock import Clock
+    from guildhall.runs.model import Run
+    from guildhall.store.engine import Store
+
+_NEAR = 200  # runs among which the nearest name is looked for
+
+
+class History:
+    """The runs of a home, as they stand."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    def get(self, run: str) -> Run:
+        found = self._store.read(lambda connection: records.find_run(connection, run))
+        if found is None:
+            known = [near.id for near in self.recent(_NEAR)]
+            raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
+        return found
+
+    def recent(self, limit: int | None = None) -> list[Run]:
+        return self._store.read(lambda connection: records.list_runs(connection, limit))
+
+    def journal(self, run: str) -> Journal:
+        self.get(run)
+        entries = self._store.read(lambda connection: records.entries(connection, run))
+        return Journal(run, self._store, self._clock, entries)
+
+    def messages(self, run: str) -> list[dict[str, Any]]:
+        """The conversation of a run as far as it is on record."""
+        return transcript.conversation(self.journal(run))

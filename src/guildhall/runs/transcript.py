@@ -1,0 +1,46 @@
+"""A recorded conversation for people and programs: system, user, assistant, tool; whatever runtime it came from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.runs.journal import Journal
+
+
+def conversation(journal: Journal) -> list[dict[str, Any]]:
+    """What was said to the model and by it, as far as it is on record."""
+    messages: list[dict[str, Any]] = [{"role": "system", "content": journal.entries[0].data["system_prompt"]}]
+    for answer in journal.kind("model_answered"):
+        asked = journal.last(answer.key or "", "model_asked")
+        if asked is not None:
+            messages += [_said_to_model(part) for part in asked.data["message"]]
+        messages.append(_said_by_model(answer.data["response"]))
+    return messages
+
+
+def _said_to_model(part: Mapping[str, Any]) -> dict[str, Any]:
+    if part["part"] != "tool-return":
+        return {"role": "user", "content": part["content"]}
+    return {
+        "role": "tool",
+        "id": part["tool_call_id"],
+        "tool": part["tool_name"],
+        "content": part["content"],
+        "is_error": part["outcome"] != "success",
+    }
+
+
+def _said_by_model(response: Mapping[str, Any]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = response["parts"]
+    return {
+        "role": "assistant",
+        "content": "".join(part["content"] for part in parts if part["part_kind"] == "text"),
+        "calls": [
+            {"id": part["tool_call_id"], "tool": part["tool_name"], "arguments": part.get("args")}
+            for part in parts
+            if part["part_kind"] == "tool-call"
+        ],
+    }
