@@ -62,10 +62,14 @@ def _keep(spec: dict[str, Any]) -> int:
     if child == 0:
         _guarded(_first_of_namespace if spec["namespaces"] else _become, spec)
     try:
-        return _code(os.waitpid(child, 0)[1])
+        status = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # not reaped yet: the number stays its own
+        return _left(status)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_children()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)  # in namespaces this is the first process, and its end is the end of them all
+        if not spec["namespaces"]:
+            _end_children()
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
@@ -95,6 +99,12 @@ def _children() -> list[int]:
                 if int(fields[1]) == os.getpid():
                     found.append(int(entry.name))
     return found
+
+
+def _left(status: os.waitid_result | None) -> int:
+    if status is None:
+        return 1
+    return status.si_status if status.si_code == os.CLD_EXITED else 128 + status.si_status
 
 
 def _code(status: int) -> int:

@@ -94,9 +94,19 @@ def planned(confinement: Confinement) -> Plan:
 
 
 def program_paths() -> tuple[Path, ...]:
-    """Where this Python and Guildhall itself are: read-only wherever they lie, so that no run can change them."""
-    named = (Path(sys.base_prefix), Path(sys.prefix), Path(guildhall.__file__).parent)
+    """Where this Python, its packages and Guildhall itself are: read-only wherever they lie, so that no run can change
+    the program that confines it."""
+    named = (Path(sys.base_prefix), Path(sys.prefix), *map(Path, import_paths()))
     return tuple(dict.fromkeys((*named, *map(_real, named))))
+
+
+def import_paths() -> list[str]:
+    """What a confined Python started without its site module needs on its path to import Guildhall and packages."""
+    return [str(path) for path in (Path(guildhall.__file__).parent.parent, *_package_folders())]
+
+
+def _package_folders() -> list[Path]:
+    return [path for path in map(Path, sys.path) if path.name in {"site-packages", "dist-packages"} and path.is_dir()]
 
 
 def _system() -> tuple[list[tuple[Path, str]], list[Place]]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from guildhall.core.clock import SystemClock
+from guildhall.core.errors import UsageError
+from guildhall.tools.define import tool
 from guildhall.tools.jail import Confined, Confinement, Kind, spawn
-from guildhall.tools.model import Tool, ToolResult, View
+from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.core.clock import Clock
+    from guildhall.tools.model import Tool, View
 
 MAX_CHARS = 30_000
 DEFAULT_SECONDS = 120.0
@@ -21,62 +23,41 @@ MAX_SECONDS = 3600.0
 _CHUNK = 65_536
 _DRAIN_SECONDS = 2.0
 
-_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "command": {"type": "string", "minLength": 1, "description": "The command, as typed into a shell"},
-        "timeout": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "maximum": MAX_SECONDS,
-            "default": DEFAULT_SECONDS,
-            "description": "Seconds after which it is ended",
-        },
-        "description": {"type": "string", "description": "What it does, in a few words, for the person who approves"},
-    },
-    "required": ["command"],
-    "additionalProperties": False,
-}
-
 
 def shell_tools(view: View, env: Mapping[str, str], network: bool, *, kind: Kind | None = None) -> tuple[Tool, ...]:
     """The shell of a run. Its handler is a system one: what it starts is the confined child itself."""
-    shell = _Shell(Confinement(view=view, env=env, network=network), kind, SystemClock())
+    shell = _Shell(Confinement(view=view, env=env, network=network), kind)
+    made = tool(name="Bash", capabilities={"proc.exec", "net"} if network else {"proc.exec"}, runs_in="hall")(shell.run)
     reach = "It reaches the network." if network else "It has no network."
-    return (
-        Tool(
-            name="Bash",
-            description=(
-                "Run a shell command in the working folder and see its output and exit code. It sees the run's folders "
-                f"and the installed programs, and changes only writable folders; .git is read-only. {reach} Each call "
-                "is a new shell without input, and nothing keeps running after it."
-            ),
-            input_schema=_SCHEMA,
-            handler=shell.run,
-            capabilities=frozenset({"proc.exec", "net"} if network else {"proc.exec"}),
-            runs_in="hall",
-        ),
-    )
+    return (replace(made, description=f"{made.description} {reach}"),)
 
 
 class _Shell:
-    def __init__(self, confinement: Confinement, kind: Kind | None, clock: Clock) -> None:
+    def __init__(self, confinement: Confinement, kind: Kind | None) -> None:
         self._confinement = confinement
         self._kind: Kind | None = kind
-        self._clock = clock
 
     async def run(self, command: str, timeout: float = DEFAULT_SECONDS, description: str = "") -> ToolResult:  # noqa: ASYNC109 - the model's own argument
-        """Runs one command to its end, to its time limit, or until the call is cancelled."""
-        if "\0" in command:
-            return ToolResult.error("The command has a NUL character in it.")
-        seconds = min(timeout, MAX_SECONDS)
+        """Runs a shell command in the working folder and gives its output and exit code. The command sees the run's
+        folders and the installed programs, and changes only writable folders; .git is read-only. Each call is a new
+        shell without input, and nothing keeps running after it.
+
+        Args:
+            command: The command, as typed into a shell.
+            timeout: Seconds after which it is ended, at most 3600.
+            description: What it does, in a few words, for the person who approves it.
+        """
+        if "\0" in command or not command.strip():
+            raise UsageError("command: it is empty, or has a NUL character in it")
+        if not 0 < timeout <= MAX_SECONDS:
+            raise UsageError(f"timeout is more than 0 and at most {MAX_SECONDS:g} seconds")
         shell = shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin") or "/bin/sh"
         program = await spawn([shell, "-c", command], self._confinement, kind=self._kind)
         output = _Output(MAX_CHARS)
         reading = asyncio.create_task(_read(program, output))
         code: int | None = None
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout):
                 code = await program.wait()
         except TimeoutError:
             pass
@@ -84,7 +65,7 @@ class _Shell:
             await program.kill()
             await asyncio.wait([reading], timeout=_DRAIN_SECONDS)
             reading.cancel()
-        return _shown(code, seconds, output.text())
+        return _shown(code, timeout, output.text())
 
 
 async def _read(program: Confined, output: _Output) -> None:

@@ -1,0 +1,275 @@
+"""The hall's side of a tool host: one confined Python that executes handlers, so that none can stall or read the hall.
+
+A host lives as long as it is well. When it ends, by its own fault or because a call took too long, the calls in
+flight are told and the next call starts a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
+from guildhall.tools.jail import Confinement, spawn
+from guildhall.tools.jail_plan import import_paths
+from guildhall.tools.model import ToolResult, View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.tools.jail import Confined, Kind
+
+__all__ = ["HostSpec", "ToolHost"]
+
+CALL_SECONDS = 600.0
+_START_SECONDS = 60.0
+_MAX_SOURCE = 2_000_000
+_LOG_BYTES = 65_536
+_LOG_LINES = 12
+_BOOT = (
+    "import json, sys; fd, paths = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
+    "from guildhall.tools.hostmain import main; main(int(fd))"
+)
+
+
+class ToolHost:
+    """The host of one run for one set of capabilities. It starts with the first call."""
+
+    def __init__(self, spec: HostSpec, *, kind: Kind | None = None, call_seconds: float = CALL_SECONDS) -> None:
+        self._spec = spec
+        self._kind: Kind | None = kind
+        self._seconds = call_seconds
+        self._starting = asyncio.Lock()
+        self._child: _Child | None = None
+        self._sources: dict[str, str] | None = None
+        self._closed = False
+
+    @property
+    def log(self) -> str:
+        """The last of what handlers printed in the newest host."""
+        return self._child.log if self._child else ""
+
+    async def describe(self) -> list[dict[str, Any]]:
+        """The tools of the toolbox files; ToolUnavailable says which file and line cannot be loaded."""
+        return (await self._running()).tools
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
+        """The result of a call. Whatever happens to the host is a result too."""
+        limit = self._seconds if seconds is None else seconds
+        try:
+            child = await self._running()
+        except GuildError as error:
+            return ToolResult.error(str(error))
+        try:
+            async with asyncio.timeout(limit):
+                return await child.call(tool, arguments)
+        except TimeoutError:
+            message = f"{tool} took longer than {limit:g} s and was ended."
+            await child.end(f"The tool host was ended, because {message}")
+            return ToolResult.error(message)
+        except asyncio.CancelledError:
+            await child.end(f"The tool host was ended, because the call of {tool} was cancelled.")
+            raise
+
+    async def close(self) -> None:
+        """Ends the host. Calls in flight are told so, and no further one is made."""
+        self._closed = True
+        async with self._starting:
+            if self._child is not None:
+                await self._child.end("The tool host was closed.")
+
+    async def _running(self) -> _Child:
+        async with self._starting:
+            if self._closed:
+                raise ToolUnavailable("the tool host is closed: its run has ended")
+            if self._child is None or self._child.ended:
+                if self._sources is None:
+                    self._sources = await asyncio.to_thread(_read_sources, self._spec)
+                self._child = await _Child.started(self._spec, self._sources, self._kind)
+            return self._child
+
+
+class _Child:
+    """One host process: the connection to it, the calls in flight, and the last of what it printed."""
+
+    def __init__(self, confined: Confined, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._confined = confined
+        self._reader = reader
+        self._writer = writer
+        self._calls: dict[int, asyncio.Future[ToolResult]] = {}
+        self._printed = bytearray()
+        self._number = 0
+        self._why: str | None = None
+        self._logging = asyncio.create_task(self._keep_log())
+        self._listening: asyncio.Task[None] | None = None
+        self.ended = False
+        self.tools: list[dict[str, Any]] = []
+
+    @property
+    def log(self) -> str:
+        return self._printed.decode("utf-8", "replace")
+
+    @staticmethod
+    async def started(spec: HostSpec, sources: Mapping[str, str], kind: Kind | None) -> _Child:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            confined = await spawn(_command(theirs.fileno()), _confinement(spec), kind=kind, pass_fds=[theirs.fileno()])
+            undo.pop_all()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        child = _Child(confined, reader, writer)
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await child._load(spec, sources)
+        except BaseException:
+            await child.end("The tool host did not start.")
+            raise
+        return child
+
+    async def _load(self, spec: HostSpec, sources: Mapping[str, str]) -> None:
+        """Tells the host what to load, and learns what it found."""
+        self._writer.write(framed({"spec": replace(spec, env={}).as_dict(), "sources": sources}))
+        answer: dict[str, Any] | None = None
+        with contextlib.suppress(OSError, EOFError, ValueError, RecursionError):
+            await self._writer.drain()
+            answer = await self._receive()
+        if answer is None:
+            await asyncio.wait([self._logging], timeout=1)
+            raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
+        if "error" in answer:
+            error = answer["error"]
+            raise ToolUnavailable(str(error["message"]), hint=error.get("hint"), where=error.get("where"))
+        self.tools = answer["tools"]
+        self._listening = asyncio.create_task(self._listen())
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        self._number += 1
+        number = self._number
+        future = self._calls[number] = asyncio.get_running_loop().create_future()
+        try:
+            if self.ended:
+                return ToolResult.error(self._why or "The tool host has ended.")
+            self._writer.write(framed({"id": number, "tool": tool, "arguments": dict(arguments)}))
+            with contextlib.suppress(ConnectionError):  # the listener says why
+                await self._writer.drain()
+            return await future
+        finally:
+            del self._calls[number]
+
+    async def _listen(self) -> None:
+        """Hands out the answers; when there are no more, says to those who wait what has happened."""
+        broken = False
+        try:
+            while True:
+                answer = await self._receive()
+                future = self._calls.get(answer["id"])
+                result = ToolResult.from_dict(answer["result"])
+                if future is not None and not future.done():
+                    future.set_result(result)
+        except (EOFError, OSError):
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            broken = True  # a handler wrote into the connection
+        self.ended = True
+        if broken:
+            await self._confined.kill()
+        code = await self._confined.wait()
+        await asyncio.wait([self._logging], timeout=1)
+        self._tell(self._why or self._story("wrote what is no answer and was ended" if broken else _ending(code)))
+        self._writer.close()
+
+    def _story(self, ending: str) -> str:
+        lines = self._last_lines()
+        last = f"\nThe last that it printed:\n{lines}" if lines else ""
+        return f"The tool host {ending} while the call was running; what it did until then is not known.{last}"
+
+    def _tell(self, why: str) -> None:
+        for future in self._calls.values():
+            if not future.done():
+                future.set_result(ToolResult.error(why))
+
+    async def end(self, why: str) -> None:
+        """Ends the process; calls in flight get `why`."""
+        self.ended = True
+        self._why = self._why or why
+        await asyncio.shield(self._killed())
+
+    async def _killed(self) -> None:
+        await self._confined.kill()
+        if self._listening is not None:
+            await asyncio.wait([self._listening])
+        else:
+            await asyncio.wait([self._logging], timeout=1)
+            self._writer.close()
+        self._logging.cancel()
+
+    async def _receive(self) -> dict[str, Any]:
+        (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+        if size > MAX_FRAME:
+            raise ValueError("a message is too large")
+        message = json.loads(await self._reader.readexactly(size))
+        if not isinstance(message, dict):
+            raise ValueError("a message is no object")
+        return cast("dict[str, Any]", message)
+
+    async def _keep_log(self) -> None:
+        stream = self._confined.process.stdout
+        while stream is not None and (chunk := await stream.read(_LOG_BYTES)):
+            self._printed += chunk
+            del self._printed[:-_LOG_BYTES]
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+
+
+def _command(fd: int) -> list[str]:
+    """The real interpreter without its site module: quicker, and no link has to be seen inside."""
+    paths = json.dumps(import_paths())
+    return [os.path.realpath(sys.executable), "-I", "-S", "-B", "-u", "-c", _BOOT, str(fd), paths]
+
+
+def _ending(code: int) -> str:
+    if code <= 128:
+        return f"ended by itself (exit code {code})"
+    try:
+        name = signal.Signals(code - 128).name
+    except ValueError:
+        name = f"signal {code - 128}"
+    return f"was ended by {name}"
+
+
+def _confinement(spec: HostSpec) -> Confinement:
+    """What the host sees: folders only as its capabilities say, whatever the run as a whole may see."""
+    view = spec.view
+    if "fs.write" not in spec.capabilities:
+        folders = tuple(replace(folder, writable=False) for folder in view.folders)
+        view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
+    return Confinement(
+        view=View(cwd=view.cwd, folders=view.folders, hidden=view.hidden),
+        network="net" in spec.capabilities,
+        env=spec.env,
+        memory_bytes=spec.memory_bytes,
+    )
+
+
+def _read_sources(spec: HostSpec) -> dict[str, str]:
+    """The text of each toolbox file. The hall reads it, once: the host cannot see it, and a restart runs the same."""
+    sources: dict[str, str] = {}
+    for name, path in spec.toolboxes:
+        try:
+            if Path(path).stat().st_size > _MAX_SOURCE:
+                raise ToolUnavailable("the toolbox is too large to be a Python file", where=str(path))
+            sources[name] = Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ToolUnavailable(f"the toolbox {name!r} cannot be read: {reason}", where=str(path)) from None
+    return sources

@@ -1,0 +1,74 @@
+"""What a tool host is told, and how the hall and the host write to each other."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.tools.model import Folder, View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LENGTH = struct.Struct("!I")
+MAX_FRAME = 64 * 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSpec:
+    """The tools of one host, and what all of them may do: one host has one set of capabilities."""
+
+    view: View
+    builtin: tuple[str, ...] = ()
+    toolboxes: tuple[tuple[str, Path], ...] = ()  # a name and a Python file each
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    capabilities: frozenset[str] = frozenset()
+    memory_bytes: int = 2 * 1024**3
+
+    def as_dict(self) -> dict[str, Any]:
+        """The spec as JSON."""
+        return {
+            "view": _view_as_dict(self.view),
+            "builtin": list(self.builtin),
+            "toolboxes": [[name, str(path)] for name, path in self.toolboxes],
+            "env": dict(self.env),
+            "capabilities": sorted(self.capabilities),
+            "memory_bytes": self.memory_bytes,
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> HostSpec:
+        """The spec behind the JSON."""
+        return HostSpec(
+            view=_view_from(data["view"]),
+            builtin=tuple(data["builtin"]),
+            toolboxes=tuple((name, Path(path)) for name, path in data["toolboxes"]),
+            env=data["env"],
+            capabilities=frozenset(data["capabilities"]),
+            memory_bytes=data["memory_bytes"],
+        )
+
+
+def _view_as_dict(view: View) -> dict[str, Any]:
+    folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
+    return {"cwd": str(view.cwd), "folders": folders, "hidden": [str(path) for path in view.hidden]}
+
+
+def _view_from(data: Mapping[str, Any]) -> View:
+    def folder(fields: Mapping[str, Any]) -> Folder:
+        given: dict[str, Any] = {**fields, "path": Path(fields["path"])}
+        for name in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
+            given[name] = tuple(fields[name])
+        return Folder(**given)
+
+    hidden = tuple(Path(path) for path in data["hidden"])
+    return View(cwd=Path(data["cwd"]), folders=tuple(map(folder, data["folders"])), hidden=hidden)
+
+
+def framed(message: Mapping[str, Any]) -> bytes:
+    """A message as it is written: its length, then JSON."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return LENGTH.pack(len(body)) + body
