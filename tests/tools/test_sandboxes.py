@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from guildhall.tools.define import invoke
+from guildhall.tools.files import file_tools
 from guildhall.tools.model import Folder, ToolResult, View
 from guildhall.tools.sandboxes import sandbox_tools
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from guildhall.tools.search import search_tools
 
 CANARY = "CANARY"
 
@@ -134,6 +134,13 @@ def test_writing_text_keeps_to_the_rules(view: View) -> None:
         assert result.is_error
         assert says in result.text
     assert (view.cwd / "outside" / "secret.md").read_text() == CANARY
+
+
+def test_every_file_tool_and_its_parameters_are_in_the_documentation(view: View) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
+    for each in (*file_tools(view), *search_tools(view), *sandbox_tools(view)):
+        line = page[page.index(f"`{each.name}(") :].split(")`")[0]
+        assert all(name in line for name in each.input_schema["properties"]), each.name
 
 
 NAMES = st.sampled_from(
