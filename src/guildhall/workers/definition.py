@@ -175,7 +175,7 @@ class Definition(Part):
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")
-    limits: Limits = Field(default=Limits(), description="What one run may use up.")
+    limits: Limits = Field(default=Limits(), description="Turns, dollars and time of one run.")
     checkout: Literal["sparse", "full"] = Field(
         default="sparse", description="How much of a project it gets as its worktree."
     )

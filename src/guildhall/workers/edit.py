@@ -86,12 +86,11 @@ def _json(source: yaml.Source, field: str, value: str | bool) -> str:
 
 def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
     """The text with the value replaced where it stands, or with a line of its own after the name, or at the top."""
-    from ruamel.yaml import YAML
-
-    composer: Any = YAML()
-    mapping: Any = composer.compose(text)
-    nodes: dict[str, Any] = {key.value: node for key, node in mapping.value}
+    mapping = _ruamel().compose(text)
+    nodes: dict[str, Any] = {key.value: node for key, node in mapping.value if isinstance(key.value, str)}
     new = _written(value)
+    if not mapping.value:
+        return
     if field in nodes:
         start, end = nodes[field].start_mark.index, nodes[field].end_mark.index
         yield text[:start] + (new if end > start else f" {new}") + text[end:]
@@ -108,13 +107,19 @@ def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
 
 
 def _round_trip(text: str, field: str, value: str | bool) -> str:
-    from ruamel.yaml import YAML
-
-    writer: Any = YAML(typ="rt")
-    writer.preserve_quotes = True
-    writer.width = 4096
+    writer = _ruamel()
     tree = writer.load(text)
     tree[field] = value
     out = io.StringIO()
     writer.dump(tree, out)
     return out.getvalue()
+
+
+def _ruamel() -> Any:
+    from ruamel.yaml import YAML
+
+    ruamel: Any = YAML(typ="rt")
+    ruamel.preserve_quotes = True
+    ruamel.width = 4096
+    ruamel.composer.warn_double_anchors = False
+    return ruamel

@@ -104,7 +104,7 @@ def main() -> None:
     request = json.load(sys.stdin.buffer)
     sys.path[:] = request["path"]
     seconds = int(request["seconds"])
-    for what, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_FSIZE, 0)):
+    for what, limit in ((resource.RLIMIT_CPU, seconds), (resource.RLIMIT_AS, _MEMORY)):
         with contextlib.suppress(OSError, ValueError):  # some systems do not know all of them
             resource.setrlimit(what, (limit, limit))
     answer = render(request["folder"], request["name"], request["values"])

@@ -1,0 +1,69 @@
+"""Which model a run uses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.config import Settings
+from guildhall.core.errors import ModelUnusable
+from guildhall.workers.choose import Choice, choose_model, normal
+from guildhall.workers.load import given, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from tests.workers.conftest import Write
+
+
+@pytest.mark.req("DO-3")
+def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(frame: Frame):
+    worker = given({"name": "w", "instructions": "x", "model": "a/worker"})
+    bare = given({"name": "w", "instructions": "x", "model": None})
+    framed = replace(frame, model="c:frame")
+    settings = Settings(model="d:settings")
+
+    chosen = choose_model(worker, framed, settings, caller="b:caller", override="e:override")
+    assert chosen == Choice(model="e:override", by="override")
+    assert choose_model(worker, framed, settings, caller="b:caller") == Choice(model="a:worker", by="worker")
+    assert choose_model(bare, framed, settings, caller="b:caller") == Choice(model="b:caller", by="caller")
+    assert choose_model(bare, framed, settings) == Choice(model="c:frame", by="frame")
+    assert choose_model(bare, frame, settings) == Choice(model="d:settings", by="settings")
+
+
+@pytest.mark.req("DO-3")
+def test_no_model_is_a_clear_error(frame: Frame):
+    with pytest.raises(ModelUnusable, match=r"the worker 'w' names no model.*\nGive one with --model") as caught:
+        choose_model(given({"name": "w", "instructions": "x"}), frame, Settings())
+    assert "GUILDHALL_MODEL" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("anthropic/claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+        ("anthropic:claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+        ("openrouter/meta/llama", "openrouter:meta/llama"),
+        ("openrouter:meta/llama", "openrouter:meta/llama"),
+        ("ollama/llama3:8b", "ollama:llama3:8b"),
+        ("script:a/b.yaml", "script:a/b.yaml"),
+        ("replay:r-2345678923", "replay:r-2345678923"),
+        ("auto", "auto"),
+        ("/model", "/model"),
+        ("provider/", "provider/"),
+    ],
+)
+def test_both_ways_to_write_a_model(written: str, meant: str):
+    assert normal(written) == meant
+
+
+def test_a_script_is_looked_for_where_it_was_named(write: Write, project: Path, frame: Frame):
+    below = replace(frame, cwd=project / "deep")
+    worker = load(write("workers/w.yaml", "instructions: x\nmodel: script:tests/s.yaml"))
+    bare = load(write("workers/b.yaml", "instructions: x"))
+    assert choose_model(worker, below, Settings()).model == f"script:{project}/tests/s.yaml"
+    assert choose_model(bare, below, Settings(), caller="script:s.yaml").model == f"script:{project}/deep/s.yaml"
+    assert choose_model(worker, below, Settings(), override="script:/s.yaml").model == "script:/s.yaml"
