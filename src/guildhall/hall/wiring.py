@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from dataclasses import replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare, standing_of
+from guildhall.store.migrate import prepare
 from guildhall.workers import records
 from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
+
+
+_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
 class Hall:
@@ -52,16 +56,35 @@ class Hall:
         self.environ = environ
         self.clock = clock or SystemClock()
         self.boot = new_id("b")
-        self._lock = None if readonly else _locked(home, stamp(self.clock.now()))
-        if not readonly or standing_of(home.database) != "current":
+        self._lock: IO[Any] | None = None
+        if readonly:
+            self._tidy_up()
+        else:
+            self._lock = _locked(home, self.clock, patience=_PATIENCE)
             prepare(home.database)
         self.store = Store(home.database, readonly=readonly)
+        if not readonly:
+            self._find_lost(self.store)
         self.bus = EventBus()
         self.asks = Asks(self.store, self.clock)
         self.history = History(self.store, self.clock)
         self._toolboxes = tuple(toolboxes)
-        if not readonly:  # the runs of a hall that died are lost until somebody resumes them
-            self.store.submit(lambda connection: mark_lost(connection, self.boot)).result()
+
+    def _tidy_up(self) -> None:
+        """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
+        try:
+            lock = _locked(self.home, self.clock)
+        except HallUnavailable:
+            return
+        with lock:
+            prepare(self.home.database)
+            store = Store(self.home.database)
+            self._find_lost(store)
+            store.close()
+
+    def _find_lost(self, store: Store) -> None:
+        """The runs of a hall that died are lost until somebody resumes them."""
+        store.submit(lambda connection: mark_lost(connection, self.boot)).result()
 
     @cached_property
     def runs(self) -> Runs:
@@ -127,24 +150,29 @@ class Hall:
             self._lock.close()
 
 
-def _locked(home: Home, now: str) -> IO[Any]:
-    """The home's lock, held until it is closed or the process ends."""
+def _locked(home: Home, clock: Clock, patience: float = 0.0) -> IO[Any]:
+    """The home's lock, held until it is closed or the process ends. `patience`: how long one that is held is tried."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.seek(0)
-        holder = _holder(handle.read())
-        handle.close()
-        raise HallUnavailable(
-            f"the hall at {home.path} is in use by {holder}",
-            hint="Wait for it to end, or set GUILDHALL_HOME to another folder.",
-        ) from None
-    handle.truncate(0)
-    handle.write(json.dumps({"pid": os.getpid(), "since": now}))
-    handle.flush()
-    return handle
+    until = clock.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if clock.monotonic() < until:
+                time.sleep(0.02)
+                continue
+            handle.seek(0)
+            holder = _holder(handle.read())
+            handle.close()
+            raise HallUnavailable(
+                f"the hall at {home.path} is in use by {holder}",
+                hint="Wait for it to end, or set GUILDHALL_HOME to another folder.",
+            ) from None
+        handle.truncate(0)
+        handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now())}))
+        handle.flush()
+        return handle
 
 
 def _holder(text: str) -> str:

@@ -14,6 +14,7 @@ from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.model import Folder, Tool, Toolbox, View
+from guildhall.tools.rooted import settled
 from guildhall.tools.sandboxes import sandbox_tools
 from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import Definition
@@ -86,7 +87,11 @@ class Assembler:
         self._find = find
         self._settings = settings
         self._describe = describe
-        self._given = {toolbox.name: toolbox for toolbox in toolboxes}
+        # Python objects of the caller's: their handlers exist in this process and nowhere else
+        self._given = {
+            toolbox.name: Toolbox(toolbox.name, *(replace(tool, runs_in="hall") for tool in toolbox.tools))
+            for toolbox in toolboxes
+        }
 
     async def assemble(self, request: RunRequest, frame: Frame) -> Assembled:
         """A new run."""
@@ -101,13 +106,16 @@ class Assembler:
             timeout=limits.timeout,
             budget=settings.budget if request.budget is None else request.budget,
         )
-        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds)
+        schema = _output_schema(worker, frame)
+        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds, schema)
 
     async def revive(self, frozen: Mapping[str, Any], frame: Frame) -> Assembled:
         """A run that is on record, as it was frozen. Its worker's rules of today count too: the tighter ones win."""
         worker = from_snapshot(frozen["worker"])
         bounds = Bounds(**frozen["bounds"])
-        built = await self._build(worker, frame, frozen["first_message"], frozen["model"], frozen["mode"], bounds)
+        built = await self._build(
+            worker, frame, frozen["first_message"], frozen["model"], frozen["mode"], bounds, frozen["output_schema"]
+        )
         now = {tool.name: tool.as_shown() for tool in built.tools}
         for tool in frozen["tools"]:
             if now.get(tool["name"]) != tool:
@@ -115,8 +123,12 @@ class Assembler:
                     f"the tool {tool['name']!r} is not what it was when the run started",
                     hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
                 )
+        names = {tool["name"] for tool in frozen["tools"]}
         return replace(
-            built, system_prompt=frozen["system_prompt"], rules=(*built.rules, *self._rules_today(worker, frame))
+            built,
+            system_prompt=frozen["system_prompt"],
+            tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
+            rules=(*built.rules, *self._rules_today(worker, frame)),
         )
 
     async def again(self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame) -> Assembled:
@@ -126,7 +138,13 @@ class Assembler:
         except NotFound:
             worker = from_snapshot(frozen["worker"])
         return await self._build(
-            worker, frame, request["input"], frozen["model"], frozen["mode"], Bounds(**frozen["bounds"])
+            worker,
+            frame,
+            request["input"],
+            frozen["model"],
+            frozen["mode"],
+            Bounds(**frozen["bounds"]),
+            _output_schema(worker, frame),
         )
 
     def _rules_today(self, worker: Worker, frame: Frame) -> tuple[Rule, ...]:
@@ -135,7 +153,14 @@ class Assembler:
         return self._find(str(worker.path), frame).rules
 
     async def _build(
-        self, worker: Worker, frame: Frame, input: str, model: str, mode: Mode, bounds: Bounds
+        self,
+        worker: Worker,
+        frame: Frame,
+        input: str,
+        model: str,
+        mode: Mode,
+        bounds: Bounds,
+        output_schema: Mapping[str, Any] | None,
     ) -> Assembled:
         _refuse_unavailable(worker)
         settings = self._settings(frame)
@@ -158,7 +183,7 @@ class Assembler:
             tools=tools,
             rules=rules,
             bounds=bounds,
-            output_schema=_output_schema(worker, frame),
+            output_schema=output_schema,
             surroundings=surroundings,
         )
 
@@ -167,7 +192,7 @@ class Assembler:
         folders = worker.folders(frame)
         if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in _declared(worker)):
             folders = (Folder(path=frame.root), *folders)
-        return View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,))
+        return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
 
     async def _tools(self, worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
         """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
@@ -272,11 +297,11 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def plan_line(assembled: Assembled) -> str:
+def plan_line(assembled: Assembled, model: str) -> str:
     """What could happen, in one line, before it does."""
     view, bounds = assembled.surroundings.view, assembled.bounds
     capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
-    parts = [f"model {assembled.model}"]
+    parts = [f"model {model}"]
     if "fs.read" in capabilities:
         parts.append("reads " + ", ".join(_short(folder, view) for folder in view.folders))
     if "fs.write" in capabilities:

@@ -201,7 +201,7 @@ class Runs:
                 "run_started",
                 worker=prepared.assembled.worker.name,
                 model=prepared.source.name,
-                plan=plan_line(prepared.assembled),
+                plan=plan_line(prepared.assembled, prepared.source.name),
                 resumed=prepared.resumed,
             )
             await execution.run()
