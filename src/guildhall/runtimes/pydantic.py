@@ -25,7 +25,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from guildhall.core.errors import LimitReached, RuntimeFailed
+from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Doors, Outcome
 from guildhall.tools.model import Text, ToolCall, ToolResult
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart
 
 OUTPUT_TOOL = "final_result"
-_MISSES = 3  # answers in a row that are empty, or do not fit the schema
+_MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
+_CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
+_DEEPEST = 64  # levels of nesting in arguments
 
 
 class PydanticRuntime:
@@ -52,14 +54,14 @@ class PydanticRuntime:
             key = f"m{turn}"
             response = await doors.model(key, conversation, ModelSettings(), parameters)
             conversation.append(response)
-            _refuse_truncated(response)
             calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-            final = [call for call in calls if judge.expects(call)]
+            cut_off = response.finish_reason == "length"  # what it meant to call is not known to the end
+            final = [call for call in calls if cut_off or judge.expects(call)]
             made = [call for call in calls if call not in final]
             results = await asyncio.gather(*(_call(doors, key, call) for call in made))
             replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
-                problem, output = judge.read(response, final)
+                problem, output = (_CUT_OFF, None) if cut_off else judge.read(response, final)
                 if problem is None:
                     return Outcome(output=output, messages=conversation)
                 misses += 1
@@ -101,15 +103,33 @@ async def _call(doors: Doors, key: str, call: ToolCallPart) -> ToolResult:
 
 def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
     """The arguments of a call; None when the model did not write a JSON object."""
-    arguments: Any = call.args
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError:
-            return None
-    if arguments is None:
-        return {}
-    return cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else None
+    arguments: Any = {} if call.args is None else call.args
+    try:
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        read: Any = json.loads(text or "{}", parse_constant=_no_number)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return cast("dict[str, Any]", read) if isinstance(read, dict) and _shallow(read) else None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")  # and not equal to itself: the record could never be compared with it
+
+
+def _shallow(value: Any) -> bool:
+    """Whether a JSON value is nested so little that whatever reads it later can."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += cast("dict[str, Any]", item).values()
+            elif isinstance(item, list):
+                inner += cast("list[Any]", item)
+        if not inner:
+            return True
+        level = inner
+    return False
 
 
 def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
@@ -129,14 +149,6 @@ def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
 
 def _refused(call: ToolCallPart, problem: str) -> ToolReturnPart:
     return ToolReturnPart(tool_name=call.tool_name, content=problem, tool_call_id=call.tool_call_id, outcome="failed")
-
-
-def _refuse_truncated(response: ModelResponse) -> None:
-    if response.finish_reason == "length":
-        raise LimitReached(
-            "the model's answer was cut off at its maximum length",
-            hint="Ask for less at once, or give the run a larger budget.",
-        )
 
 
 class _OutputJudge:

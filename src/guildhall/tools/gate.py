@@ -73,15 +73,14 @@ class Gate:
             return await self._refuse(call, "The arguments are not a JSON object.", None)
         if problem := argument_problem(tool, call.arguments):
             return await self._refuse(call, problem, None)
+        doubtful = self._ledger.interrupted(call) and not tool.repeatable
+        if doubtful and (settled := await self._settle_doubt(call, tool)) is not None:
+            return settled  # first of all: a rule of today does not undo what may have happened
         action = Action(tool=tool.name, capabilities=tool.capabilities, arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
             return await self._refuse(call, f"Not permitted: {verdict.reason}.", None, verdict)
-        if self._ledger.interrupted(call) and not tool.repeatable:
-            settled = await self._settle_doubt(call, tool)
-            if settled is not None:
-                return settled
-        elif verdict.decision == "ask":
+        if verdict.decision == "ask" and not doubtful:  # whoever said "again" has approved it
             approval, note = await self._ledger.approval(call, tool, verdict)
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
