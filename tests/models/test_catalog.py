@@ -6,6 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from anthropic.resources.messages.messages import DEPRECATED_MODELS
+from genai_prices.data_snapshot import get_snapshot
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models import known_model_names
 from pydantic_ai.usage import RequestUsage
@@ -79,9 +81,12 @@ def test_auto_without_a_key_says_what_to_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", AUTO_MODELS.values())
-def test_what_auto_stands_for_is_known_and_has_a_price(model: str) -> None:
+def test_what_auto_stands_for_is_known_current_and_has_a_price(model: str) -> None:
     assert model in known_model_names()
     provider, _, name = model.partition(":")
+    _, listed = get_snapshot().find_provider_model(name, provider=None, provider_id=provider, provider_api_url=None)
+    assert not listed.deprecated
+    assert name not in DEPRECATED_MODELS
     assert prices.cost(provider, name, RequestUsage(input_tokens=1_000_000)) is not None
 
 

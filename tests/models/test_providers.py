@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_ai.exceptions import ModelAPIError, ModelRateLimitError, ModelRequestRejectedError
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
@@ -255,6 +256,23 @@ def test_an_answer_that_breaks_off_may_be_asked_for_again() -> None:
     assert told_by(head + start).transient
 
 
+def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
+    created = (
+        b'event: response.created\ndata: {"type":"response.created","sequence_number":0,"response":{"id":"r",'
+        b'"object":"response","created_at":1,"model":"m","output":[],"status":"in_progress","tools":[],'
+        b'"tool_choice":"auto","parallel_tool_calls":true}}\n\n'
+    )
+    failed = told_by(http("200 OK", created, "text/event-stream"), "openai:gpt-5")
+    assert failed.transient
+    assert "broke off" in failed.message
+
+
+@pytest.mark.parametrize(("kind", "transient"), [(ModelRateLimitError, True), (ModelRequestRejectedError, False)])
+def test_a_failure_without_a_status_is_judged_by_its_kind(kind: type[ModelAPIError], transient: bool) -> None:
+    failed = ProviderSource("bedrock", "m", {})._explained(kind("m", "slow down"))
+    assert (failed.transient, failed.message) == (transient, "bedrock:m failed: slow down")
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -287,6 +305,8 @@ def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, nam
         ("ollama:llama3", {}, "OLLAMA_BASE_URL is not set"),
         ("gateway/openai:gpt-5", {}, "PYDANTIC_AI_GATEWAY_API_KEY is not set"),
         ("azure:gpt-5", {"AZURE_OPENAI_API_KEY": "k"}, "AZURE_OPENAI_ENDPOINT is not set"),
+        ("sentence-transformers:x", {}, "cannot be used: Unknown model"),
+        ("bedrock-mantle:openai.gpt-oss-120b", {}, "AWS_DEFAULT_REGION is not set"),
         ("antropic:claude", {}, "there is no provider 'antropic'\nDid you mean 'anthropic'?"),
         ("nobody/claude", {}, "there is no provider 'nobody'"),
         ("anthropic:", {}, "there is no provider"),

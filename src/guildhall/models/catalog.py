@@ -20,12 +20,12 @@ REPLAY = "replay:"
 
 # What `auto` stands for, by the first provider in this order that has a key.
 AUTO_MODELS: Mapping[str, str] = {
-    "anthropic": "anthropic:claude-sonnet-5",
-    "openai": "openai:gpt-5",
-    "google": "google:gemini-2.5-pro",
+    "anthropic": "anthropic:claude-sonnet-5-5",
+    "openai": "openai:gpt-6.1-terra",
+    "google": "google:gemini-3.8-flash",
     "mistral": "mistral:mistral-large-latest",
     "groq": "groq:openai/gpt-oss-120b",
-    "deepseek": "deepseek:deepseek-chat",
+    "deepseek": "deepseek:deepseek-v4-pro",
 }
 
 

@@ -281,7 +281,7 @@ def _with_provider(model: str) -> str:
     from pydantic_ai.models import known_model_names
 
     names = [name for name in known_model_names() if name.partition(":")[2] == model]
-    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5`."
+    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
 
 
 def _similar(provider: str, model: str) -> str | None:

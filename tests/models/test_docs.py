@@ -1,0 +1,46 @@
+"""What the documentation says about models is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from guildhall.models.catalog import AUTO_MODELS
+from guildhall.models.keys import ADDRESSES, KEYS
+from guildhall.models.script import Answer, Price, Script, ScriptedUsage, ScriptSource, load_script
+from tests.models.scripts import script
+
+DOCS = Path(__file__).parents[2] / "docs"
+SCRIPTED = (DOCS / "scripted-model.md").read_text()
+MODELS = (DOCS / "models.md").read_text()
+
+
+@pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", SCRIPTED, re.DOTALL))
+def test_every_script_in_the_documentation_is_a_script(tmp_path: Path, text: str) -> None:
+    path = script(tmp_path, text)
+    assert ScriptSource(path, load_script(path)).script.workers
+
+
+@pytest.mark.parametrize("model", [Script, Answer, Price, ScriptedUsage])
+def test_every_field_of_a_script_is_documented(model: type[Script]) -> None:
+    for name, info in model.model_fields.items():
+        assert re.search(rf"`[^`]*\b{info.alias or name}\b[^`]*`", SCRIPTED), name
+
+
+def test_the_example_in_python_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", SCRIPTED, re.DOTALL)
+    (tmp_path / "answers.yaml").write_text(re.findall(r"```yaml\n(.*?)```", SCRIPTED, re.DOTALL)[0])
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "docs/scripted-model.md", "exec"), {})
+
+
+def test_what_auto_stands_for_is_documented() -> None:
+    for provider, model in AUTO_MODELS.items():
+        row = next(line for line in MODELS.splitlines() if line.endswith(f"| `{model}` |"))
+        assert all(f"`{variable}`" in row for variable in KEYS[provider])
+
+
+def test_the_variables_of_servers_are_documented() -> None:
+    assert all(f"`{variable}`" in MODELS for variable in set(ADDRESSES.values()))

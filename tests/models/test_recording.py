@@ -1,0 +1,28 @@
+"""The answers of a recorded run, given again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.errors import ModelFailed
+from guildhall.models.recording import RecordingSource
+from tests.models.scripts import asked, query
+
+
+def test_the_answers_are_given_in_their_order_and_then_no_more() -> None:
+    answers = [ModelResponse(parts=[ToolCallPart("Read", {}, "1")]), ModelResponse(parts=[TextPart("done")])]
+    source = RecordingSource("r-2222222222", answers)
+    heard: list[str] = []
+    conversation = asked()
+    for answer in answers:
+        assert asyncio.run(source.answer(query(conversation), heard.append)) is answer
+        conversation += [answer, ModelRequest(parts=[UserPromptPart("go on")])]
+    assert heard == ["done"]
+    with pytest.raises(ModelFailed, match="has 2 answers and another one was asked for"):
+        asyncio.run(source.answer(query(conversation), heard.append))
+    assert source.name == "replay:r-2222222222"
+    assert source.cost(RequestUsage(input_tokens=5)) is None
