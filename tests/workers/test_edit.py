@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ("a: 1\nname: w", "status: active\na: 1\nname: w"),
         ("---\nname: w\n...\n", "---\nname: w\nstatus: active\n...\n"),
         ("  name: w\n  a: 1\n", "  name: w\n  status: active\n  a: 1\n"),
-        ("{}\n", "{status: active}\n"),
+        ("{}\n", "status: active\n"),
         ("a: &x 1\nb: &x 2\nname: w\n", "a: &x 1\nb: &x 2\nname: w\nstatus: active\n"),
         ("name: w\r\na: 1\r\n", "name: w\r\nstatus: active\r\na: 1\r\n"),
         ("{name: w, status: draft} # c\n", "{name: w, status: active} # c\n"),

@@ -1,0 +1,28 @@
+"""Writes what is generated: the shipped JSON Schema of worker files. `make docs` runs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from guildhall.workers.schema import SHIPPED_SCHEMA, worker_schema_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file and its text."""
+    return {SHIPPED_SCHEMA: worker_schema_text()}
+
+
+def main() -> None:
+    """Brings every generated file up to date and names the ones that changed."""
+    for path, text in generated().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()
