@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,6 +144,7 @@ def test_what_is_not_a_duration_says_how_to_write_one(text: object):
 
 
 @given(st.text() | st.integers() | st.floats())
+@hypothesis.settings(deadline=None)
 def test_any_duration_is_positive_or_an_error(value: object):
     with contextlib.suppress(UsageError):
         assert 0 < duration(value) < float("inf")

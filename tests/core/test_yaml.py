@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt, StrictStr
 
@@ -213,6 +213,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(values, st.sampled_from([None, 2]))
+@settings(deadline=None)
 def test_any_json_reads_as_json_does(value: Any, indent: int | None):
     text = json.dumps(value, indent=indent)
     try:
@@ -223,6 +224,7 @@ def test_any_json_reads_as_json_does(value: Any, indent: int | None):
 
 
 @given(st.text(alphabet=" \n\t:-[]{}'\"&*!|>%@`#?,abc01.~<=\\\r") | st.text())
+@settings(deadline=None)
 def test_any_text_is_data_or_a_plain_error(text: str):
     for path in (YAML, JSON):
         with contextlib.suppress(GuildError):

@@ -200,11 +200,17 @@ def test_a_new_worker_loads_and_stays(project: Path):
             lifecycle.new(project / "workers", name)
 
 
+def test_a_place_that_cannot_be_written_is_said(write: Write, project: Path):
+    write("workers", "a file where a folder should be")
+    with pytest.raises(Conflict, match="the file cannot be written"):
+        lifecycle.new(project / "workers", "clerk")
+
+
 verbs = st.lists(st.sampled_from(["promote", "retire"]), max_size=6)
 
 
 @given(st.sampled_from(STATUSES), verbs)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 def test_a_life_only_goes_forward(tmp_path: Path, start: Status, steps: list[str]):
     path = tmp_path / "w.yaml"
     path.write_text(f"# head\nname: w # n\nstatus: {start} # s\ninstructions: x\n# foot\n")

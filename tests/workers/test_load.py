@@ -316,13 +316,14 @@ data = st.recursive(
 
 
 @given(data)
+@settings(deadline=None)
 def test_any_data_is_a_worker_or_a_plain_error(value: Any):
     with contextlib.suppress(GuildError):
         check(yaml.Source(Path("w.yaml"), "", value, {(): 1}))
 
 
 @given(st.text(alphabet=" \n:-[]{}'\"&*!|>#?,abw012.~") | st.text())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_a_worker_or_a_plain_error(tmp_path: Path, text: str):
     for name in ("w.yaml", "w.json"):
         path = tmp_path / name
@@ -332,7 +333,7 @@ def test_any_text_is_a_worker_or_a_plain_error(tmp_path: Path, text: str):
 
 
 @given(st.binary())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_a_worker_or_a_plain_error(tmp_path: Path, content: bytes):
     path = tmp_path / "w.yaml"
     path.write_bytes(content)

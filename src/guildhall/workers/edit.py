@@ -43,11 +43,19 @@ def set_field(path: Path, field: str, value: str | bool) -> None:
 def replace_file(path: Path, text: str) -> None:
     """Puts a text in the place of a file's, at once and with the same mode. A link stays, its target changes."""
     path = Path(os.path.realpath(path))
+    try:
+        _replace(path, text.encode())
+    except OSError as error:
+        raise Conflict(f"the file cannot be written: {error.strerror}", where=str(path)) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(file.fileno(), path.stat().st_mode & 0o7777 if path.exists() else 0o644)
-            file.write(text.encode())
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(name).replace(path)

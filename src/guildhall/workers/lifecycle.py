@@ -113,7 +113,6 @@ def new(folder: Path, name: str, *, locks: Mapping[Path, Lock] | None = None, fo
         raise _locked(name, str(path))
     if path.exists() and not force:
         raise Conflict(f"there is already a worker {name!r}", where=str(path), hint="Use --force to overwrite it.")
-    folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, _TEMPLATE.format(name=name))
     return path
 

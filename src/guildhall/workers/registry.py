@@ -95,9 +95,16 @@ class Registry:
                 if not folder.is_dir() or (real := folder.resolve()) in seen:
                     continue
                 seen.add(real)
-                for path in sorted(real.iterdir()):
+                for path in _entries(real):
                     if path.name.endswith(SUFFIXES) and not path.name.startswith(".") and path.is_file():
                         yield _Found(path.stem, scope, path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise InvalidFile(f"the folder cannot be read: {error.strerror}", where=str(folder)) from None
 
 
 def _ambiguous(name: str, found: list[_Found]) -> GuildError:
