@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core.errors import InvalidFile, did_you_mean, nearest
@@ -92,6 +93,7 @@ def read(path: Path) -> Source:
     return parse(path, read_text(path))
 
 
+@lru_cache(maxsize=256)
 def parse(path: Path, text: str) -> Source:
     """The text as plain data; `path` says which language it is and stands in errors."""
     return _parse_json(path, text) if path.suffix == ".json" else _parse_yaml(path, text)

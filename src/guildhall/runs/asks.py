@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import moment, stamp
 from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
 from guildhall.runs import records
+from guildhall.runs.model import is_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -59,12 +60,6 @@ class Asks:
                 hint=f"`guild show {ask_id}` shows what was said; `guild show {ask.run}` how the run stands.",
             )
         return answered
-
-    async def withdraw(self, run: str) -> None:
-        """Withdraws what a run still asks, because it has ended."""
-        for ask in self.of_run(run):
-            if ask.status == "open":
-                await self._close(ask, "withdrawn", None)
 
     async def expire_if_due(self, ask: Ask) -> bool:
         """Closes an open ask whose time is over; says whether it was."""
@@ -115,6 +110,8 @@ def checked(ask: Ask, answer: Answer) -> Answer:
     """The answer, if it is one that this ask can take."""
     if answer.note and len(answer.note) > _LONGEST_NOTE:
         raise UsageError(f"the note is longer than {_LONGEST_NOTE:,} characters")
+    if answer.note and not is_text(answer.note):
+        raise UsageError("the note is not text: it holds a NUL, or bytes that are not UTF-8")
     choice = answer.choice.strip().lower()
     choice = {"y": "yes", "n": "no", "approve": "yes", "deny": "no"}.get(choice, choice)
     if choice in ask.question.choices:

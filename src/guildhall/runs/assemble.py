@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import InvalidFile, NotFound, ToolUnavailable, did_you_mean
+from guildhall.core.errors import InvalidFile, NotFound, ToolUnavailable, UsageError, did_you_mean
 from guildhall.core.ids import fingerprint
 from guildhall.core.yaml import read_text
-from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.model import Folder, Tool, Toolbox, View
@@ -95,6 +95,8 @@ class Assembler:
 
     async def assemble(self, request: RunRequest, frame: Frame) -> Assembled:
         """A new run."""
+        if not is_text(request.input):
+            raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
         worker = self._find(request.worker, frame)
         usable(worker, "name")
         settings = self._settings(frame)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
+    from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
-    from guildhall.runs.asks import Asks
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.model import RunStatus
     from guildhall.runs.patience import Patience
@@ -53,7 +53,6 @@ class Execution:
         gate: Gate,
         model_door: ModelDoor,
         patience: Patience,
-        asks: Asks,
         clock: Clock,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[None]],
@@ -64,12 +63,13 @@ class Execution:
         self._gate = gate
         self._model_door = model_door
         self._patience = patience
-        self._asks = asks
         self._clock = clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
+        self._in_time = asyncio.Event()
+        self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
 
     # the doors, as the runtime sees them
@@ -96,9 +96,10 @@ class Execution:
                 self._under_way.discard(task)
 
     async def _only_while_open(self) -> None:
-        """A parked run starts nothing new: its doors stay shut until it is resumed."""
+        """A parked run starts nothing new: its doors stay shut until it is resumed. So does one whose time is over."""
         if self._parked.is_set():
             await asyncio.get_running_loop().create_future()
+        await self._in_time.wait()
 
     # the stretch
 
@@ -152,9 +153,13 @@ class Execution:
         """Returns when the run has been running, waiting not counted, for as long as it may."""
         while (allowed := self._ledger.bounds.timeout) is not None:
             left = allowed - self._seconds_before - self._running_seconds()
-            if left <= 0:
+            if left > 0:
+                await self._clock.sleep(left)
+                continue
+            self._in_time.clear()
+            if not await self._ledger.more_time():
                 return
-            await self._clock.sleep(left)
+            self._in_time.set()
         await asyncio.get_running_loop().create_future()
 
     def _running_seconds(self) -> float:
@@ -186,14 +191,18 @@ class Execution:
             "ended_at": now if ended else None,
             "owner": None,
         }
+
+        def also(connection: Connection) -> None:
+            records.change_run(connection, self._ledger.run, **columns)
+            if ended:
+                records.withdraw_asks(connection, self._ledger.run, now)
+
         data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
         await self._ledger.journal.append(
             "ended" if ended else "paused",
             data,
-            also=lambda connection: records.change_run(connection, self._ledger.run, **columns),
+            also=also,
         )
-        if ended:
-            await self._asks.withdraw(self._ledger.run)
         if stretch.error is not None:
             self._ledger.publish("error", **stretch.error)
         self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import RuntimeFailed
+from guildhall.core.errors import LimitReached, RuntimeFailed
 from guildhall.core.events import Event, EventBus, EventType
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR
@@ -104,7 +105,7 @@ class LiveLedger:
                 reserved = price(tokens)
                 self._budget.reserve(reserved or 0.0)
                 return reserved, tokens
-            await self._limit(key, cast("LimitName", level.name))
+            await self._limit(key, cast("LimitName", level.name), level.spent + (price(OUTPUT_FLOOR) or 0.0))
 
     async def asked(self, call: ModelCall) -> None:
         data = {
@@ -116,9 +117,10 @@ class LiveLedger:
         }
         await self.journal.append("model_asked", data, key=call.key)
 
-    async def failed(self, call: ModelCall, error: ModelFailed) -> None:
-        self._budget.settle(call.reserved_usd or 0.0, 0.0)
-        await self.journal.append("model_failed", {**error.as_dict(), "transient": error.transient}, key=call.key)
+    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+        self._budget.settle(call.reserved_usd or 0.0, cost or 0.0)
+        data = {**error.as_dict(), "transient": error.transient, "cost_usd": cost}
+        await self.journal.append("model_failed", data, key=call.key)
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
@@ -143,13 +145,21 @@ class LiveLedger:
     def on_text(self, text: str) -> None:
         self.publish("text_delta", text=text)
 
-    async def _limit(self, key: str, name: LimitName) -> None:
+    async def more_time(self) -> bool:
+        """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
+        try:
+            await self._limit("timeout", "timeout")
+        except LimitReached:
+            return False
+        return True
+
+    async def _limit(self, key: str, name: LimitName, needed: float = 0.0) -> None:
         """At a limit: asks for more where somebody is to be asked, ends the run where nobody is."""
-        error = limits.reached(name, self.bounds, self.run)
+        error = limits.reached(name, self.bounds, self.run, needed)
         if name != "budget" and not self._interactive:
             raise error
         value = getattr(self.bounds, name)
-        unit = "turns" if name == "max_turns" else "USD"
+        unit = {"max_turns": "turns", "timeout": "seconds"}.get(name, "USD")
         ask = await self._ask(
             "limit",
             f"{key}/{name}",
@@ -163,8 +173,9 @@ class LiveLedger:
             {"limit": name, "value": value},
         )
         choice = ask.answer.choice if ask.answer else "no"
-        more = value if choice == "yes" else amount_of(choice)
-        granted = {} if more is None else {name: type(value)(value + more)}
+        more = value if choice == "yes" else amount_of(choice) or 0
+        raised = value + (math.ceil(more) if name == "max_turns" else more)
+        granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
         await self._apply(ask, f"{key}/{name}", {"bounds": granted})
         if not granted:
             raise error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, ModelUnusable
+from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
@@ -101,6 +101,7 @@ class Runs:
         assembled = _priced(assembled, source, explicit=request.budget is not None)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
+        _make_folders(assembled)
         run = new_id(RUN)
         now = stamp(self._clock.now())
         first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
@@ -112,7 +113,7 @@ class Runs:
                 root=run,
                 worker=assembled.worker.name,
                 model=source.name,
-                status="queued",
+                status="running",
                 request={**request.as_dict(), "frame": frame.as_dict()},
                 owner=self._boot,
                 created_at=now,
@@ -141,9 +142,11 @@ class Runs:
         before = 0.0 if timed_out else self._store.read(lambda c: records.running_seconds(c, run_id))
 
         def also(connection: Connection) -> None:
-            records.change_run(connection, run_id, status="queued", reason=None, error=None, owner=self._boot)
+            columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
+            records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
 
         granted = _granted(in_force(journal), source, max_turns, budget)
+        _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
         ordinal = self._store.read(lambda c: records.earlier_runs(c, run.root, run.worker, run.id))
         return Prepared(
@@ -161,9 +164,6 @@ class Runs:
     def launch(self, prepared: Prepared) -> None:
         """Begins to execute; what happens is told as events."""
         assembled = prepared.assembled
-        for folder in assembled.surroundings.view.folders:
-            if folder.writable:
-                folder.path.mkdir(parents=True, exist_ok=True)
         patience = Patience(self._clock, hold=prepared.frame.interactive)
         ledger = LiveLedger(
             worker=assembled.worker.name,
@@ -186,7 +186,6 @@ class Runs:
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
             patience=patience,
-            asks=self._asks,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
             clean_up=executor.close,
@@ -196,7 +195,6 @@ class Runs:
 
     async def _live(self, prepared: Prepared, ledger: LiveLedger, execution: Execution) -> None:
         try:
-            await self._store.write(lambda c: records.change_run(c, prepared.run, status="running"))
             ledger.publish(
                 "run_started",
                 worker=prepared.assembled.worker.name,
@@ -232,10 +230,24 @@ class Runs:
         return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime)
 
     def _refuse_resuming(self, run: Run) -> None:
-        if run.id in self._alive or run.status in {"running", "queued"}:
+        if run.id in self._alive or run.status == "running":
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+
+
+def _make_folders(assembled: Assembled) -> None:
+    """Makes the sandboxes that the run may write to."""
+    for folder in assembled.surroundings.view.folders:
+        if not folder.writable:
+            continue
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ToolUnavailable(
+                f"sandboxes.{folder.name}.path: {folder.path} cannot be made: {error.strerror or error}",
+                where=assembled.worker.place,
+            ) from None
 
 
 def assignment_of(assembled: Assembled) -> Assignment:

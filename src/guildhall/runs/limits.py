@@ -27,9 +27,9 @@ def in_force(journal: Journal) -> Bounds:
 
 
 def used(journal: Journal) -> Usage:
-    """What the answers on record have used up."""
+    """What the answers on record have used up, those that were no good included."""
     answers = journal.kind("model_answered")
-    costs = [entry.data["cost_usd"] for entry in answers]
+    costs = [entry.data["cost_usd"] for entry in (*answers, *journal.kind("model_failed"))]
     known = [cost for cost in costs if cost is not None]
     return Usage(
         turns=len(answers),
@@ -74,8 +74,8 @@ def affordable(left: float, price: Callable[[int], float | None], ceiling: int) 
     return int((left - base) / rate) if rate > 0 else -1
 
 
-def reached(name: LimitName, bounds: Bounds, run: str) -> LimitReached:
-    """The error that names the limit and how to go on with more."""
+def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0) -> LimitReached:
+    """The error that names the limit and how to go on with more: with twice as much, or with `needed` dollars."""
     value = getattr(bounds, name)
     if name == "max_turns":
         return LimitReached(
@@ -88,5 +88,5 @@ def reached(name: LimitName, bounds: Bounds, run: str) -> LimitReached:
         )
     return LimitReached(
         f"{name}: the next model call may cost more than what is left of {value:g} USD",
-        hint=f"guild resume {run} --budget {value * 2:g}",
+        hint=f"guild resume {run} --budget {max(value * 2, needed * 1.1):g}",
     )

@@ -10,11 +10,22 @@ if TYPE_CHECKING:
 
     from guildhall.policy.model import Mode
 
-RunStatus = Literal["queued", "running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
 AskKind = Literal["approval", "unknown_effect", "limit"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
+
+
+def is_text(text: object) -> bool:
+    """Whether it is text that can be stored, shown and sent to a model: no NUL, no half characters."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

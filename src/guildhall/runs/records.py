@@ -37,7 +37,7 @@ def list_runs(connection: Connection, limit: int | None = None) -> list[Run]:
 
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """Every run that another hall was running is lost: that hall is gone. Gives their ids."""
-    orphans = (runs.c.status.in_(["running", "queued"])) & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
+    orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     connection.execute(
         update(runs).where(runs.c.id.in_(ids)).values(status="lost", reason="the process that ran it is gone")
@@ -118,6 +118,12 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
     """Changes an ask if it is in the expected state; says whether it was."""
     result = connection.execute(update(asks).where(asks.c.id == ask, asks.c.status == expected).values(**columns))
     return result.rowcount == 1
+
+
+def withdraw_asks(connection: Connection, run: str, now: str) -> None:
+    """Closes what a run still asks, because it has ended."""
+    still_open = (asks.c.run == run) & (asks.c.status == "open")
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
 def find_ask(connection: Connection, ask: str) -> Ask | None:
