@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import subprocess
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.cli.commands.cost import by_worker_and_model
+from guildhall.cli.commands import cost, ls
 from guildhall.cli.lines import age, entry_line
+from guildhall.cli.screen import Screen
 from guildhall.runs.model import Entry, Run, Usage
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.runs.model import RunStatus
     from tests.conftest import Guild
 
 
@@ -36,14 +39,43 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 
 
-def test_ls_shows_the_newest_first_and_all_on_demand(guild: Guild, scribe: Path) -> None:
-    runs = [a_run(guild) for _ in range(11)]
-    short = guild("ls")
-    assert short.out.splitlines()[0] == "done"
-    assert [line.split()[0] for line in short.out.splitlines()[1:]] == runs[:0:-1]
-    assert "1 more are done: guild ls --all" in short.err
-    assert len(guild("ls", "--all").out.splitlines()) == 12
-    assert guild("ls", "--json").json["done"][0]["run"] == runs[-1]
+def recorded(name: str, *, status: RunStatus = "completed", cost: float | None = None) -> Run:
+    return Run(
+        id=name,
+        root=name,
+        parent=None,
+        worker="scribe",
+        model="m",
+        status=status,
+        reason=None,
+        request={"input": "go"},
+        error=None,
+        output=None,
+        created_at="2026-01-10T12:00:00.000Z",
+        ended_at=None,
+        usage=Usage(cost_usd=cost),
+    )
+
+
+def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
+    groups = ls.Groups.of([recorded(f"r-{number}") for number in range(11)], [])
+    for everything, shown in ((False, 10), (True, 11)):
+        screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
+        ls.print_groups(groups, screen, everything=everything)
+        assert isinstance(screen.out, io.StringIO)
+        assert isinstance(screen.err, io.StringIO)
+        heading, *lines = screen.out.getvalue().splitlines()
+        assert heading == "done"
+        assert [line.split()[0] for line in lines] == [f"r-{number}" for number in range(shown)]
+        assert screen.err.getvalue() == ("" if everything else "1 more are done: guild ls --all\n")
+
+
+def test_ls_groups_by_what_it_means_for_you() -> None:
+    every: list[RunStatus] = ["queued", "running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+    groups = ls.Groups.of([recorded(status, status=status) for status in every], [])
+    assert [run.id for run in groups.stopped] == ["waiting", "parked", "lost"]
+    assert [run.id for run in groups.working] == ["queued", "running"]
+    assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
 
 
 def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> None:
@@ -97,8 +129,15 @@ def test_show_tells_all_about_an_ask(guild: Guild, project: Path) -> None:
     assert guild("log", ask).out == guild("log", told["run"]).out
 
 
-@pytest.mark.parametrize("command", ["show", "log", "resume", "replay"])
-@pytest.mark.parametrize("name", ["r-2222222222", "nonsense", "", "../../x", "r-2222222222\n", "x" * 5000])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((command, "r-2222222222") for command in ("show", "log", "resume", "replay")),
+        ("show", "a-2222222222"),
+        *(("show", name) for name in ("nonsense", "", "../../x", "r-2222222222\n", "x" * 5000)),
+        *((command, "nonsense") for command in ("log", "resume", "replay")),
+    ],
+)
 def test_what_does_not_exist_is_not_found(guild: Guild, scribe: Path, command: str, name: str) -> None:
     ran = guild(command, name)
     assert ran.code == 3
@@ -257,24 +296,7 @@ def test_entries_in_a_line(kind: str, data: dict[str, object], told: str) -> Non
 
 
 def test_runs_without_a_price_are_counted_as_such(guild: Guild, project: Path) -> None:
-    def run(cost: float | None) -> Run:
-        return Run(
-            id="r-1",
-            root="r-1",
-            parent=None,
-            worker="w",
-            model="m",
-            status="completed",
-            reason=None,
-            request={},
-            error=None,
-            output=None,
-            created_at="",
-            ended_at=None,
-            usage=Usage(cost_usd=cost),
-        )
-
-    line = by_worker_and_model([run(1.0), run(None)])[0]
+    line = cost.by_worker_and_model([recorded("r-1", cost=1.0), recorded("r-2")])[0]
     assert (line["cost_usd"], line["unpriced_runs"], line["runs"]) == (1.0, 1, 2)
     make_project(project, script="workers:\n  scribe:\n    - - say: hello\n")
     a_run(guild)

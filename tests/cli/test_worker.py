@@ -71,9 +71,10 @@ def test_a_life(guild: Guild, scribe: Path) -> None:
     assert guild("worker", "new", "helper", "--force").out.strip() == made["path"]
     assert guild("worker", "lock", "scribe").out == "scribe is locked: nothing overwrites its file\n"
     assert "active, locked" in guild("worker", "ls").out
-    refused = guild("worker", "new", "scribe", "--force")
+    refused = guild("worker", "new", "scribe")
     assert refused.code == 4
     assert "locked" in refused.err
+    assert guild("worker", "retire", "scribe").code == 4
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "# changed\n")
     assert "not what was locked" in guild("worker", "show", "scribe").out
     assert guild("run", "scribe", "go").code == 4
@@ -87,8 +88,13 @@ def test_a_life(guild: Guild, scribe: Path) -> None:
     assert (scribe / "workers" / "draft.yaml").read_text().startswith("# mine\n")
 
 
-@pytest.mark.parametrize("verb", ["show", "new", "lock", "unlock", "promote", "retire"])
-@pytest.mark.parametrize("name", ["", " ", "a\nb", "x" * 5000, "../x", "no such worker"])
+HOSTILE = ["", " ", "a\nb", "x" * 5000, "../x", "no such worker"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [*(("new", name) for name in HOSTILE), *(("show", name) for name in HOSTILE), ("lock", "nobody"), ("retire", "")],
+)
 def test_names_that_cannot_be(guild: Guild, scribe: Path, verb: str, name: str) -> None:
     ran = guild("worker", verb, name)
     assert ran.code in (2, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes, visible
@@ -103,17 +103,20 @@ class Follower:
         shown = await self._client.show(run)
         self._screen.end_line()
         self._say_how_it_stands(shown)
-        result = result_of(shown)
-        form = self._screen.wanted.form
-        if form == "json":
-            self._screen.json(result)
-        elif form == "stream-json":
-            self._screen.json({"type": "result", **result})
-        elif shown.run.status == "completed" and (text := text_of(shown.run.output)):
-            self._screen.result(text)
+        with suppress(ReaderGone) if stopped else nullcontext():
+            self._print(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
         return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+
+    def _print(self, shown: Shown) -> None:
+        form = self._screen.wanted.form
+        if form == "json":
+            self._screen.json(result_of(shown))
+        elif form == "stream-json":
+            self._screen.json({"type": "result", **result_of(shown)})
+        elif shown.run.status == "completed" and (text := text_of(shown.run.output)):
+            self._screen.result(text)
 
     def _say_how_it_stands(self, shown: Shown) -> None:
         run = shown.run

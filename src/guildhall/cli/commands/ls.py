@@ -48,7 +48,7 @@ class Groups:
                 for run in runs
                 if run.status in ("lost", "parked") or (run.status == "waiting" and run.id not in asked)
             ],
-            working=[run for run in runs if run.status in ("queued", "running")],
+            working=[run for run in runs if run.status == "running"],
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
         )
 
@@ -69,13 +69,14 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if args.json:
             screen.json(groups.as_dict())
         else:
-            _print(groups, screen, everything=args.all)
+            print_groups(groups, screen, everything=args.all)
         return exit_codes.DONE
 
     return with_hall(work, screen, readonly=True)
 
 
-def _print(groups: Groups, screen: Screen, *, everything: bool) -> None:
+def print_groups(groups: Groups, screen: Screen, *, everything: bool) -> None:
+    """The groups as people read them."""
     now = SystemClock().now()
     asks = [
         [ask.id, ask.kind.replace("_", " "), one_line(ask.question.title, 70), f"guild answer {ask.id}"]

@@ -27,7 +27,7 @@ _DONE = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the worker's name")
     if parser.get_default("command") == "worker new":
-        parser.add_argument("--force", action="store_true", help="overwrite a file that is there, unless it is locked")
+        parser.add_argument("--force", action="store_true", help="overwrite a file that is there, even a locked one")
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
