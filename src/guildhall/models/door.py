@@ -32,7 +32,9 @@ OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are count
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
 _ATTEMPTS = 4
 _FIRST_PAUSE = 1.0
-_CHARACTERS_A_TOKEN = 3  # on the safe side: a reservation must not be too small
+_LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE = 60.0
+_BYTES_A_TOKEN = 3  # on the safe side: a reservation must not be too small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,9 @@ class ModelLedger(Protocol):
 
     async def asked(self, call: ModelCall) -> None: ...
 
-    async def failed(self, call: ModelCall, error: ModelFailed) -> None: ...
+    async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
+        """Records a failure. `cost` is None when nothing was answered, so that nothing was paid."""
+        ...
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
 
@@ -102,7 +106,8 @@ class ModelDoor:
             except ModelFailed as error:
                 if not error.transient or attempt == _ATTEMPTS - 1:
                     raise
-            await self._clock.sleep(_FIRST_PAUSE * 2**attempt)
+                pause = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
+            await self._clock.sleep(min(pause, _LONGEST_PAUSE))
         raise AssertionError
 
     async def _ask_once(
@@ -139,21 +144,29 @@ class ModelDoor:
         )
         try:
             response = await self._source.answer(query, self._ledger.on_text)
-            _refuse_unusable(response)
         except ModelFailed as error:
-            await self._ledger.failed(call, error)
+            await self._ledger.failed(call, error, None)
             raise
-        counted = response.usage.input_tokens or response.usage.output_tokens
-        cost = self._source.cost(response.usage) if counted else reserved  # a call that is not counted is not free
+        cost = self._cost(response.usage, reserved)
+        if (unusable := _unusable(response)) is not None:
+            await self._ledger.failed(call, unusable, cost)
+            raise unusable
         await self._ledger.record(call, response, cost)
         return response
 
+    def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
+        """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""
+        counted = usage.input_tokens or usage.output_tokens
+        cost = self._source.cost(usage) if counted else None
+        return reserved if cost is None else cost
 
-def _refuse_unusable(response: ModelResponse) -> None:
-    """Two calls of one id could not be told apart later: such an answer is not recorded, the model is asked again."""
+
+def _unusable(response: ModelResponse) -> ModelFailed | None:
+    """Two calls of one id could not be told apart later: such an answer is paid for, and the model is asked again."""
     ids = [part.tool_call_id for part in response.parts if isinstance(part, BaseToolCallPart)]
-    if len(ids) != len(set(ids)):
-        raise ModelFailed("the model gave two tool calls the same id", transient=True)
+    if len(ids) == len(set(ids)):
+        return None
+    return ModelFailed("the model gave two tool calls the same id", transient=True)
 
 
 def estimate(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> int:
@@ -164,26 +177,28 @@ def estimate(messages: Sequence[ModelMessage], parameters: ModelRequestParameter
             known = message.usage.input_tokens + message.usage.output_tokens
             return known + _tokens(messages[index + 1 :])
     tools = [*parameters.function_tools, *parameters.output_tools]
-    shown = sum(len(tool.description or "") + len(json.dumps(tool.parameters_json_schema)) for tool in tools)
-    return _tokens(messages) + shown // _CHARACTERS_A_TOKEN
+    shown = sum(_size(tool.description) + _size(json.dumps(tool.parameters_json_schema)) for tool in tools)
+    return _tokens(messages) + shown // _BYTES_A_TOKEN
 
 
 def _tokens(messages: Sequence[ModelMessage]) -> int:
     size = 0
     for message in messages:
         if message.kind == "request":
-            size += len(message.instructions or "")
+            size += _size(message.instructions)
         for part in message.parts:
             size += 20 + _size(getattr(part, "content", None)) + _size(getattr(part, "args", None))
-    return size // _CHARACTERS_A_TOKEN + 50
+    return size // _BYTES_A_TOKEN + 50
 
 
 def _size(content: Any) -> int:
     if content is None:
         return 0
-    if isinstance(content, str | bytes):
+    if isinstance(content, str):
+        return len(content.encode("utf-8", "surrogatepass"))  # a sign of Chinese is a token, not a third of one
+    if isinstance(content, bytes):
         return len(content)
     if isinstance(content, list):
         return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     data = getattr(content, "data", None)
-    return len(data) if isinstance(data, bytes) else len(str(content))
+    return len(data) if isinstance(data, bytes) else _size(str(content))
