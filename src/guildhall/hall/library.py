@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
 
     # Is shown an ask as JSON; says yes, no, session (or another of its choices), or an Answer with a note.
-    Approver = Callable[[Mapping[str, Any]], str | Answer | Awaitable[str | Answer]]
+    Said = str | bool | Answer
+    Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +204,19 @@ async def _answering(
             ask = event.data["ask"]
             said = approver(ask)
             said = await said if inspect.isawaitable(said) else said
-            answer = said if isinstance(said, Answer) else Answer(choice=said)
-            await hall.answer(ask["ask"], replace(answer, by="approver"))
+            await hall.answer(ask["ask"], replace(_as_answer(said), by="approver"))
+
+
+def _as_answer(said: object) -> Answer:
+    if isinstance(said, Answer):
+        return said
+    if isinstance(said, bool):
+        return Answer(choice="yes" if said else "no")
+    if isinstance(said, str):
+        return Answer(choice=said)
+    raise UsageError(
+        f"the approver gave a {type(said).__name__}", hint="It gives yes, no, session (or True, False), or an Answer."
+    )
 
 
 def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
