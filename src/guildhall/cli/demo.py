@@ -25,7 +25,7 @@ description: Adds up the invoices in a folder
 instructions: |
   You are a careful clerk. Read every invoice in the sandbox `inbox`,
   then write total.md into the sandbox `outbox`.
-model: script:model.yaml            # stands in for an LLM; here you would write anthropic:claude-sonnet-4-5
+model: script:model.yaml            # stands in for an LLM; here you would write anthropic:claude-sonnet-5-5
 sandboxes:
   inbox:  {path: ./inbox, mode: ro, allowed_suffixes: [.txt]}
   outbox: {path: ./outbox, mode: rw}

@@ -33,7 +33,6 @@ OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
 _ATTEMPTS = 4
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
-_LONGEST_PAUSE = 60.0
 _BYTES_A_TOKEN = 3  # on the safe side: a reservation must not be too small
 
 

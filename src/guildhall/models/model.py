@@ -41,7 +41,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """The model as it is shown: `anthropic:claude-sonnet-4-5`, `script:review.yaml`."""
+        """The model as it is shown: `anthropic:claude-sonnet-5-5`, `script:review.yaml`."""
         ...
 
     def cost(self, usage: RequestUsage) -> float | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import guildhall
 from guildhall.core.errors import ToolUnavailable
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def program_paths() -> tuple[Path, ...]:
 
 def import_paths() -> list[str]:
     """What a confined Python started without its site module needs on its path to import Guildhall and packages."""
-    return [str(path) for path in (Path(guildhall.__file__).parent.parent, *_package_folders())]
+    return [str(path) for path in (Path(__file__).parents[2], *_package_folders())]
 
 
 def _package_folders() -> list[Path]:

@@ -36,7 +36,7 @@ name: {name}
 description: Say in a line what this worker is for
 instructions: |
   You are {name}. Say here how to work, what to care about, and what a good answer looks like.
-# model: anthropic:claude-sonnet-4-5    # not set: --model, GUILDHALL_MODEL or your settings decide
+# model: anthropic:claude-sonnet-5-5    # not set: --model, GUILDHALL_MODEL or your settings decide
 # tools: [Read, Grep, Glob]             # built-in tools; none are given that are not named
 # sandboxes:
 #   notes: {{path: ./notes, mode: rw}}    # a folder that it may read and write
