@@ -1,0 +1,47 @@
+"""A driver and a model server for each process that runs tests; a scene for each test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.kill.scene import SCRIPT, Driver, Scene, Undisturbed, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+
+@pytest.fixture(scope="session")
+def driver() -> Generator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer]:
+    script = tmp_path_factory.mktemp("script") / "answers.yaml"
+    script.write_text(SCRIPT)
+    with ScriptedServer(script) as server:
+        yield server
+
+
+@pytest.fixture
+def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> Scene:
+    lay_out(project, home.path)
+    return Scene(project=project, home=home.path, driver=driver, server=server)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver, server: ScriptedServer) -> Undisturbed:
+    """What a run is that nobody kills."""
+    place = tmp_path_factory.mktemp("undisturbed")
+    (place / "project").mkdir()
+    lay_out(place / "project", place / "home")
+    scene = Scene(project=place / "project", home=place / "home", driver=driver, server=server)
+    return Undisturbed.of(scene)

@@ -1,0 +1,417 @@
+"""The scene of the kill tests: a worker, a model on the wire, processes that are killed, and the witnesses.
+
+Nothing that judges is inside the killed process: the book is a file that its tools write to, the requests are those
+that the server has seen, the record is read with sqlite3 alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.paths import HOME_VARIABLE
+from tests.conftest import BLOCKED, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from guildhall.models.wire import Exchange
+    from guildhall.testing.scripted_server import ScriptedServer
+
+When = Literal["before", "inside", "after"]
+PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
+
+SCRIPT = """
+workers:
+  clerk:
+    - - say: I begin.
+        calls:
+          - {call: enter, with: {line: one}}
+          - {call: look, with: {}}
+          - {call: enter, with: {line: two}}
+          - {call: send, with: {line: letter}}
+        usage: {input: 1000, output: 100}
+      - calls:
+          - {call: look, with: {}}
+          - {call: enter, with: {line: three}}
+        usage: {input: 2000, output: 200}
+      - {say: all entered, usage: {input: 3000, output: 300}}
+"""
+WORKER = """name: clerk
+description: Enters lines into a book
+instructions: Enter what you are told.
+model: anthropic:claude-sonnet-4-5
+toolboxes: [desk]
+sandboxes:
+  desk: {path: ./desk, mode: rw}
+tool_rules:
+  send: {approval_required: true}
+"""
+TOOLBOX = '''
+import time
+from pathlib import Path
+
+from guildhall import tool
+
+DESK = Path(@DESK@)
+
+
+def _effect(line):
+    """One line in the book. Where the test has laid a hold, it stays just before or just after the effect."""
+    _hold("before", line)
+    with (DESK / "book").open("a") as book:
+        book.write(line + "\\n")
+    _hold("after", line)
+    return f"entered {line}"
+
+
+def _hold(when, line):
+    if (DESK / f"hold-{when}-{line}").exists():
+        (DESK / f"held-{when}-{line}").touch()
+        time.sleep(1.0)
+        (DESK / f"passed-{when}-{line}").touch()
+        time.sleep(60)
+
+
+@tool(capabilities={"fs.write"})
+def enter(line: str) -> str:
+    """Enter a line into the book."""
+    return _effect(line)
+
+
+@tool(capabilities={"fs.write"})
+def send(line: str) -> str:
+    """Send a letter."""
+    return _effect(line)
+
+
+@tool(capabilities={"fs.write"}, repeatable=True)
+def look() -> str:
+    """Look at the desk."""
+    with (DESK / "looks").open("a") as looks:
+        looks.write("look\\n")
+    _hold("after", "look")
+    return "a desk"
+'''
+EFFECTS = ("one", "two", "letter", "three")
+LINE_OF = {"m1/call_0_0": "one", "m1/call_0_2": "two", "m1/call_0_3": "letter", "m2/call_1_1": "three"}
+
+
+def lay_out(project: Path, home: Path) -> None:
+    """The worker and its toolbox."""
+    desk = project / "desk"
+    desk.mkdir()
+    (project / "workers").mkdir()
+    (project / "workers" / "clerk.yaml").write_text(WORKER)
+    (home / "toolboxes").mkdir(parents=True)
+    (home / "toolboxes" / "desk.py").write_text(TOOLBOX.replace("@DESK@", repr(str(desk))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What a command did that came to its end."""
+
+    code: int
+    out: str
+    err: str
+    commits: int
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Driver:
+    """The process that forks commands (driver.py), and the hand that kills them."""
+
+    def __init__(self) -> None:
+        environment = {name: os.environ[name] for name in ("PATH", "LANG", "TZ", "TMPDIR") if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kill.driver"],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._heard("ready")
+
+    def start(self, **order: Any) -> int:
+        """Starts a command; its process id."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return self._heard("started")["pid"]
+
+    def ended(self) -> int:
+        """Waits for the end of the command; its exit code."""
+        return self._heard("ended")["code"]
+
+    def stopped(self) -> int | None:
+        """Waits until the command stands at its commit, or has ended: its process id, or None."""
+        heard = self._heard("stopped", "ended")
+        return heard.get("pid")
+
+    def kill(self, pid: int) -> None:
+        """kill -9, from outside."""
+        os.kill(pid, signal.SIGKILL)
+        while self._heard("killed", "stopped")["state"] != "killed":
+            pass
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def _heard(self, *states: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        heard = json.loads(line) if line else {"state": "gone"}
+        assert heard["state"] in states, heard
+        return heard
+
+
+@dataclass(kw_only=True)
+class Scene:
+    """One run of the clerk, what is done to it, and what the witnesses say."""
+
+    project: Path
+    home: Path
+    driver: Driver
+    server: ScriptedServer
+    asked: list[str] = field(default_factory=list)  # the calls that a person was asked about, because they were cut off
+    said_done: list[str] = field(default_factory=list)  # those of them that the person said were done
+    _from: int = 0
+    _commands: int = 0
+    _pid: int = 0
+
+    def __post_init__(self) -> None:
+        self._from = len(self.server.requests)
+
+    # acting
+
+    def guild(self, *words: str) -> Ended:
+        """A command, to its end."""
+        out = self._order(words)
+        return self._result(out, self.driver.ended())
+
+    def guild_until(self, number: int, when: When, *words: str, **order: Any) -> Ended | None:
+        """A command, killed at its commit of that number; what it did, if it ended before."""
+        out = self._order(words, number=number, when=when, **order)
+        pid = self.driver.stopped()
+        if pid is None:
+            return self._result(out)
+        self.driver.kill(pid)
+        return None
+
+    def guild_until_file(self, name: str, *words: str) -> None:
+        """A command, killed as soon as a tool has laid that file on the desk."""
+        out = self._order(words)
+        deadline = time.monotonic() + PATIENCE
+        while not (self.project / "desk" / name).exists():
+            assert time.monotonic() < deadline, out.with_suffix(".err").read_text()
+            time.sleep(0.01)
+        self.driver.kill(self._pid)
+
+    def _order(
+        self, words: Sequence[str], *, number: int = 0, when: str = "", function: str = "", grouped: bool = False
+    ) -> Path:
+        self._commands += 1
+        out = self.project.parent / f"command-{self._commands}.out"
+        self._pid = self.driver.start(
+            words=list(words),
+            number=number,
+            when=when,
+            function=function,
+            grouped=grouped,
+            env=self.environment,
+            cwd=str(self.project),
+            out=str(out),
+            err=str(out.with_suffix(".err")),
+        )
+        return out
+
+    @staticmethod
+    def _result(out: Path, code: int = 0) -> Ended:
+        commits = Path(f"{out}.commits")
+        count = json.loads(commits.read_text()) if commits.exists() else 0
+        return Ended(code=code, out=out.read_text(), err=out.with_suffix(".err").read_text(), commits=count)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.project.parent),
+            HOME_VARIABLE: str(self.home),
+            "ANTHROPIC_BASE_URL": self.server.anthropic_url,
+            "ANTHROPIC_API_KEY": "script-clerk",
+        }
+
+    def start(self) -> Ended:
+        return self.guild("run", "clerk", "go", "--output", "json")
+
+    def go_on(self, run: str, *, unknown: str | None = None) -> None:
+        """Resumes the run and answers what is asked, truthfully unless told otherwise, until it has ended."""
+        for _ in range(8):
+            if self.rows("SELECT status FROM runs")[0][0] in ("completed", "failed"):
+                return
+            ended = self.guild("resume", run, "--output", "json")
+            while ended.code == 4 and (asks := ended.json["asks"]):
+                ended = self.answer(asks[0], unknown)
+            assert ended.code in (0, 1, 4), ended
+        raise AssertionError("the run does not come to an end")
+
+    def answer(self, ask: Mapping[str, Any], unknown: str | None = None) -> Ended:
+        choice = "yes"
+        if ask["kind"] == "unknown_effect":
+            (key,) = self.rows("SELECT key FROM asks WHERE id = ?", ask["ask"])[0]
+            choice = unknown or ("done" if LINE_OF[key] in self.book else "again")
+            self.asked.append(key)
+            if choice == "done":
+                self.said_done.append(key)
+        return self.guild("answer", ask["ask"], choice, "--output", "json")
+
+    def lay_hold(self, when: str, line: str) -> None:
+        (self.project / "desk" / f"hold-{when}-{line}").touch()
+
+    def lift_holds(self) -> None:
+        for hold in (self.project / "desk").glob("hold-*"):
+            hold.unlink()
+
+    # the witnesses
+
+    @property
+    def book(self) -> list[str]:
+        book = self.project / "desk" / "book"
+        return book.read_text().splitlines() if book.exists() else []
+
+    @property
+    def requests(self) -> list[Exchange]:
+        return self.server.requests[self._from :]
+
+    def answers_by_step(self) -> Counter[str]:
+        """How often the server has answered each model call."""
+        steps = [1 + sum(m["role"] == "assistant" for m in (e.body or {})["messages"]) for e in self.requests]
+        return Counter(f"m{step}" for step, exchange in zip(steps, self.requests, strict=True) if exchange.answered)
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self.home / "hall.db", timeout=5)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def run_id(self) -> str | None:
+        """The run on record, if there is one: killed early enough, nothing has ever been."""
+        if not (self.home / "hall.db").exists():
+            return None
+        found = self.rows("SELECT id FROM runs") if self.rows("SELECT 1 FROM sqlite_master WHERE name = 'runs'") else []
+        return found[0][0] if found else None
+
+    def whole(self) -> bool:
+        """Whether the database is what it should be, whenever it is looked at."""
+        if not (self.home / "hall.db").exists():
+            return True
+        return self.rows("PRAGMA integrity_check") == [("ok",)] and not self.rows("PRAGMA foreign_key_check")
+
+    def entries(self) -> list[tuple[int, str, str | None, Any]]:
+        rows = self.rows("SELECT seq, kind, key, data FROM journal ORDER BY seq")
+        return [(seq, kind, key, json.loads(data)) for seq, kind, key, data in rows]
+
+    def answered(self) -> set[str]:
+        """The model calls whose answer is on record."""
+        return {key for _, kind, key, _ in self.entries() if kind == "model_answered" and key}
+
+    def finished(self) -> set[str]:
+        """The tool calls whose end is on record."""
+        return {key for _, kind, key, _ in self.entries() if kind == "tool_ended" and key}
+
+    def cut_off(self) -> set[str]:
+        """The tool calls that were started, whose end is not on record, and that may not be repeated."""
+        started = {key for _, kind, key, data in self.entries() if kind == "tool_started" and data["tool"] != "look"}
+        return {key for key in started if key} - self.finished()
+
+    def conversation(self, run: str) -> Iterator[Mapping[str, Any]]:
+        """What model and tools said to each other."""
+        return self.masked(self.guild("show", run, "--json").json["messages"])
+
+    def masked(self, messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The messages without the results that nobody saw: of those a person has only said that they are there."""
+        ids = {key.partition("/")[2] for key in self.said_done}
+        for message in messages:
+            yield {**message, "content": "(not seen)"} if message.get("id") in ids else message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """A run that nobody kills: how many commits its two commands make, and what comes out."""
+
+    run_commits: int
+    answer_commits: int
+    result: Mapping[str, Any]
+    messages: Sequence[Mapping[str, Any]]
+    book: Sequence[str]
+
+    @staticmethod
+    def of(scene: Scene) -> Undisturbed:
+        started = scene.start()
+        assert started.code == 4, started
+        ended = scene.answer(started.json["asks"][0])
+        assert ended.code == 0, ended
+        return Undisturbed(
+            run_commits=started.commits,
+            answer_commits=ended.commits,
+            result={name: value for name, value in ended.json.items() if name != "run"},
+            messages=list(scene.conversation(ended.json["run"])),
+            book=scene.book,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What was on record, and what the server had answered, when a process was killed."""
+
+    answered: set[str]
+    cut_off: set[str]
+    served: Counter[str]
+
+    @staticmethod
+    def of(scene: Scene) -> Record:
+        assert scene.whole()
+        if scene.run_id() is None:
+            return Record(answered=set(), cut_off=set(), served=scene.answers_by_step())
+        return Record(answered=scene.answered(), cut_off=scene.cut_off(), served=scene.answers_by_step())
+
+
+def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
+    """Lets the killed run go on to its end, and asks the witnesses."""
+    run = scene.run_id()
+    if run is None:
+        assert (scene.book, scene.requests) == ([], [])
+        return
+    scene.go_on(run)
+    assert scene.whole()
+    # no effect is lost, none is there twice; a person was asked about those that were cut off, and about no other
+    assert sorted(scene.book) == sorted(EFFECTS)
+    assert sorted(scene.asked) == sorted(set().union(*(kill.cut_off for kill in kills)))
+    # an answer on record is never asked for again; one that was not on record once more for each kill
+    served = scene.answers_by_step()
+    for key in ("m1", "m2", "m3"):
+        lost = max((kill.served[key] for kill in kills if key not in kill.answered), default=0)
+        assert served[key] == 1 + lost, (key, served)
+    # and what came out is what comes out of a run that nobody kills
+    shown = scene.guild("show", run, "--json").json
+    assert {name: shown[name] for name in ("status", "output", "error", "usage", "cost_usd")} == {
+        name: undisturbed.result[name] for name in ("status", "output", "error", "usage", "cost_usd")
+    }
+    assert [ask["status"] for ask in shown["asks"]] == ["applied"] * (1 + len(scene.asked))
+    assert list(scene.masked(shown["messages"])) == list(scene.masked(undisturbed.messages))
+    replayed = scene.guild("replay", run)
+    assert replayed.code == 0, replayed
