@@ -1,0 +1,354 @@
+"""The model door: reserved, on record, asked, on record, seen. Through real ledgers on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic_ai.messages import BinaryContent, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import LimitReached, ModelFailed
+from guildhall.core.events import EventBus
+from guildhall.core.ids import new_id
+from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
+from guildhall.runs.asks import Asks
+from guildhall.runs.journal import Journal
+from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.limits import cut_off, used
+from guildhall.runs.model import Bounds
+from guildhall.runs.patience import Patience
+from guildhall.runs.records import add_run
+from guildhall.store.engine import Store
+from guildhall.store.migrate import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from pathlib import Path
+
+    from guildhall.models.model import OnText, Query
+
+A_RUN = {
+    "worker": "w",
+    "model": "test:model",
+    "status": "running",
+    "request": {},
+    "created_at": "2026-01-01T00:00:00.000Z",
+    "turns": 0,
+    "input_tokens": 0,
+    "output_tokens": 0,
+    "running_seconds": 0.0,
+}
+EXACT = 1e-9
+
+
+class Hurried(SystemClock):
+    """Sleeps not, and remembers how long it should have."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@dataclass
+class Provider:
+    """Answers what it is told to, with prices of its own (dollars a token)."""
+
+    answers: list[Callable[[Query], ModelResponse]]
+    price: tuple[float, float] | None = (3e-6, 15e-6)
+    asked: list[Query] = field(default_factory=list)
+
+    name = "test:model"
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        if self.price is None:
+            return None
+        return usage.input_tokens * self.price[0] + usage.output_tokens * self.price[1]
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        self.asked.append(query)
+        return self.answers[min(len(self.asked), len(self.answers)) - 1](query)
+
+
+def says(text: str = "hello", usage: RequestUsage | None = None) -> Callable[[Query], ModelResponse]:
+    usage = usage or RequestUsage(input_tokens=100, output_tokens=10)
+    return lambda query: ModelResponse(parts=[TextPart(text)], usage=usage)
+
+
+def fails(*, transient: bool = True, after: float | None = None) -> Callable[[Query], ModelResponse]:
+    def fail(query: Query) -> ModelResponse:
+        raise ModelFailed("the provider is tired", transient=transient, retry_after=after, status=529)
+
+    return fail
+
+
+def twins(query: Query) -> ModelResponse:
+    calls = [ToolCallPart("t", {}, "same"), ToolCallPart("t", {}, "same")]
+    return ModelResponse(parts=calls, usage=RequestUsage(input_tokens=100, output_tokens=10))
+
+
+class Place:
+    """A door of a run of its own."""
+
+    def __init__(self, store: Store, provider: Provider, **bounds: Any) -> None:
+        self.provider = provider
+        self.clock = Hurried()
+        self.store = store
+        self.run = new_id("r")
+        self.journal = Journal(self.run, self.store, self.clock)
+        self._bounds = Bounds(**bounds)
+
+    async def open(self) -> ModelDoor:
+        if not self.journal.entries:
+            await self.store.write(
+                lambda connection: add_run(connection, **{**A_RUN, "id": self.run, "root": self.run})
+            )
+            await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
+        self.ledger = LiveLedger(
+            worker="w",
+            root=self.run,
+            journal=self.journal,
+            asks=Asks(self.store, self.clock),
+            store=self.store,
+            bus=EventBus(),
+            clock=self.clock,
+            patience=Patience(self.clock, hold=False),
+            interactive=False,
+        )
+        return ModelDoor(self.provider, self.ledger, self.clock, worker="w", ordinal=0)
+
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.journal.entries[1:]]
+
+    def spent(self) -> float:
+        costs = [entry.data.get("cost_usd") for entry in self.journal.entries if entry.kind.startswith("model_")]
+        return sum(cost for cost in costs if cost is not None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Generator[Store]:
+    prepare(tmp_path / "hall.db")
+    opened = Store(tmp_path / "hall.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def place(store: Store) -> Callable[..., Place]:
+    return lambda *answers, price=(3e-6, 15e-6), **bounds: Place(store, Provider(list(answers), price), **bounds)
+
+
+async def ask(place: Place, key: str = "m1", text: str = "do it") -> ModelResponse:
+    door = await place.open()
+    return await door.ask(key, [ModelRequest(parts=[UserPromptPart(text)])], ModelSettings(), ModelRequestParameters())
+
+
+@pytest.mark.req("X-14")
+def test_an_answer_is_on_record_before_the_run_sees_it_and_given_once(place: Callable[..., Place]) -> None:
+    here = place(says())
+    first = asyncio.run(ask(here))
+    assert here.kinds() == ["model_asked", "model_answered"]
+    recorded = here.store.read(lambda c: c.exec_driver_sql("select kind, data from journal order by seq").all())
+    assert [row[0] for row in recorded] == ["assembled", "model_asked", "model_answered"]
+    assert "hello" in str(recorded[-1][1])
+    again = asyncio.run(ask(here))
+    assert (again.parts, again.usage) == (first.parts, first.usage)
+    assert len(here.provider.asked) == 1
+
+
+def test_a_record_of_another_question_is_not_given(place: Callable[..., Place]) -> None:
+    here = place(says())
+    asyncio.run(ask(here))
+    with pytest.raises(Exception, match="something else at m1"):
+        asyncio.run(ask(here, text="do something else"))
+
+
+def test_a_passing_failure_is_asked_again_and_each_is_on_record(place: Callable[..., Place]) -> None:
+    here = place(fails(), fails(after=7), fails(after=1e6), says())
+    assert asyncio.run(ask(here)).text == "hello"
+    assert here.kinds() == ["model_asked", "model_failed"] * 3 + ["model_asked", "model_answered"]
+    assert [entry.data["attempt"] for entry in here.journal.kind("model_asked")] == [0, 1, 2, 3]
+    assert [query.attempt for query in here.provider.asked] == [0, 1, 2, 3]
+    assert here.clock.slept == [1.0, 7, 60.0]
+    assert here.journal.kind("model_failed")[0].data["transient"] is True
+
+
+def test_it_gives_up_after_the_fourth(place: Callable[..., Place]) -> None:
+    here = place(fails())
+    with pytest.raises(ModelFailed, match="tired"):
+        asyncio.run(ask(here))
+    assert here.kinds().count("model_failed") == 4
+    assert here.spent() == 0
+
+
+def test_a_lasting_failure_is_not_asked_again(place: Callable[..., Place]) -> None:
+    here = place(fails(transient=False))
+    with pytest.raises(ModelFailed):
+        asyncio.run(ask(here))
+    assert here.kinds() == ["model_asked", "model_failed"]
+    assert here.clock.slept == []
+
+
+@pytest.mark.req("X-14", "X-3")
+def test_a_call_is_reserved_before_it_is_made_and_its_answer_bounded(place: Callable[..., Place]) -> None:
+    here = place(says(), max_budget_usd=0.01)
+    asyncio.run(ask(here))
+    asked = here.journal.kind("model_asked")[0].data
+    assert 0 < asked["reserved_usd"] <= 0.01 + EXACT
+    assert OUTPUT_FLOOR <= asked["max_tokens"] < OUTPUT_CEILING
+    assert here.provider.asked[0].settings["max_tokens"] == asked["max_tokens"]
+
+
+def test_where_nothing_is_counted_the_answer_may_be_as_long_as_it_likes(place: Callable[..., Place]) -> None:
+    here = place(says())
+    asyncio.run(ask(here))
+    assert "max_tokens" not in here.provider.asked[0].settings
+
+
+def test_a_model_without_a_price_is_not_counted_in_dollars(place: Callable[..., Place]) -> None:
+    here = place(says(), price=None)
+    asyncio.run(ask(here))
+    assert here.journal.kind("model_asked")[0].data["reserved_usd"] is None
+    assert used(here.journal).cost_usd is None
+
+
+def test_what_the_rest_does_not_pay_for_is_not_asked(place: Callable[..., Place]) -> None:
+    here = place(says(), max_budget_usd=0.0005)
+    with pytest.raises(LimitReached, match="max_budget_usd") as raised:
+        asyncio.run(ask(here))
+    assert here.kinds() == []
+    assert here.provider.asked == []
+    assert (raised.value.hint or "").startswith(f"guild resume {here.run} --budget ")
+    suggested = float((raised.value.hint or "").split()[-1])
+    assert suggested >= 64 * 15e-6  # the smallest call fits into what is suggested
+
+
+def test_two_calls_of_one_id_are_paid_for_and_asked_again(place: Callable[..., Place]) -> None:
+    here = place(twins, says())
+    assert asyncio.run(ask(here)).text == "hello"
+    failed = here.journal.kind("model_failed")[0]
+    assert "the same id" in failed.data["message"]
+    assert failed.data["cost_usd"] == pytest.approx(100 * 3e-6 + 10 * 15e-6)
+    assert used(here.journal).cost_usd == pytest.approx(2 * (100 * 3e-6 + 10 * 15e-6))
+
+
+def test_an_answer_that_counts_no_tokens_is_not_free(place: Callable[..., Place]) -> None:
+    here = place(says(usage=RequestUsage()), max_budget_usd=0.01)
+    asyncio.run(ask(here))
+    asked, answered = here.journal.kind("model_asked")[0], here.journal.kind("model_answered")[0]
+    assert answered.data["cost_usd"] == asked.data["reserved_usd"]
+
+
+@pytest.mark.req("X-3")
+def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) -> None:
+    def dies(query: Query) -> ModelResponse:
+        raise KeyboardInterrupt
+
+    here = place(dies, says(), max_budget_usd=0.01)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(ask(here))
+    assert cut_off(here.journal) == pytest.approx(0.01, rel=0.01)
+    with pytest.raises(LimitReached):
+        asyncio.run(ask(here))
+    assert len(here.provider.asked) == 1
+
+
+def test_turns_are_counted_over_every_stretch(place: Callable[..., Place]) -> None:
+    here = place(says(), max_turns=2)
+    asyncio.run(ask(here))
+    asyncio.run(ask(here, "m2"))
+    with pytest.raises(LimitReached, match="2 turns"):
+        asyncio.run(ask(here, "m3"))
+
+
+Step = tuple[str, float, float]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["answer", "answer", "fail", "twins", "uncounted"]), st.floats(0, 1), st.floats(0, 1)),
+    min_size=1,
+    max_size=10,
+)
+
+
+@pytest.mark.req("X-3")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    STEPS,
+    st.floats(1e-9, 1e-3),
+    st.floats(1e-9, 1e-3),
+    st.floats(1e-4, 10),
+    st.text(max_size=300),
+)
+def test_a_limit_in_dollars_is_never_passed(
+    store: Store, steps: list[Step], input: float, output: float, limit: float, text: str
+) -> None:
+    """Whatever is charged, as long as no more tokens are charged for than were sent and allowed."""
+    left = iter(steps)
+
+    def answers(query: Query) -> ModelResponse:
+        kind, sent, written = next(left, ("answer", 1.0, 1.0))
+        if kind == "fail":
+            raise ModelFailed("no", transient=True)
+        most = query.settings.get("max_tokens", OUTPUT_CEILING)
+        usage = RequestUsage(
+            input_tokens=int(sent * estimate(query.messages, query.parameters)), output_tokens=int(written * most)
+        )
+        if kind == "uncounted":
+            usage = RequestUsage()
+        parts = [ToolCallPart("t", {}, "same")] * 2 if kind == "twins" else [TextPart("x")]
+        return ModelResponse(parts=parts, usage=usage)
+
+    here = Place(store, Provider([answers], (input, output)), max_budget_usd=limit)
+
+    async def go() -> None:
+        door = await here.open()
+        for turn in range(1, 8):
+            with suppress(ModelFailed):
+                messages = [ModelRequest(parts=[UserPromptPart(text)])]
+                await door.ask(f"m{turn}", messages, ModelSettings(), ModelRequestParameters())
+
+    with suppress(LimitReached):
+        asyncio.run(go())
+    assert here.spent() <= limit + EXACT
+    for entry in here.journal.kind("model_asked"):
+        assert entry.data["reserved_usd"] <= limit + EXACT
+
+
+def test_an_estimate_counts_everything_that_is_sent() -> None:
+    def size(*content: Any, tools: int = 0) -> int:
+        shown = [ToolDefinition(name="t", description="d" * 300, parameters_json_schema={})] * tools
+        message = ModelRequest(parts=[UserPromptPart(list(content))], instructions="i" * 30)
+        return estimate([message], ModelRequestParameters(function_tools=shown))
+
+    bare = size("a" * 300)
+    assert size("a" * 3000) > 900
+    assert size("字" * 3000) >= 3000  # a sign of Chinese is a token
+    assert size("😀" * 3000) >= 3000
+    assert size("\ud800" * 300) > 100
+    assert size("a" * 300, BinaryContent(data=b"x" * 3000, media_type="image/png")) >= bare + 1000
+    assert size("a" * 300, tools=3) >= bare + 300
+
+
+def test_an_estimate_goes_on_from_what_was_charged() -> None:
+    asked = ModelRequest(parts=[UserPromptPart("a" * 30_000)])
+    answer = ModelResponse(parts=[TextPart("b")], usage=RequestUsage(input_tokens=8000, output_tokens=5))
+    more = ModelRequest(parts=[UserPromptPart("c" * 300)])
+    assert 8005 < estimate([asked, answer, more], ModelRequestParameters()) < 8300
+
+
+def test_what_is_recorded_is_json(place: Callable[..., Place]) -> None:
+    here = place(says("half of a pair: \ud83d, and a NUL: \0"))
+    asyncio.run(ask(here))
+    json.dumps([entry.as_dict() for entry in here.journal.entries])
+    assert asyncio.run(ask(here)).text == "half of a pair: \ud83d, and a NUL: \0"
