@@ -172,7 +172,7 @@ class _Child:
             while True:
                 answer = await self._receive()
                 future = self._calls.get(answer["id"])
-                result = ToolResult.from_dict(answer["result"])
+                result = _result(answer["result"])
                 if future is not None and not future.done():
                     future.set_result(result)
         except (EOFError, OSError):
@@ -229,6 +229,21 @@ class _Child:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+
+
+def _result(data: Any) -> ToolResult:
+    """A result as a host sent it, which may be anything: ValueError unless it is of the right form."""
+    match data:
+        case {"content": list(), "is_error": bool()}:
+            for block in cast("list[Any]", data["content"]):
+                match block:
+                    case {"type": "text", "text": str()} | {"type": "blob", "data": str(), "media_type": str()}:
+                        continue
+                    case _:
+                        raise ValueError("a block is neither text nor bytes")
+            return ToolResult.from_dict(cast("dict[str, Any]", data))
+        case _:
+            raise ValueError("a result is of another form")
 
 
 def _command(fd: int) -> list[str]:

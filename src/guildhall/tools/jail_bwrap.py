@@ -20,7 +20,10 @@ _NAMESPACES = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-dro
 @functools.cache
 def _sized(program: str) -> bool:
     """Whether this bubblewrap can limit the size of a tmpfs."""
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     return found is not None and (int(found[1]), int(found[2])) >= _SIZED_SINCE
 

@@ -6,6 +6,7 @@ address that was judged, so that a name that changes its mind reaches nothing el
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import re
@@ -150,6 +151,7 @@ class _Connection(http.client.HTTPConnection):
         super().__init__(host, port, timeout=MAX_SECONDS)
         self._scheme = scheme
         self._addresses = addresses
+        self._opened: socket.socket | None = None  # `sock` is given up as soon as the answer begins
         self.default_port = 443 if scheme == "https" else 80
 
     def connect(self) -> None:
@@ -164,14 +166,13 @@ class _Connection(http.client.HTTPConnection):
             raise failure
         if self._scheme == "https":
             self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self.host)
+        self._opened = self.sock
 
     def cut_off(self) -> None:
         """Ends the exchange from another thread."""
-        if self.sock is not None:
-            try:
-                self.sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return
+        if self._opened is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(self._opened, socket.SHUT_RDWR)  # of TLS too, without its farewell
 
 
 def _judged(url: str) -> tuple[SplitResult, str, int]:
@@ -188,8 +189,7 @@ def _judged(url: str) -> tuple[SplitResult, str, int]:
     if parts.username is not None or parts.password is not None:
         raise Refused("an address with a user name or password in it is not fetched")
     try:
-        host = (parts.hostname or "").encode("idna").decode("ascii") if ":" not in (parts.hostname or "") else ""
-        host = host or str(ipaddress.IPv6Address(parts.hostname or ""))
+        host = _host(parts.hostname or "")
         f"{parts.path}{parts.query}".encode("ascii")
     except ValueError:
         raise UsageError(f"{url!r} is not an address", hint="Letters outside ASCII are written as %XX.") from None
@@ -197,6 +197,18 @@ def _judged(url: str) -> tuple[SplitResult, str, int]:
     if port < 1024 and port not in {80, 443}:
         raise Refused(f"port {port} is not one of the web")
     return parts, host, port
+
+
+def _host(name: str) -> str:
+    """The host as DNS takes it. Addresses are written in one way: 127.1 and 0x7f000001 are 127.0.0.1 too."""
+    if ":" in name:
+        return str(ipaddress.IPv6Address(name))
+    try:
+        return socket.inet_ntoa(socket.inet_aton(name))
+    except OSError:
+        if not (host := name.encode("idna").decode("ascii")):
+            raise ValueError("no host") from None
+        return host
 
 
 def _read(response: http.client.HTTPResponse) -> _Page:
@@ -216,7 +228,7 @@ def _shown(url: str, page: _Page, max_chars: int) -> ToolResult:
     kind = page.content_type.partition(";")[0].strip().lower()
     if not _TEXT.match(kind) and kind != "application/xhtml+xml":
         raise GuildError(f"{url} is {kind}, not text: it cannot be shown", hint="Look for a page or a text instead.")
-    text = page.body.decode(_charset(page), "replace")
+    text = _decoded(page)
     if kind in {"text/html", "application/xhtml+xml"} or (not kind and text.lstrip()[:1] == "<"):
         text = readable(text, url)
     notes = ["the page was too large and ends early"] if page.is_cut else []
@@ -228,13 +240,12 @@ def _shown(url: str, page: _Page, max_chars: int) -> ToolResult:
     return ToolResult.error(shown) if page.status >= 400 else ToolResult.of(shown)
 
 
-def _charset(page: _Page) -> str:
+def _decoded(page: _Page) -> str:
     named = re.search(r"charset=[\"']?([\w.:-]+)", page.content_type)
-    found = named[1] if named else None
-    if found is None and (in_page := re.search(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", page.body[:4096])):
-        found = in_page[1].decode("ascii")
+    charset = named[1] if named else "utf-8"
+    if named is None and (in_page := re.search(rb"<meta[^>]{0,200}charset=[\"']?([\w.:-]+)", page.body[:4096])):
+        charset = in_page[1].decode("ascii")
     try:
-        b"".decode(found or "utf-8")
-    except (LookupError, ValueError):
-        return "utf-8"
-    return found or "utf-8"
+        return page.body.decode(charset, "replace")
+    except (LookupError, ValueError):  # no such encoding, or one that is not for text
+        return page.body.decode("utf-8", "replace")

@@ -12,6 +12,7 @@ _PARAGRAPHS = frozenset(
      "pre", "form", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "title", "dl", "hr", "details"}
 )  # fmt: skip
 _LINES = frozenset({"br", "li", "tr", "dt", "dd", "option", "summary"})
+_KEPT = "\0"  # a space that stays, while the text is put together
 _HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 
 
@@ -61,11 +62,13 @@ class _Reader(HTMLParser):
             self._end_link(*self._links.pop())
         elif tag == "pre":
             self._preformatted = max(0, self._preformatted - 1)
-        self._break(tag)
+        if tag in _PARAGRAPHS:
+            self._parts.append("\n\n")
 
     def handle_data(self, data: str) -> None:
         if not self._dropping:
-            self._parts.append(data if self._preformatted else re.sub(r"\s+", " ", data))
+            data = data.replace(_KEPT, "")
+            self._parts.append(data.replace(" ", _KEPT) if self._preformatted else re.sub(r"\s+", " ", data))
 
     def _break(self, tag: str) -> None:
         if tag in _PARAGRAPHS:
@@ -79,10 +82,9 @@ class _Reader(HTMLParser):
             target = urljoin(self._base, href)
         except ValueError:
             target = ""
-        if said and target.startswith(("http://", "https://")) and not href.startswith("#"):
+        if said and href and not href.startswith("#") and target.startswith(("http://", "https://")):
             self._parts[start:] = [f"[{said}]({target})"]
 
     def text(self) -> str:
-        lines = (line.rstrip() for line in "".join(self._parts).splitlines())
-        joined = "\n".join(line if line.startswith("    ") else line.strip(" ") for line in lines)
-        return re.sub(r"\n{3,}", "\n\n", joined).strip()
+        lines = (line.strip().rstrip(_KEPT) for line in "".join(self._parts).split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip().replace(_KEPT, " ")

@@ -1,0 +1,632 @@
+"""The tool host for real: a confined Python that executes handlers, and everything that can go wrong with one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.tools.host import HostSpec, ToolHost
+from guildhall.tools.host_spec import framed
+from guildhall.tools.hostmain import Host, load_toolbox
+from guildhall.tools.model import Blob, Folder, View
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.tools.jail import Kind
+
+KINDS: tuple[Kind, ...] = ("bubblewrap", "namespaces", "landlock")
+
+TOOLBOX = '''
+import asyncio, ctypes, os, socket, sys, time
+from pathlib import Path
+from guildhall.tools.define import tool
+from guildhall.tools.model import Blob
+
+@tool(repeatable=True)
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    print("adding", a, b)
+    return a + b
+
+@tool
+async def later(seconds: float) -> str:
+    """Waits and says so."""
+    await asyncio.sleep(seconds)
+    return "later"
+
+@tool
+def block(seconds: float, note: str = "") -> str:
+    """Blocks."""
+    if note:
+        Path(note).touch()
+    time.sleep(seconds)
+    return "woke"
+
+@tool
+async def block_badly(seconds: float) -> str:
+    """Blocks where it should await."""
+    time.sleep(seconds)
+    return "woke"
+
+@tool
+def leave(code: int) -> str:
+    """Ends the process."""
+    print("about to leave", file=sys.stderr)
+    os._exit(code)
+
+@tool
+def crash() -> str:
+    """Reads where nothing is."""
+    return str(ctypes.string_at(0))
+
+@tool
+def fail() -> str:
+    """Raises."""
+    raise ValueError("not today")
+
+@tool
+def grow(megabytes: int) -> int:
+    """Takes memory."""
+    return len(bytearray(megabytes * 1_000_000))
+
+@tool
+def picture() -> Blob:
+    """Gives bytes."""
+    return Blob(b"\\x89PNG", "image/png")
+
+@tool
+def huge() -> str:
+    """Gives more than fits."""
+    return "x" * 70_000_000
+
+@tool
+def listing(path: str) -> list[str]:
+    """Lists a folder."""
+    return sorted(entry.name for entry in Path(path).iterdir())
+
+@tool
+def write(path: str) -> str:
+    """Writes a file."""
+    Path(path).write_text("written")
+    return "ok"
+
+@tool
+def connect(port: int) -> str:
+    """Connects to loopback."""
+    socket.create_connection(("127.0.0.1", port), 2).close()
+    return "connected"
+
+@tool
+def modules() -> list[str]:
+    """What is imported."""
+    return sorted(name for name in sys.modules if "." not in name)
+
+@tool
+def environment() -> dict[str, str]:
+    """The variables."""
+    return dict(os.environ)
+
+@tool
+def scribble(data: str) -> str:
+    """Writes into whatever is open."""
+    for fd in range(3, 64):
+        try:
+            os.write(fd, bytes.fromhex(data))
+        except OSError:
+            pass
+    time.sleep(20)
+'''
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param
+
+
+@pytest.fixture
+def toolbox(tmp_path: Path) -> Path:
+    path = tmp_path / "home" / "toolboxes" / "mine.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(TOOLBOX)
+    return path
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "note.md").write_text("hello")
+    return folder
+
+
+@pytest.fixture
+def spec(tmp_path: Path, toolbox: Path, work: Path) -> HostSpec:
+    view = View(cwd=work, folders=(Folder(path=work, writable=True),), hidden=(tmp_path / "home",))
+    return HostSpec(view=view, toolboxes=(("mine", toolbox),))
+
+
+def hosted(spec: HostSpec, use: Callable[[ToolHost], Awaitable[Any]], **more: Any) -> Any:
+    async def main() -> Any:
+        host = ToolHost(spec, **more)
+        try:
+            return await use(host)
+        finally:
+            await host.close()
+
+    return asyncio.run(main())
+
+
+def called(spec: HostSpec, tool: str, arguments: dict[str, Any] | None = None, **more: Any) -> Any:
+    return hosted(spec, lambda host: host.call(tool, arguments or {}), **more)
+
+
+def changed(spec: HostSpec, **fields: Any) -> HostSpec:
+    data = {**spec.as_dict(), **fields}
+    return HostSpec.from_dict(json.loads(json.dumps(data)))
+
+
+def test_the_spec_survives_json(spec):
+    assert HostSpec.from_dict(json.loads(json.dumps(spec.as_dict()))) == spec
+
+
+def test_describes_the_tools_of_toolbox_files(spec, kind):
+    tools = {tool["name"]: tool for tool in hosted(spec, lambda host: host.describe(), kind=kind)}
+    assert tools["add"]["description"] == "Adds two numbers."
+    assert tools["add"]["repeatable"] is True
+    assert tools["add"]["toolbox"] == "mine"
+    assert tools["add"]["input_schema"]["required"] == ["a", "b"]
+    assert tools["leave"]["capabilities"] == []
+
+
+def test_calls(spec, kind):
+    async def use(host: ToolHost) -> None:
+        assert (await host.call("add", {"a": 2, "b": 3})).text == "5"
+        assert (await host.call("later", {"seconds": 0})).text == "later"
+        assert (await host.call("picture", {})).content == (Blob(b"\x89PNG", "image/png"),)
+        wrong = await host.call("add", {"a": "x"})
+        assert wrong.is_error
+        assert "b: this argument is required" in wrong.text
+        assert (await host.call("ad", {})).text == "There is no tool 'ad'. Did you mean 'add'?"
+        assert (await host.call("fail", {})).text == "ValueError: not today"
+        assert "too large" in (await host.call("huge", {})).text
+        assert "adding 2 3" in host.log
+
+    hosted(spec, use, kind=kind)
+
+
+def test_a_handler_that_blocks_does_not_block_others(spec):
+    async def use(host: ToolHost) -> None:
+        await host.describe()
+        blocked = [asyncio.ensure_future(host.call(name, {"seconds": 100})) for name in ("block", "block_badly")]
+        results = await asyncio.gather(*(host.call("add", {"a": n, "b": 1}) for n in range(20)))
+        assert [result.text for result in results] == [str(n + 1) for n in range(20)]
+        assert not any(task.done() for task in blocked)
+        await host.close()
+        for task in blocked:
+            assert (await task).text == "The tool host was closed."
+
+    hosted(spec, use)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("leave", {"code": 7}, "ended by itself (exit code 7)"),
+        ("leave", {"code": 0}, "ended by itself (exit code 0)"),
+        ("crash", {}, "was ended by SIGSEGV"),
+    ],
+)
+def test_a_crash_is_a_result_and_the_next_call_gets_a_fresh_host(spec, kind, tool, arguments, said):
+    async def use(host: ToolHost) -> None:
+        await host.describe()
+        other = asyncio.ensure_future(host.call("block", {"seconds": 100}))
+        await asyncio.sleep(0)
+        result = await host.call(tool, arguments)
+        assert result.is_error
+        assert said in result.text
+        assert (await other).is_error
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+
+    hosted(spec, use, kind=kind)
+
+
+def test_what_was_printed_last_is_in_the_error(spec):
+    assert "about to leave" in called(spec, "leave", {"code": 1}).text
+
+
+def test_killed_from_outside(spec):
+    async def use(host: ToolHost) -> None:
+        await host.describe()
+        waiting = asyncio.ensure_future(host.call("block", {"seconds": 100}))
+        await asyncio.sleep(0.05)
+        assert host._child is not None
+        host._child._confined.process.send_signal(signal.SIGKILL)
+        assert "was ended by SIGKILL" in (await waiting).text
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+
+    hosted(spec, use)
+
+
+def test_memory_is_limited(spec, kind):
+    limited = changed(spec, memory_bytes=300_000_000)
+    assert called(limited, "grow", {"megabytes": 1}, kind=kind).text == "1000000"
+    result = called(limited, "grow", {"megabytes": 2_000}, kind=kind)
+    assert result.is_error
+    assert "MemoryError" in result.text
+
+
+def test_time_limit(spec, kind):
+    async def use(host: ToolHost) -> None:
+        await host.describe()
+        other = asyncio.ensure_future(host.call("later", {"seconds": 100}))
+        result = await host.call("block", {"seconds": 100}, seconds=0.2)
+        assert result.text == "block took longer than 0.2 s and was ended."
+        assert "was ended, because block took longer" in (await other).text
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+
+    hosted(spec, use, kind=kind)
+
+
+def test_cancelling_kills(spec, kind, work):
+    writing = changed(spec, capabilities=["fs.write"])
+
+    async def use(host: ToolHost) -> None:
+        task = asyncio.ensure_future(host.call("block", {"seconds": 100, "note": str(work / "begun")}))
+        async with asyncio.timeout(5):
+            while not (work / "begun").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert host._child is not None
+        process = host._child._confined.process
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert process.returncode is not None
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+
+    hosted(writing, use, kind=kind)
+
+
+def test_closed_is_closed(spec):
+    async def use(host: ToolHost) -> None:
+        await host.close()
+        await host.close()
+        assert "closed" in (await host.call("add", {})).text
+        with pytest.raises(ToolUnavailable, match="closed"):
+            await host.describe()
+
+    hosted(spec, use)
+    hosted(spec, lambda host: asyncio.sleep(0))
+
+
+# What a host sees
+
+
+def test_without_capabilities_it_sees_no_folder(spec, kind, work, tmp_path):
+    async def use(host: ToolHost) -> None:
+        for path in (work, tmp_path / "home", tmp_path / "home" / "toolboxes", Path.home()):
+            assert (await host.call("listing", {"path": str(path)})).is_error, path
+
+    hosted(spec, use, kind=kind)
+
+
+def test_fs_read_is_read_only(spec, kind, work, tmp_path):
+    async def use(host: ToolHost) -> None:
+        assert (await host.call("listing", {"path": str(work)})).text == '["note.md"]'
+        assert (await host.call("write", {"path": str(work / "new")})).is_error
+        assert (await host.call("listing", {"path": str(tmp_path / "home")})).is_error
+
+    hosted(changed(spec, capabilities=["fs.read"]), use, kind=kind)
+    assert not (work / "new").exists()
+
+
+def test_fs_write_is_as_the_view_says(spec, kind, work):
+    import guildhall
+
+    own = [Path(guildhall.__file__).parent, Path(sys.prefix), Path(sys.base_prefix)]
+
+    async def use(host: ToolHost) -> None:
+        assert (await host.call("write", {"path": str(work / "new")})).text == "ok"
+        for folder in own:
+            assert (await host.call("write", {"path": str(folder / "evil.py")})).is_error
+
+    writing = changed(spec, capabilities=["fs.write"])
+    hosted(writing, use, kind=kind)
+    assert (work / "new").read_text() == "written"
+    assert not any((folder / "evil.py").exists() for folder in own)
+    view = {**spec.as_dict()["view"]}
+    view["folders"] = [{**view["folders"][0], "writable": False}]
+    assert called(changed(writing, view=view), "write", {"path": str(work / "more")}, kind=kind).is_error
+
+
+@pytest.mark.parametrize("capabilities", [[], ["net"]])
+def test_network_only_with_net(spec, kind, capabilities):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = called(changed(spec, capabilities=capabilities), "connect", {"port": port}, kind=kind)
+    assert result.is_error is not bool(capabilities)
+
+
+def test_gets_its_own_environment(spec, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-hush")
+    found = json.loads(called(changed(spec, env={"GIVEN": "yes"}), "environment").text)
+    assert found["GIVEN"] == "yes"
+    assert "ANTHROPIC_API_KEY" not in found
+    assert "GUILDHALL_HOME" not in found
+
+
+def test_imports_only_what_it_needs(spec):
+    found = set(json.loads(called(spec, "modules").text))
+    assert not found & {"pydantic_ai", "sqlalchemy", "httpx", "jsonschema", "starlette", "ruamel", "jinja2"}
+
+
+def test_built_in_tools(spec, work, kind):
+    builtin = changed(spec, builtin=["Read", "Write", "Grep"], toolboxes=[], capabilities=["fs.read", "fs.write"])
+
+    async def use(host: ToolHost) -> None:
+        assert await host.describe() == []
+        assert "hello" in (await host.call("Read", {"file_path": "note.md"})).text
+        assert "note.md" in (await host.call("Grep", {"pattern": "hel+o"})).text
+        assert not (await host.call("Write", {"file_path": "made.md", "content": "new"})).is_error
+        assert (work / "made.md").read_text() == "new"
+        assert (await host.call("Edit", {})).is_error
+
+    hosted(builtin, use, kind=kind)
+
+
+def test_sandbox_and_web_tools(spec, work):
+    view = {**spec.as_dict()["view"]}
+    view["folders"] = [{**view["folders"][0], "name": "notes"}]
+    both = changed(
+        spec, view=view, builtin=["sandbox_list", "WebFetch"], toolboxes=[], capabilities=["fs.read", "fs.write", "net"]
+    )
+
+    async def use(host: ToolHost) -> None:
+        assert "note.md" in (await host.call("sandbox_list", {"sandbox": "notes"})).text
+        assert "not a public address" in (await host.call("WebFetch", {"url": "http://127.0.0.1:8080/"})).text
+
+    hosted(both, use)
+
+
+# Toolbox files that are wrong
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        ("import os\nimport not_there_at_all\n", 2, "ModuleNotFoundError"),
+        ("x = 1\ndef broken(:\n", 2, "SyntaxError"),
+        ("\n\n1 / 0\n", 3, "ZeroDivisionError"),
+        ("import sys\nsys.exit(0)\n", 2, "SystemExit"),
+        ("from guildhall.tools.define import tool\n@tool\ndef f(x): 'Doc.'\n", 2, "has no type"),
+        ("def deep():\n    open('/etc/shadow')\ndeep()\n", 2, "the toolbox cannot be loaded"),
+        ("x = 1\n", None, "defines no tools"),
+        ("x = '\0'\n", None, "the toolbox cannot be loaded"),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_named_with_its_line(spec, toolbox, source, line, said):
+    toolbox.write_text(source)
+    with pytest.raises(ToolUnavailable) as raised:
+        hosted(spec, lambda host: host.describe())
+    assert raised.value.where == (f"{toolbox}:{line}" if line else str(toolbox))
+    assert said in str(raised.value)
+    assert said in called(spec, "add").text
+
+
+def test_a_file_that_ends_the_host_while_loading(spec, toolbox):
+    toolbox.write_text("import os\nprint('bye')\nos._exit(0)\n")
+    with pytest.raises(ToolUnavailable, match="ended before it was ready\nbye"):
+        hosted(spec, lambda host: host.describe())
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe\x00", b"#" * 2_000_001])
+def test_a_file_that_cannot_be_read(spec, toolbox, content):
+    toolbox.unlink() if content is None else toolbox.write_bytes(content)
+    with pytest.raises(ToolUnavailable) as raised:
+        hosted(spec, lambda host: host.describe())
+    assert raised.value.where == str(toolbox)
+
+
+def test_a_restart_runs_the_same_text(spec, toolbox):
+    async def use(host: ToolHost) -> None:
+        await host.describe()
+        toolbox.write_text(TOOLBOX.replace("a + b", "a * b"))
+        await host.call("leave", {"code": 1})
+        assert (await host.call("add", {"a": 3, "b": 4})).text == "7"
+
+    hosted(spec, use)
+
+
+def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
+    source = textwrap.dedent('''
+        from guildhall.tools.define import tool
+        from guildhall.tools.model import Toolbox
+        @tool
+        def one() -> str:
+            """One."""
+        @tool
+        def two() -> str:
+            """Two."""
+        again = two
+    ''')
+    assert [tool.name for tool in load_toolbox("t", "t.py", f"{source}toolbox = Toolbox('t', one)\n").tools] == ["one"]
+    assert [tool.name for tool in load_toolbox("t", "t.py", source).tools] == ["one", "two"]
+    second = tmp_path / "second.py"
+    second.write_text(TOOLBOX)
+    twice = changed(spec, toolboxes=[["mine", str(toolbox)], ["second", str(second)]])
+    with pytest.raises(ToolUnavailable, match="two tools are named 'add'"):
+        hosted(twice, lambda host: host.describe())
+    with pytest.raises(ToolUnavailable, match="no built-in tool 'Raed'"):
+        hosted(changed(spec, builtin=["Raed", "Read"]), lambda host: host.describe())
+
+
+# A host that turns on the hall
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage that is no length and no JSON",
+        struct.pack("!I", 0xFFFFFFFF),
+        struct.pack("!I", 4) + b"null",
+        struct.pack("!I", 2) + b"{}",
+        struct.pack("!I", 14) + b'{"id":[1,2,3]}',
+        framed({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": 0}}),
+        framed({"id": 1, "result": {"content": 7, "is_error": False}}),
+        framed({"id": 1, "result": "x"}),
+        struct.pack("!I", 100_000) + b"[" * 100_000,
+    ],
+)
+def test_what_a_handler_writes_into_the_connection_harms_only_its_host(spec, data):
+    async def use(host: ToolHost) -> None:
+        result = await host.call("scribble", {"data": data.hex()}, seconds=15)
+        assert result.is_error
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+
+    hosted(spec, use)
+
+
+def test_answers_to_nobody_are_ignored(spec):
+    forged = framed({"id": 999, "result": {"content": [], "is_error": False}})
+
+    async def use(host: ToolHost) -> None:
+        task = asyncio.ensure_future(host.call("scribble", {"data": forged.hex()}))
+        await asyncio.sleep(0.05)
+        assert (await host.call("add", {"a": 1, "b": 1})).text == "2"
+        assert not task.done()
+        await host.close()
+        await task
+
+    hosted(spec, use)
+
+
+# A hall that dies
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_killed_hall_leaves_no_host_behind(spec, kind, work):
+    program = f"""
+import asyncio, json, sys
+from guildhall.tools.host import HostSpec, ToolHost
+async def main():
+    host = ToolHost(HostSpec.from_dict(json.loads(sys.stdin.read())), kind={kind!r})
+    await host.describe()
+    asyncio.ensure_future(host.call("block", {{"seconds": 300, "note": "begun"}}))
+    await asyncio.sleep(300)
+asyncio.run(main())
+"""
+    writing = changed(spec, capabilities=["fs.write"])
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, text=True)
+    assert parent.stdin is not None
+    parent.stdin.write(json.dumps(writing.as_dict()))
+    parent.stdin.close()
+    _until(lambda: (work / "begun").exists())
+    children = _descendants(parent.pid)
+    assert children
+    parent.kill()
+    parent.wait()
+    _until(lambda: not any(_alive(child) for child in children))
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _descendants(root: int) -> list[int]:
+    parents = {}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# The host's own half, in this process: what the confined one does is not measured
+
+
+def test_the_hosts_own_half(spec):
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=Host(theirs).serve)
+    thread.start()
+    ours.settimeout(5)
+    ours.sendall(framed({"spec": spec.as_dict(), "sources": {"mine": TOOLBOX}}))
+    assert "add" in [tool["name"] for tool in _answer(ours)["tools"]]
+    ours.sendall(framed({"id": 1, "tool": "add", "arguments": {"a": 1, "b": 2}}))
+    assert _answer(ours) == {"id": 1, "result": {"content": [{"type": "text", "text": "3"}], "is_error": False}}
+    ours.sendall(framed({"id": 2, "tool": "nothing", "arguments": {}}))
+    assert _answer(ours)["result"]["is_error"] is True
+    ours.sendall(framed({"id": 3, "tool": "huge", "arguments": {}}))
+    assert "too large" in _answer(ours)["result"]["content"][0]["text"]
+    ours.close()
+    thread.join(5)
+    assert not thread.is_alive()
+    theirs.close()
+
+
+def test_the_hosts_own_half_without_a_hall(spec):
+    for sent in (b"", struct.pack("!I", 10) + b"half"):
+        ours, theirs = socket.socketpair()
+        ours.sendall(sent)
+        ours.close()
+        Host(theirs).serve()
+        theirs.close()
+
+
+def test_the_hosts_own_half_says_what_it_cannot_load(spec):
+    ours, theirs = socket.socketpair()
+    ours.sendall(framed({"spec": changed(spec, builtin=["Nothing"]).as_dict(), "sources": {"mine": TOOLBOX}}))
+    Host(theirs).serve()
+    assert _answer(ours)["error"]["code"] == "tool_unavailable"
+    ours.close()
+    theirs.close()
+
+
+def _answer(connection: socket.socket) -> Any:
+    (size,) = struct.unpack("!I", _exactly(connection, 4))
+    return json.loads(_exactly(connection, size))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += connection.recv(size - len(data))
+    return data
+
+
+def test_descriptors_are_given_back(spec):
+    async def use(host: ToolHost) -> None:
+        for _ in range(3):
+            await host.call("leave", {"code": 1})
+
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    hosted(spec, use)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208

@@ -1,0 +1,413 @@
+"""WebFetch against real servers on loopback, reached through a resolver that gives them public names."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import ipaddress
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import NotFound
+from guildhall.tools import web
+from guildhall.tools.define import invoke
+from guildhall.tools.web import MAX_BYTES, is_public, resolved, web_tools
+from guildhall.tools.web_text import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+PAGE = """<!doctype html><html><head><title>A page</title><style>p {color: red}</style>
+<script>alert("never")</script></head><body><h1>Welcome &amp; hello</h1><p>Some   <b>bold</b>
+text, a <a href="/next?x=1">link</a>, an <a href="#here">anchor</a> and <a href="javascript:x()">a trick</a>.</p>
+<ul><li>one</li><li>two</li></ul><pre>  kept   as
+    it is</pre><table><tr><td>a</td><td>b</td></tr></table><img src="x" alt="a cat"><noscript>no</noscript>
+<svg><text>drawn</text></svg></body></html>"""
+
+
+class Site(BaseHTTPRequestHandler):
+    """A site with everything that can be strange about one."""
+
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        self.server.seen.append((self.path, self.headers["Host"]))  # type: ignore[attr-defined]
+        name = self.path.partition("?")[0].strip("/") or "page"
+        getattr(self, f"give_{name.partition('/')[0]}")()
+
+    def give(
+        self, body: bytes, kind: str | None = "text/html; charset=utf-8", status: int = 200, **headers: str
+    ) -> None:
+        self.send_response(status)
+        if kind is not None:
+            self.send_header("Content-Type", kind)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def give_page(self) -> None:
+        self.give(PAGE.encode())
+
+    def give_plain(self) -> None:
+        self.give(b"a < b\n" * 5_000, "text/plain")
+
+    def give_untyped(self) -> None:
+        self.give(b"<p>no type</p>", None)
+
+    def give_latin(self) -> None:
+        self.give("café".encode("latin-1"), "text/plain; charset=ISO-8859-1")
+
+    def give_meta(self) -> None:
+        self.give('<meta charset="latin-1"><p>café</p>'.encode("latin-1"), "text/html")
+
+    def give_nonsense(self) -> None:
+        self.give(b"caf\xff", "text/plain; charset=no-such-thing")
+
+    def give_json(self) -> None:
+        self.give(b'{"a": 1}', "application/problem+json")
+
+    def give_image(self) -> None:
+        self.give(b"\x89PNG", "image/png")
+
+    def give_missing(self) -> None:
+        self.give(b"<p>not here</p>", status=404)
+
+    def give_zipped(self) -> None:
+        self.give(gzip.compress(PAGE.encode()), Content_Encoding="gzip")
+
+    def give_bomb(self) -> None:
+        self.give(gzip.compress(b"x" * 50_000_000), "text/plain", Content_Encoding="gzip")
+
+    def give_broken(self) -> None:
+        self.give(b"this is no gzip", "text/plain", Content_Encoding="gzip")
+
+    def give_large(self) -> None:
+        self.give(b"y" * (MAX_BYTES + 10), "text/plain")
+
+    def give_to(self) -> None:
+        target = self.path.partition("?")[2]
+        self.give(b"", status=302, Location=target)
+
+    def give_round(self) -> None:
+        self.give(b"", status=307, Location=self.path)
+
+    def give_nowhere(self) -> None:
+        self.give(b"no location", "text/plain", status=302)
+
+    def give_slow(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        try:
+            while not self.server.stopping.wait(0.05):  # type: ignore[attr-defined]
+                self.wfile.write(b"z")
+        except OSError:
+            return
+
+    def give_rude(self) -> None:
+        self.wfile.write(b"this is not HTTP\r\n\r\n")
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@contextmanager
+def served() -> Generator[Any]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server.seen = []  # type: ignore[attr-defined]
+    server.stopping = threading.Event()  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stopping.set()  # type: ignore[attr-defined]
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def site() -> Generator[Any]:
+    with served() as server:
+        yield server
+
+
+NAMES = {"site.example": ["127.0.0.1"], "inside.example": ["10.0.0.1"], "both.example": ["127.0.0.1", "192.168.1.1"]}
+
+
+def look_up(host: str, port: int) -> list[str]:
+    """Knows the names of this test; the rest as the system does, which here means addresses only."""
+    return NAMES[host] if host in NAMES else list(resolved(host, port))
+
+
+def only_the_site(address: Any) -> bool:
+    return str(address) == "127.0.0.1" or is_public(address)
+
+
+def fetch(url: str, **arguments: Any) -> Any:
+    (tool,) = web_tools(resolve=look_up, permitted=only_the_site)
+    return asyncio.run(invoke(tool, {"url": url, **arguments}))
+
+
+def at(site: Any, path: str, host: str = "site.example") -> str:
+    return f"http://{host}:{site.server_port}/{path}"
+
+
+def test_a_page_as_text(site):
+    result = fetch(at(site, ""))
+    assert not result.is_error
+    head, _, text = result.text.partition("\n\n")
+    assert head == f"URL: {at(site, '')}\nContent-Type: text/html; charset=utf-8\nStatus: 200"
+    assert text == (
+        "A page\n\n# Welcome & hello\n\nSome bold text, a [link]("
+        f"{at(site, 'next?x=1')}), an anchor and a trick.\n\n- one\n- two\n\n  kept   as\n    it is\n\n"
+        "| a | b\n\n[image: a cat]"
+    )
+    assert site.seen == [("/", f"site.example:{site.server_port}")]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("plain", "a < b\na < b"),
+        ("untyped", "no type"),
+        ("latin", "café"),
+        ("meta", "café"),
+        ("nonsense", "caf\ufffd"),
+        ("json", '{"a": 1}'),
+        ("zipped", "# Welcome"),
+        ("nowhere", "no location"),
+        ("page?q=%C3%A9", "# Welcome"),
+    ],
+)
+def test_other_texts(site, path, said):
+    result = fetch(at(site, path))
+    assert not result.is_error
+    assert said in result.text
+
+
+def test_length_is_limited(site):
+    text = fetch(at(site, "plain"), max_chars=10).text
+    assert text.endswith("\n\na < b\na < \n[29,990 of 30,000 characters are left out]")
+
+
+@pytest.mark.parametrize("path", ["bomb", "large"])
+def test_size_is_limited(site, path):
+    text = fetch(at(site, path)).text
+    assert "the page was too large and ends early" in text
+    assert len(text) < 21_000
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("missing", "Status: 404\n\nnot here"),
+        ("image", "is image/png, not text"),
+        ("broken", "could not be reached"),
+        ("rude", "could not be reached"),
+        ("round", "more than 5 redirects"),
+    ],
+)
+def test_what_cannot_be_given_is_an_error(site, path, said):
+    result = fetch(at(site, path))
+    assert result.is_error
+    assert said in result.text
+
+
+def test_redirects_are_followed_and_the_last_address_is_shown(site):
+    result = fetch(at(site, "to?/to?/page"))
+    assert result.text.startswith(f"URL: {at(site, 'page')}\n")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("http://inside.example/", "not a public address"),
+        ("http://169.254.169.254/latest/meta-data", "not a public address"),
+        ("http://[::1]/", "not a public address"),
+        ("file:///etc/passwd", "only http and https"),
+        ("ftp://site.example/", "only http and https"),
+        ("http://user:secret@site.example/", "user name or password"),
+        ("http://site.example:22/", "port 22"),
+        ("//localhost/", "not a public address"),
+    ],
+)
+def test_each_redirect_is_judged(site, target, said):
+    from guildhall.core.clock import SystemClock
+    from guildhall.tools.web import _Fetcher
+
+    fetcher = _Fetcher(look_up, lambda address: str(address) == "127.0.0.1" and not site.seen, SystemClock())
+    with pytest.raises(Exception, match=re.escape(said)):
+        fetcher.fetch(at(site, f"to?{target}"))
+    assert len(site.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost", "10.1.2.3",
+        "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1",
+        "240.0.0.1", "255.255.255.255", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:8.8.8.8]", "[fe80::1]",
+        "[fc00::1]", "[fec0::1]", "[ff02::1]", "[2001:db8::1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[::127.0.0.1]",
+    ],
+)  # fmt: skip
+def test_addresses_that_are_not_public_are_refused(host):
+    (tool,) = web_tools()
+    result = asyncio.run(invoke(tool, {"url": f"http://{host}:8080/"}))
+    assert result.is_error
+    assert "not a public address" in result.text
+
+
+def test_a_name_with_one_private_address_is_refused(site):
+    assert "192.168.1.1" in fetch(at(site, "", "both.example")).text
+    assert site.seen == []
+
+
+def test_the_address_that_was_judged_is_the_one_that_is_used(site):
+    answers = iter([["127.0.0.1"], ["10.9.9.9"]])
+    asked: list[Any] = []
+
+    def changing(host: str, port: int) -> list[str]:
+        return next(answers)
+
+    def judge(address: Any) -> bool:
+        asked.append(str(address))
+        return True
+
+    (tool,) = web_tools(resolve=changing, permitted=judge)
+    assert "Welcome" in asyncio.run(invoke(tool, {"url": at(site, "")})).text
+    assert asked == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111"])
+def test_public_addresses(address):
+    assert is_public(ipaddress.ip_address(address))
+    assert not is_public(ipaddress.ip_address("fe80::1%eth0"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "page.html", "http://", "http://exa mple.com/", "http://example.com/\r\nX: y", "http://[::1", "http://[zz]/",
+        "http://example.com:99999/", "http://example.com:port/", "javascript:alert(1)", "gopher://example.com/",
+        "http://" + "a" * 9_000, "http://exämple..com/", "http://site.example/é", "http://a@site.example/",
+        "http://" + "x" * 70 + ".com/", "http://[v1.x]/",
+    ],
+)  # fmt: skip
+def test_odd_addresses_are_errors(url):
+    assert fetch(url).is_error
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"url": 7}, {"url": "http://x/", "max_chars": 0}, {"url": "http://x/", "max_chars": 10**9}]
+)
+def test_wrong_arguments(arguments):
+    (tool,) = web_tools()
+    assert asyncio.run(invoke(tool, arguments)).is_error
+
+
+def test_names_that_are_not_there():
+    assert "no address" in fetch("http://nowhere.example/").text
+    (tool,) = web_tools(resolve=lambda host, port: [])
+    assert "no address" in asyncio.run(invoke(tool, {"url": "http://nowhere.example/"})).text
+
+
+def test_a_server_that_is_not_there(site):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert "could not be reached" in fetch(f"http://site.example:{port}/").text
+
+
+def test_a_server_that_never_ends(site, monkeypatch):
+    monkeypatch.setattr(web, "MAX_SECONDS", 0.3)
+    result = fetch(at(site, "slow"))
+    assert "did not answer within 0.3 s" in result.text
+
+
+def test_time_counts_over_redirects(site, monkeypatch):
+    monkeypatch.setattr(web, "MAX_SECONDS", 0.0)
+    assert "did not answer within" in fetch(at(site, "page")).text
+
+
+def test_https_checks_the_certificate(tmp_path):
+    assert shutil.which("openssl")
+    _certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            try:
+                context.wrap_socket(connection, server_side=True).close()
+            except OSError:
+                connection.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        result = fetch(f"https://site.example:{server.getsockname()[1]}/")
+        thread.join(5)
+    assert result.is_error
+    assert "no safe connection: CERTIFICATE_VERIFY_FAILED" in result.text
+
+
+def test_https_with_a_certificate_that_is_trusted(tmp_path, monkeypatch):
+    _certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with served() as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        assert "Welcome" in fetch(f"https://site.example:{server.server_port}/").text
+
+
+def _certificate(folder: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=site.example",
+         "-addext", "subjectAltName=DNS:site.example", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
+def test_describes_itself():
+    (tool,) = web_tools()
+    assert (tool.name, tool.capabilities, tool.repeatable, tool.runs_in) == ("WebFetch", {"net"}, True, "host")
+
+
+@pytest.mark.parametrize(
+    ("html", "text"),
+    [
+        ("plain", "plain"),
+        ("<p>a<p>b", "a\n\nb"),
+        ("<script>x", ""),
+        ("<svg><g>x</svg>after", "after"),
+        ("</a></pre></p>x", "x"),
+        ("<a href='http://[bad'>x</a>", "x"),
+        ("<a>no target</a>", "no target"),
+        ("<a href='/x'></a>empty", "empty"),
+        ("<img src=x>", ""),
+        ("a&nbsp;&lt;b&#62;", "a <b>"),
+        ("<!-- never --><![CDATA[x]]>y", "y"),
+        ("<b" * 1000, None),
+    ],
+)
+def test_html_however_broken(html, text):
+    found = readable(html, "http://site.example/")
+    assert text is None or found.replace("\xa0", " ") == text
+
+
+def test_nothing_found_is_said_as_not_found():
+    with pytest.raises(NotFound):
+        web._Fetcher(look_up, only_the_site, web.SystemClock()).fetch("http://nowhere.example/")
