@@ -258,6 +258,7 @@ def test_a_limit_at_the_terminal(terminal: At, scribe: Path) -> None:
     at.until("Allow more?")
     at.types("lots\n")
     at.until("Answer with: yes, no, an amount such as 2.50.")
+    at.until("Allow more?")
     at.types("1.5\n")
     assert at.ends() == (0, "written\n")
 

@@ -71,10 +71,10 @@ def test_ls_shows_the_newest_ten_and_all_on_demand() -> None:
 
 
 def test_ls_groups_by_what_it_means_for_you() -> None:
-    every: list[RunStatus] = ["queued", "running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
+    every: list[RunStatus] = ["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
     groups = ls.Groups.of([recorded(status, status=status) for status in every], [])
     assert [run.id for run in groups.stopped] == ["waiting", "parked", "lost"]
-    assert [run.id for run in groups.working] == ["queued", "running"]
+    assert [run.id for run in groups.working] == ["running"]
     assert [run.id for run in groups.done] == ["completed", "failed", "cancelled"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli import exit_codes, visible
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, money
-from guildhall.core.errors import Conflict
+from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Follower:
         self._screen = screen
         self._run: str | None = None
         self._held = HeldBack()
-        self._error: Event | None = None  # kept until it is known whether it was the last word
+        self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
 
     async def follow(self, stream: AsyncIterator[Event]) -> int:
         """Follow to the end, or until the person stops it; the exit code."""
@@ -59,8 +59,7 @@ class Follower:
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
         if self._run is None:
-            self._screen.note("guild: interrupted before anything began")
-            return exit_codes.INTERRUPTED
+            raise Interrupted("interrupted before anything began")
         return await self._finish(self._run, stopped=stopped)
 
     # while it runs
@@ -73,9 +72,8 @@ class Follower:
         if self._screen.wanted.form == "stream-json":
             self._screen.json(event.as_dict())
             return
-        if self._error is not None and event.type != "run_ended":
-            self._screen.note(f"! {visible.one_line(self._error.data.get('message', ''), 300)}", "red")
-        self._error = event if event.type == "error" else None
+        if event.type == "error":
+            self._error = event.data
         if (line := _line(event, self._screen.width)) is not None:
             failed = bool(event.data.get("is_error"))
             self._screen.note(line, "red" if failed else None if event.type == "run_started" else "dim")
@@ -121,11 +119,9 @@ class Follower:
     def _say_how_it_stands(self, shown: Shown) -> None:
         run = shown.run
         self._screen.note(f"{run.id} {run.status}: {used(shown)}", "dim")
-        if run.status == "failed":
-            error = run.error or {}
-            self._screen.note(
-                f"guild: {run.id} failed: {error.get('message') or run.reason or 'no reason given'}", "red"
-            )
+        if error := run.error or self._error:
+            said = error.get("message") or run.reason or "no reason given"
+            self._screen.note(f"guild: {run.id} {run.status}: {said}", "red")
             if hint := error.get("hint"):
                 self._screen.note(str(hint))
         for line in how_to_go_on(shown):

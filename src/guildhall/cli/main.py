@@ -58,7 +58,7 @@ def _print(page: str) -> int:
 
 def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
     from guildhall.cli.screen import ReaderGone
-    from guildhall.core.errors import GuildError
+    from guildhall.core.errors import GuildError, Interrupted
 
     try:
         return _command(words, screen)
@@ -68,8 +68,7 @@ def _dispatch(words: list[str], screen: Screen, *, debug: bool) -> int:
         screen.note(f"guild: {gone}", "red")
         return exit_codes.FAILED
     except KeyboardInterrupt:
-        screen.note("guild: interrupted")
-        return exit_codes.INTERRUPTED
+        return _told(screen, Interrupted("interrupted"))
     except Exception as error:  # noqa: BLE001 - the edge: a person is told in words, whatever it was
         if debug:
             _trace(screen)
@@ -127,6 +126,11 @@ def _unknown(words: list[str]) -> GuildError:
 def _unexpected(error: Exception) -> GuildError:
     from guildhall.core.errors import GuildError
 
+    if isinstance(error, OSError) and error.filename:
+        return GuildError(
+            f"{error.filename}: {error.strerror}",
+            hint="Check that it is there and that you may use it; --debug shows who wanted it.",
+        )
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return GuildError(
         f"something broke that should not have: {said}",

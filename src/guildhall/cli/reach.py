@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.errors import HallUnavailable, Interrupted, NotFound, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.ids import ASK, RUN, is_id
-from guildhall.core.paths import Home, project_root
+from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -35,13 +35,23 @@ def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str 
     frame = frame_here(home, screen, model=model)
 
     async def done() -> int:
-        client = await open_hall(home, environ, readonly=readonly)
+        try:
+            client = await open_hall(home, environ, readonly=readonly)
+        except OSError as error:
+            raise _unusable(home, error) from None
         try:
             return await work(client, frame)
         finally:
             await client.close()
 
-    return asyncio.run(_until_stopped(done(), screen))
+    return asyncio.run(until_stopped(done()))
+
+
+def _unusable(home: Home, error: OSError) -> HallUnavailable:
+    return HallUnavailable(
+        f"the home {home.path} cannot be used: {error.strerror or error}",
+        hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
+    )
 
 
 def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame:
@@ -56,7 +66,7 @@ def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame
     return Frame.here(cwd, os.environ, allowed=frozenset(settings.env), interactive=screen.interactive, model=model)
 
 
-async def _until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
+async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
     """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
     task = asyncio.ensure_future(work)
     stopped = False
@@ -74,8 +84,7 @@ async def _until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     try:
         return await task
     except asyncio.CancelledError:
-        screen.note("guild: interrupted")
-        return exit_codes.INTERRUPTED
+        raise Interrupted("interrupted") from None
     finally:
         for number in _STOP:
             loop.remove_signal_handler(number)
