@@ -361,6 +361,71 @@ def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path
     asyncio.run(main())
 
 
+# The keeper, run as it is but for Python's own start-up flags
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("exit 3", 3), ("kill -9 $$", 137), ("(setsid sleep 300 &) >/dev/null 2>&1; setsid sleep 300 & exit 0", 0)],
+)
+def test_the_keeper_passes_the_exit_code_on_and_leaves_nobody(namespaces, command, code, tmp_path):
+    (tmp_path / "held").touch()
+    done = kept(f"exec 9<{tmp_path}/held; {command}", namespaces, tmp_path)
+    assert done.returncode == code
+    open_files = [link for process in Path("/proc").glob("[0-9]*") for link in _links(process)]
+    assert str(tmp_path / "held") not in open_files
+
+
+def test_the_keeper_starts_nothing_for_another_parent(tmp_path):
+    assert kept("echo started", False, tmp_path, parent=1).stdout == ""
+
+
+def test_the_keeper_says_why_it_cannot_confine(tmp_path):
+    done = kept("echo started", True, tmp_path, mounts=[["/not/there", "write"]])
+    assert done.returncode == 126
+    assert "could not be confined" in done.stderr
+    assert "started" not in done.stdout
+    done = kept("echo started", False, tmp_path, seccomp="00")
+    assert (done.returncode, done.stdout) == (126, "")
+
+
+def test_the_keeper_takes_the_program_with_it(tmp_path):
+    process = subprocess.Popen(**_keeping("echo ready; sleep 300", False, tmp_path), stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.terminate()
+    assert process.stdout.read() == b""  # nobody holds the other end any more
+    assert process.wait(5) == 143
+    process.stdout.close()
+
+
+def kept(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        **_keeping(command, namespaces, tmp_path, **changes), capture_output=True, text=True, timeout=30
+    )
+
+
+def _keeping(command: str, namespaces: bool, tmp_path: Path, **changes: object) -> dict[str, object]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir(exist_ok=True)
+    confinement = Confinement(view=View(cwd=tmp_path, folders=(Folder(path=tmp_path, writable=True),)))
+    argv = ["/bin/sh", "-c", command]
+    spec = jail_landlock.specification(confinement, planned(confinement), argv, namespaces=namespaces, scratch=scratch)
+    held = os.memfd_create("spec", 0)
+    os.write(held, json.dumps({**json.loads(spec), **changes}).encode())
+    os.lseek(held, 0, os.SEEK_SET)
+    launcher = [sys.executable, str(jail_landlock.LAUNCHER), str(held)]
+    return {"args": launcher, "pass_fds": [held], "stdin": subprocess.DEVNULL}
+
+
+def _links(process: Path) -> list[str]:
+    try:
+        return [str(link.readlink()) for link in (process / "fd").iterdir()]
+    except OSError:
+        return []
+
+
 # As an ordinary user
 
 

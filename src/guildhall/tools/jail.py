@@ -122,7 +122,8 @@ def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
 def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
     """What the program gets. LD_* would also act on what confines it, and GIT_* sends git to other repositories."""
     kept = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
-    return {"PATH": _PATH, **kept, "HOME": scratch, "TMPDIR": scratch}
+    # Git stops at a configuration that it may not read, and the system's may be one.
+    return {"PATH": _PATH, **kept, "HOME": scratch, "TMPDIR": scratch, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(kw_only=True)
