@@ -1,0 +1,309 @@
+"""A run's life: running, waiting, parked, lost, completed, failed; and what it goes on with when it is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.runs.places import DONE, WRITE, journal, kinds, put_script, put_worker, start_asking, told, until
+from tests.runs.test_asks import terminal as terminal
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.cli.places import Terminal
+    from tests.conftest import Guild
+
+SLOW = {"sleep": 60, "say": "too slow"}
+TOOLBOX = '''
+from guildhall import Toolbox, tool
+
+
+@tool(capabilities={"fs.write"})
+def shout(text: str) -> str:
+    """Say it loudly."""
+    return text.upper()
+
+
+toolbox = Toolbox("voice", shout)
+'''
+
+
+def begin(guild: Guild, project: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """A run that is in the middle of its second model call: its process and its id."""
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, SLOW)
+    process = guild.start("run", "scribe", "go", "--output", "stream-json", *words)
+    assert process.stdout is not None
+    run = json.loads(process.stdout.readline())["run"]
+    until(lambda: kinds(journal(guild, run)).count("model_asked") == 2)
+    put_script(project, WRITE, DONE)
+    return process, run
+
+
+def status(guild: Guild, run: str) -> str:
+    return guild("show", run, "--json").json["status"]
+
+
+@pytest.mark.req("X-2")
+def test_a_killed_run_is_lost_and_goes_on_where_its_record_ends(guild: Guild, project: Path) -> None:
+    process, run = begin(guild, project)
+    assert status(guild, run) == "running"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+    assert status(guild, run) == "lost"
+    assert run in guild("ls").out
+    again = guild("resume", run)
+    assert (again.code, again.out) == (0, "done\n")
+    entries = journal(guild, run)
+    assert [entry["data"]["from"] for entry in entries if entry["kind"] == "resumed"] == ["lost"]
+    assert kinds(entries).count("tool_started") == 1
+    assert status(guild, run) == "completed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_parks_a_run(guild: Guild, project: Path, number: signal.Signals) -> None:
+    process, run = begin(guild, project)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"Go on with: guild resume {run}" in err
+    assert "Traceback" not in err
+    assert status(guild, run) == "parked"
+    assert kinds(journal(guild, run))[-1] == "paused"
+    assert guild("resume", run).out == "done\n"
+
+
+def test_ctrl_c_parks_a_run(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, SLOW)
+    person = terminal("run", "scribe", "go")
+    person.until("← sandbox_write_text")
+    person.types("\x03")
+    person.until("Go on with: guild resume")
+    assert person.ends()[0] == 130
+    put_script(project, WRITE, DONE)
+    run = guild("ls", "--json", "--all").json["needs_you"]["runs"][0]["run"]
+    assert guild("resume", run).out == "done\n"
+
+
+def test_ctrl_c_at_a_question_leaves_it_open(guild: Guild, project: Path, terminal: Callable[..., Terminal]) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    person = terminal("run", "scribe", "go")
+    person.until("Allow it?")
+    person.types("\x03")
+    assert person.ends()[0] == 130
+    ask = guild("ls", "--json").json["needs_you"]["asks"][0]["ask"]
+    ran = guild("answer", ask, "yes")
+    run = guild("show", ask, "--json").json["run"]
+    if ran.code == 4:  # it was parked: only `guild resume` goes on
+        ran = guild("resume", run)
+    assert ran.out == "done\n"
+
+
+def test_one_home_has_one_hall_and_any_number_of_readers(guild: Guild, project: Path) -> None:
+    process, run = begin(guild, project)
+    for words in (["run", "scribe", "go"], ["resume", run]):
+        ran = guild(*words)
+        assert ran.code == 7
+        assert f"in use by another guild command (process {process.pid}" in ran.err
+        assert "GUILDHALL_HOME" in ran.err
+    for words in (["ls"], ["show", run], ["log", run], ["cost"], ["worker", "ls"]):
+        assert guild(*words).code == 0, words
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert guild("resume", run).code == 0
+
+
+def test_what_has_completed_is_not_resumed(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    ran = guild("resume", run)
+    assert ran.code == 1
+    assert f"the run {run} is completed: there is nothing to resume" in ran.err
+    unknown = guild("resume", run[:-1] + ("2" if run[-1] != "2" else "3"))
+    assert unknown.code == 3
+    assert f"Did you mean '{run}'?" in unknown.err
+
+
+def test_what_has_failed_goes_on_from_its_last_step(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, {"fail": 400})
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, "model_failed")
+    put_script(project, WRITE, DONE)
+    assert guild("resume", ran.json["run"]).out == "done\n"
+    entries = journal(guild, ran.json["run"])
+    assert kinds(entries).count("tool_started") == 1
+    shown = guild("show", ran.json["run"], "--json").json
+    assert (shown["status"], shown["error"]) == ("completed", None)
+
+
+def test_a_model_that_fails_for_a_moment_is_asked_again(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    put_script(project, {"fail": 529}, {"fail": 503}, DONE)
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 0
+    entries = journal(guild, ran.json["run"])
+    assert kinds(entries).count("model_failed") == 2
+    assert kinds(entries).count("model_answered") == 1
+
+
+# What a run goes on with
+
+
+@pytest.mark.parametrize("change", ["deleted", "changed", "retired", "locked"])
+def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str) -> None:
+    path = put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, ask = start_asking(guild)
+    if change == "deleted":
+        path.unlink()
+    elif change == "changed":
+        put_worker(project, instructions="Be something else.", sandboxes={}, tools=["Read"])
+    elif change == "retired":
+        assert guild("worker", "retire", "scribe").code == 0
+    else:
+        assert guild("worker", "lock", "scribe").code == 0
+    ran = guild("answer", ask, "yes")
+    assert (ran.code, ran.out) == (0, "done\n"), ran
+    assert (project / "notes" / "a.md").read_text() == "one"
+    messages = guild("show", run, "--json").json["messages"]
+    assert messages[0] == {"role": "system", "content": "Write what you are told."}
+
+
+def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, ask = start_asking(guild)
+    put_worker(project, tool_rules={"sandbox.write": {"allowed": False}})
+    assert guild("answer", ask, "yes").code == 0
+    assert "Not permitted: the worker's rule 'fs.write' forbids it." in told(journal(guild, run))
+    assert not (project / "notes" / "a.md").exists()
+
+
+def test_a_looser_rule_of_today_does_not(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, ask = start_asking(guild)
+    put_worker(project, tool_rules=None)
+    ran = guild("resume", run, "--output", "json")
+    assert ran.code == 4
+    assert ran.json["asks"][0]["ask"] == ask
+
+
+def test_a_file_that_is_wrong_today_is_not_passed_over(guild: Guild, project: Path) -> None:
+    path = put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, _ = start_asking(guild)
+    good = path.read_text()
+    path.write_text("name: [")
+    ran = guild("resume", run)
+    assert ran.code == 2
+    assert "scribe.yaml" in ran.err
+    path.write_text(good)
+    assert guild("resume", run).code == 4
+
+
+@pytest.fixture
+def voice(home: Home, project: Path) -> Path:
+    """A toolbox file, and a worker that uses it and asks first."""
+    home.toolboxes.mkdir(parents=True)
+    path = home.toolboxes / "voice.py"
+    path.write_text(TOOLBOX)
+    put_worker(project, toolboxes=["voice"], sandboxes=None)
+    put_script(project, {"call": "shout", "with": {"text": "hey"}}, DONE)
+    return path
+
+
+def test_a_tool_that_is_another_one_today_stops_the_run(guild: Guild, voice: Path) -> None:
+    _, run, ask = start_asking(guild)
+    voice.write_text(TOOLBOX.replace("text: str", "text: str, louder: bool"))
+    ran = guild("resume", run)
+    assert ran.code == 1
+    assert "the tool 'shout' is not what it was when the run started" in ran.err
+    assert status(guild, run) == "waiting"
+    voice.write_text(TOOLBOX)
+    assert guild("answer", ask, "yes").code == 0
+    assert "HEY" in told(journal(guild, run))
+
+
+def test_a_toolbox_that_is_gone_is_named(guild: Guild, voice: Path) -> None:
+    _, run, _ = start_asking(guild)
+    voice.unlink()
+    ran = guild("resume", run)
+    assert ran.code == 1
+    assert "there is no toolbox 'voice'" in ran.err
+
+
+@pytest.mark.req("WKR-16")
+def test_the_model_is_shown_the_frozen_prompt_and_tools_after_a_resume(
+    guild: Guild, voice: Path, project: Path
+) -> None:
+    (project / "answers.yaml").write_text(
+        json.dumps({"workers": {"scribe": [[{"call": "shout", "with": {"text": "hey"}}, DONE]]}})
+    )
+    with ScriptedServer(project / "answers.yaml") as server:
+        env = {"ANTHROPIC_API_KEY": "script-scribe", "ANTHROPIC_BASE_URL": server.anthropic_url}
+        ran = guild("run", "scribe", "go", "--model", "anthropic:claude-sonnet-4-5", "--output", "json", env=env)
+        assert ran.code == 4, ran
+        voice.write_text(
+            TOOLBOX.replace('"voice", shout', '"voice", shout, tool(whisper)').replace(
+                "toolbox =", 'def whisper(text: str) -> str:\n    """Say it softly."""\n    return text\n\n\ntoolbox ='
+            )
+        )
+        put_worker(project, toolboxes=["voice"], sandboxes=None, instructions="Be another.")
+        again = guild("answer", ran.json["asks"][0]["ask"], "yes", env=env)
+        assert again.out == "done\n", again
+        first, second = (exchange.body for exchange in server.requests)
+        assert first["system"] == second["system"]
+        assert first["tools"] == second["tools"]
+        assert "softly" not in str(second)
+        assert server.answered_twice == []
+
+
+def test_a_sandbox_that_cannot_be_made_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
+    put_worker(project, sandboxes={"notes": {"path": "./file/notes", "mode": "rw"}})
+    put_script(project, DONE)
+    (project / "file").write_text("in the way")
+    ran = guild("run", "scribe", "go")
+    assert ran.code == 1
+    assert "sandboxes.notes.path" in ran.err
+    assert "something broke" not in ran.err
+    assert guild("ls", "--all", "--json").json["done"] == []
+
+
+def test_a_project_that_is_gone_is_told(guild: Guild, project: Path, tmp_path: Path) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, _ = start_asking(guild)
+    shutil.rmtree(project)
+    ran = guild("resume", run, cwd=tmp_path)
+    assert ran.code in {1, 2, 3, 4}
+    assert "Traceback" not in ran.err
+    assert "something broke" not in ran.err
+
+
+def test_the_record_of_a_run_is_complete(guild: Guild, project: Path) -> None:
+    """Each entry has its number, kind, key, moment and data; the numbers have no gap."""
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, {"call": "nothing_like_it"}, DONE)
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    entries: list[dict[str, Any]] = journal(guild, run)
+    assert [entry["seq"] for entry in entries] == list(range(len(entries)))
+    assert all(set(entry) == {"seq", "kind", "key", "at", "data"} for entry in entries)
+    first = entries[0]["data"]
+    assert {"system_prompt", "first_message", "tools", "worker", "model", "bounds", "hash", "mode"} <= set(first)
+    assert kinds(entries)[-1] == "ended"
+    assert "tool_refused" in kinds(entries)
