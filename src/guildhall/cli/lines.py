@@ -9,7 +9,7 @@ from guildhall.cli.visible import one_line
 from guildhall.core.clock import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from guildhall.runs.model import Entry
@@ -28,45 +28,81 @@ def age(stamp: str, now: datetime) -> str:
 
 def entry_line(entry: Entry) -> str:
     """An entry of a journal in one line."""
-    key = entry.key or "-"
-    return f"{entry.seq:>4}  {entry.at[11:19]}  {entry.kind:<14}  {one_line(key, 24):<6}  {_told(entry)}".rstrip()
+    key = one_line(entry.key or "-", 20)
+    return f"{entry.seq:>4}  {entry.at[11:19]}  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
 
 
 def _told(entry: Entry) -> str:
     """What matters most in an entry; what is not known here is shown as it is."""
-    data = entry.data
-    match entry.kind:
-        case "model_answered":
-            text = _answer(data.get("response") or {})
-        case "tool_started" | "tool_refused" | "tool_asked" | "tool_doubted":
-            text = f"{data.get('tool')} {json.dumps(data.get('arguments'), ensure_ascii=False, default=str)}"
-            if entry.kind == "tool_refused":
-                text += f": {data.get('reason') or ''}"
-        case "tool_ended":
-            text = _result(data.get("result") or {})
-        case "model_failed":
-            text = str(data.get("message"))
-        case "answered":
-            text = " ".join(str(data[name]) for name in ("ask", "choice", "note") if data.get(name))
-        case "assembled":
-            text = " ".join(str(data[name]) for name in ("worker", "model") if isinstance(data.get(name), str))
-        case _:
-            text = json.dumps(data, ensure_ascii=False, default=str) if data else ""
-    return one_line(text, _LONG)
+    tell = _TELLERS.get(entry.kind, _json)
+    return one_line(tell(entry.data), _LONG)
 
 
-def _answer(response: Mapping[str, Any]) -> str:
-    parts: list[str] = []
-    for part in cast("list[dict[str, Any]]", response.get("parts") or []):
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False, default=str) if data else ""
+
+
+def _asked(data: Mapping[str, Any]) -> str:
+    again = f"attempt {data['attempt'] + 1}: " if data.get("attempt") else ""
+    return again + "; ".join(_text(part.get("content")) for part in _parts(data.get("message")))
+
+
+def _answered(data: Mapping[str, Any]) -> str:
+    told: list[str] = []
+    for part in _parts(_inside(data, "response").get("parts")):
         if part.get("part_kind") == "tool-call":
-            parts.append(f"calls {part.get('tool_name')}")
+            told.append(f"calls {part.get('tool_name')}")
         elif part.get("content"):
-            parts.append(f"says {part['content']!s}")
-    return "; ".join(parts)
+            told.append(f"says {_text(part['content'])}")
+    return "; ".join(told)
 
 
-def _result(result: Mapping[str, Any]) -> str:
-    text = result.get("text")
-    if text is None:
-        text = json.dumps(result, ensure_ascii=False, default=str)
-    return f"error: {text}" if result.get("is_error") else str(text)
+def _call(data: Mapping[str, Any]) -> str:
+    return f"{data.get('tool')} {_json(data.get('arguments'))}"
+
+
+def _refused(data: Mapping[str, Any]) -> str:
+    return f"{_call(data)}: {data.get('reason') or ''}"
+
+
+def _result(data: Mapping[str, Any]) -> str:
+    result = _inside(data, "result")
+    text = "; ".join(_text(block.get("text") or block) for block in _parts(result.get("content")))
+    return f"error: {text}" if result.get("is_error") else text
+
+
+def _ended(data: Mapping[str, Any]) -> str:
+    said = _inside(data, "error").get("message") or data.get("reason")
+    return f"{data.get('status')}: {said}" if said else str(data.get("status"))
+
+
+def _words(*names: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda data: " ".join(str(data[name]) for name in names if isinstance(data.get(name), str))
+
+
+def _inside(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = data.get(name)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _parts(value: Any) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", value) if isinstance(value, list) else []
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else _json(content)
+
+
+_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "assembled": _words("model"),
+    "model_asked": _asked,
+    "model_failed": _words("message"),
+    "model_answered": _answered,
+    "tool_refused": _refused,
+    "tool_asked": _call,
+    "tool_started": _call,
+    "tool_doubted": _call,
+    "tool_ended": _result,
+    "answered": _words("ask", "choice", "note"),
+    "ended": _ended,
+}
