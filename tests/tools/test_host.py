@@ -21,7 +21,7 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.host_spec import framed
-from guildhall.tools.hostmain import Host, load_toolbox
+from guildhall.tools.hostmain import Host, load_toolbox, loaded
 from guildhall.tools.model import Blob, Folder, View
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def test_sandbox_and_web_tools(spec, work):
 # Toolbox files that are wrong
 
 
-@pytest.mark.parametrize(
+WRONG = pytest.mark.parametrize(
     ("source", "line", "said"),
     [
         ("import os\nimport not_there_at_all\n", 2, "ModuleNotFoundError"),
@@ -413,11 +413,14 @@ def test_sandbox_and_web_tools(spec, work):
         ("\n\n1 / 0\n", 3, "ZeroDivisionError"),
         ("import sys\nsys.exit(0)\n", 2, "SystemExit"),
         ("from guildhall.tools.define import tool\n@tool\ndef f(x): 'Doc.'\n", 2, "has no type"),
-        ("def deep():\n    open('/etc/shadow')\ndeep()\n", 2, "the toolbox cannot be loaded"),
+        ("def deep():\n    open('/not/there')\ndeep()\n", 2, "the toolbox cannot be loaded"),
         ("x = 1\n", None, "defines no tools"),
         ("x = '\0'\n", None, "the toolbox cannot be loaded"),
     ],
 )
+
+
+@WRONG
 def test_a_file_that_cannot_be_loaded_is_named_with_its_line(spec, toolbox, source, line, said):
     toolbox.write_text(source)
     with pytest.raises(ToolUnavailable) as raised:
@@ -485,7 +488,8 @@ def test_a_toolbox_object_counts_and_names_are_unique(tmp_path, spec, toolbox):
         struct.pack("!I", 4) + b"null",
         struct.pack("!I", 2) + b"{}",
         struct.pack("!I", 14) + b'{"id":[1,2,3]}',
-        framed({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": 0}}),
+        framed({"id": 1, "result": {"content": [{"type": "blob", "data": "!", "media_type": 1}], "is_error": False}}),
+        framed({"id": 1, "result": {"content": [], "is_error": 0}}),
         framed({"id": 1, "result": {"content": 7, "is_error": False}}),
         framed({"id": 1, "result": "x"}),
         struct.pack("!I", 100_000) + b"[" * 100_000,
@@ -599,6 +603,26 @@ def test_the_hosts_own_half_without_a_hall(spec):
         ours.close()
         Host(theirs).serve()
         theirs.close()
+
+
+@WRONG
+def test_the_hosts_own_half_names_file_and_line(source, line, said):
+    with pytest.raises(ToolUnavailable) as raised:
+        load_toolbox("wrong", "wrong.py", source)
+    assert raised.value.where == (f"wrong.py:{line}" if line else "wrong.py")
+    assert said in str(raised.value)
+
+
+def test_the_hosts_own_half_makes_only_the_named_built_in_tools(spec):
+    wanted = ["Glob", "Read", "WebFetch"]
+    found = loaded(changed(spec, builtin=wanted), {"mine": TOOLBOX})
+    assert [tool.name for toolbox, tool in found if toolbox is None] == wanted
+    assert {toolbox for toolbox, _ in found} == {None, "mine"}
+    view = {**spec.as_dict()["view"]}
+    view["folders"] = [{**view["folders"][0], "name": "notes"}]
+    assert loaded(changed(spec, view=view, builtin=["sandbox_list"], toolboxes=[]), {})
+    with pytest.raises(ToolUnavailable, match="two tools are named 'add'"):
+        loaded(changed(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]]), {"mine": TOOLBOX, "other": TOOLBOX})
 
 
 def test_the_hosts_own_half_says_what_it_cannot_load(spec):

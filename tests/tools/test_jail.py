@@ -345,6 +345,31 @@ def test_no_file_is_left_open_or_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_start_that_is_cancelled_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    async def main() -> None:
+        for turns in (1, 3, 10, 100):
+            task = asyncio.create_task(
+                spawn(
+                    ["/bin/true"],
+                    Confinement(view=View(cwd=tmp_path)),
+                    kind="landlock",
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await task).wait()
+
+    asyncio.run(main())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # noqa: PTH208
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_program_that_ignores_the_polite_signal_is_ended_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(jail, "_END_SECONDS", 0.2)
 
@@ -415,7 +440,7 @@ def _keeping(command: str, namespaces: bool, tmp_path: Path, **changes: object) 
     held = os.memfd_create("spec", 0)
     os.write(held, json.dumps({**json.loads(spec), **changes}).encode())
     os.lseek(held, 0, os.SEEK_SET)
-    launcher = [sys.executable, str(jail_landlock.LAUNCHER), str(held)]
+    launcher = [sys.executable, "-m", "guildhall.tools.jail_launch", str(held)]
     return {"args": launcher, "pass_fds": [held], "stdin": subprocess.DEVNULL}
 
 

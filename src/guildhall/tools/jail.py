@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools import jail_bwrap, jail_landlock, jail_seccomp
@@ -24,7 +24,7 @@ from guildhall.tools.jail_plan import Confinement, planned
 from guildhall.tools.model import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Coroutine, Mapping, Sequence
 
 __all__ = ["Confined", "Confinement", "Kind", "available", "spawn"]
 
@@ -114,9 +114,17 @@ def _limited(argv: Sequence[str], confinement: Confinement) -> list[str]:
     limits = _LIMITED.format(
         file_blocks=confinement.file_bytes // 512,
         data_kilobytes=confinement.memory_bytes // 1024,
-        processes=confinement.processes,
+        processes=_running_tasks() + confinement.processes,
     )
     return ["/bin/sh", "-c", limits, "sh", *argv]
+
+
+def _running_tasks() -> int:
+    """How many threads the machine runs now. Where a user's are counted together, the limit must not be below that."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 32_768
 
 
 def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
@@ -161,6 +169,16 @@ class Confined:
             self.process.send_signal(number)
 
 
+async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
+    """The result of work that must not be left half done: what it opens is closed by the caller."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 async def spawn(
     argv: Sequence[str],
     confinement: Confinement,
@@ -178,7 +196,7 @@ async def spawn(
         hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock switched on."
         raise ToolUnavailable("programs cannot be confined on this machine, so none is started", hint=hint)
     with contextlib.ExitStack() as opened:
-        prepared = await asyncio.to_thread(_prepared, argv, confinement, chosen, path, opened)
+        prepared = await _to_the_end(asyncio.to_thread(_prepared, argv, confinement, chosen, path, opened))
         process = await asyncio.create_subprocess_exec(
             *prepared.argv,
             env=prepared.env,

@@ -47,7 +47,7 @@ class Confinement:
     read_only: tuple[Path, ...] = ()  # seen beside the view's folders, never changed
     memory_bytes: int = 4 * 1024**3  # for each process
     file_bytes: int = 2 * 1024**3  # the largest file that it may write
-    processes: int = 1024  # counted for ordinary users only: the kernel counts none of root's
+    processes: int = 1024  # beside those that run already; the kernel limits ordinary users only, not root
     scratch_bytes: int = 1024**3  # its own /tmp, where that is a separate place
 
 
