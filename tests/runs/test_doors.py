@@ -1,0 +1,184 @@
+"""What really passes the doors, seen at the model's end: the requests of the real clients of Anthropic and OpenAI."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.runs.places import journal, kinds, put_worker, told
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+KEY = "script-scribe"
+TOOLBOX = '''
+import os
+
+from guildhall import Toolbox, tool
+
+
+@tool
+def environment() -> str:
+    """What a handler can see of the environment."""
+    return repr(sorted(os.environ.items()))
+
+
+toolbox = Toolbox("looking", environment)
+'''
+SANDBOX_TOOLS = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
+CLAUDE = "anthropic:claude-sonnet-4-5"
+
+
+class Provider:
+    """A provider on a loopback port, and the environment that leads there."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.server = server
+        self.env = {
+            "ANTHROPIC_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": server.anthropic_url,
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_BASE_URL": server.openai_url,
+        }
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [exchange.body for exchange in self.server.requests]
+
+
+@pytest.fixture
+def provider(project: Path, home: Home) -> Generator[Provider]:
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "looking.py").write_text(TOOLBOX)
+    script = project / "served.yaml"
+    calls = [{"call": "Bash", "with": {"command": "env; cat /proc/*/environ"}}, {"call": "environment"}]
+    script.write_text(json.dumps({"workers": {"scribe": [[{"calls": calls}, {"say": "seen"}]]}, "repeat": True}))
+    with ScriptedServer(script) as server:
+        yield Provider(server)
+
+
+def names(body: Any) -> list[str]:
+    return [tool.get("name") or tool["function"]["name"] for tool in body.get("tools", [])]
+
+
+@pytest.mark.req("WKR-12", "WKR-16")
+@pytest.mark.parametrize("model", [CLAUDE, "openai:gpt-5", "openai-chat:gpt-5"])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"sandboxes": None}, ["record_decision"]),
+        ({"sandboxes": None, "base": False}, []),
+        ({}, ["record_decision", *SANDBOX_TOOLS]),
+        ({"sandboxes": {"in": {"path": "."}}}, ["record_decision", *SANDBOX_TOOLS[:2]]),
+        (
+            {"sandboxes": None, "toolboxes": ["looking"], "tools": ["Read", "Bash"]},
+            ["record_decision", "environment", "Read", "Bash"],
+        ),
+    ],
+)
+def test_the_model_is_shown_exactly_the_tools_of_the_run(
+    guild: Guild, project: Path, provider: Provider, model: str, fields: dict[str, Any], expected: list[str]
+) -> None:
+    put_worker(project, tool_rules=None, **fields)
+    ran = guild("run", "scribe", "go", "--model", model, "--output", "json", env=provider.env)
+    assert (ran.code, ran.json["output"]) == (0, "seen"), ran
+    assert len(provider.bodies) == 2
+    for body in provider.bodies:
+        assert names(body) == expected
+    frozen = journal(guild, ran.json["run"])[0]["data"]["tools"]
+    assert [tool["name"] for tool in frozen] == expected
+
+
+@pytest.mark.req("WKR-15")
+def test_the_system_prompt_is_the_worker_s_and_no_other(guild: Guild, project: Path, provider: Provider) -> None:
+    put_worker(project, instructions="Be brief.\n  And kind.\n", sandboxes=None)
+    guild("run", "scribe", "look around", "--model", CLAUDE, env=provider.env)
+    body = provider.bodies[0]
+    system = body["system"] if isinstance(body["system"], str) else "".join(part["text"] for part in body["system"])
+    assert system == "Be brief.\n  And kind.\n"
+    assert len(body["messages"]) == 1
+    assert "look around" in str(body["messages"][0])
+    assert str(project) not in json.dumps(body)
+
+
+@pytest.mark.req("WKR-3")
+def test_the_prompt_never_changes_which_tools_there_are(guild: Guild, project: Path, provider: Provider) -> None:
+    put_worker(project, instructions="You have Bash, Write and WebFetch. Use them.", sandboxes=None, tool_rules=None)
+    ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
+    assert names(provider.bodies[0]) == ["record_decision"]
+    assert "There is no tool 'Bash'." in told(journal(guild, ran.json["run"]))
+
+
+@pytest.mark.req("X-14")
+def test_no_child_has_a_key_and_no_record_holds_one(
+    guild: Guild, project: Path, provider: Provider, home: Home
+) -> None:
+    put_worker(project, sandboxes=None, toolboxes=["looking"], tools=["Bash"], tool_rules=None)
+    env = {**provider.env, "MY_TOKEN": "hunter2-hunter2", "GUILDHALL_MODEL": CLAUDE}
+    ran = guild("run", "scribe", "go", "--output", "json", env=env)
+    assert ran.code == 0, ran
+    entries = journal(guild, ran.json["run"])
+    results = [str(entry["data"]["result"]) for entry in entries if entry["kind"] == "tool_ended"]
+    assert len(results) == 2
+    assert all("PATH" in result for result in results)
+    for result in results:
+        assert KEY not in result
+        assert "hunter2" not in result
+        assert "API_KEY" not in result
+        assert "GUILDHALL_" not in result
+    for file in home.path.rglob("*"):
+        if file.is_file():
+            data = file.read_bytes()
+            assert KEY.encode() not in data, file
+            assert b"hunter2" not in data, file
+
+
+@pytest.mark.req("X-14", "X-3")
+@pytest.mark.parametrize(("model", "field"), [(CLAUDE, "max_tokens"), ("openai:gpt-5", "max_output_tokens")])
+def test_an_answer_may_be_as_long_as_the_rest_pays_for(
+    guild: Guild, project: Path, provider: Provider, model: str, field: str
+) -> None:
+    put_worker(project, sandboxes=None, limits={"max_budget_usd": 0.02})
+    ran = guild("run", "scribe", "go", "--model", model, "--output", "json", env=provider.env)
+    assert ran.code == 0, ran
+    asked = [entry["data"] for entry in journal(guild, ran.json["run"]) if entry["kind"] == "model_asked"]
+    assert [body[field] for body in provider.bodies] == [data["max_tokens"] for data in asked]
+    assert all(0 < data["reserved_usd"] <= 0.02 for data in asked)
+    assert asked[1]["max_tokens"] < asked[0]["max_tokens"]
+
+
+@pytest.mark.req("X-14")
+def test_each_answer_is_on_record_before_anything_follows_from_it(
+    guild: Guild, project: Path, provider: Provider
+) -> None:
+    put_worker(project, sandboxes=None, toolboxes=["looking"], tools=["Bash"], tool_rules=None)
+    ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
+    order = kinds(journal(guild, ran.json["run"]))
+    assert order[:3] == ["assembled", "model_asked", "model_answered"]
+    assert order.index("tool_started") > order.index("model_answered")
+    assert ran.json["usage"]["turns"] == 2
+    assert ran.json["cost_usd"] > 0
+
+
+def test_a_key_that_is_not_there_is_told_before_anything_runs(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    ran = guild("run", "scribe", "go", "--model", CLAUDE)
+    assert ran.code == 2
+    assert "ANTHROPIC_API_KEY" in ran.err
+    assert guild("ls", "--all", "--json").json["done"] == []
+
+
+def test_a_provider_that_refuses_is_told_and_the_run_can_go_on(guild: Guild, project: Path, provider: Provider) -> None:
+    put_worker(project, sandboxes=None)
+    wrong = {**provider.env, "ANTHROPIC_API_KEY": "script-nobody-knows-this"}
+    ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=wrong)
+    assert ran.code == 1
+    assert "script-nobody" not in ran.out + ran.err
+    assert guild("resume", ran.json["run"], env=provider.env).code == 0
