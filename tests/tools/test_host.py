@@ -504,6 +504,47 @@ def test_what_a_handler_writes_into_the_connection_harms_only_its_host(spec, dat
     hosted(spec, use)
 
 
+GOOD = {"name": "t", "toolbox": "m", "description": "d", "input_schema": {}, "capabilities": [], "repeatable": False}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"tools": "x"},
+        {"tools": ["x"]},
+        {"tools": [{**GOOD, "capabilities": ["everything"]}]},
+        {"tools": [{**GOOD, "capabilities": [[]]}]},
+        {"tools": [{**GOOD, "name": "../x"}]},
+        {"tools": [{**GOOD, "input_schema": None}]},
+        {"error": "x"},
+        {"error": {"message": 1}},
+        {"error": {"message": "forged", "hint": 1, "where": []}},
+    ],
+)
+def test_what_a_file_says_of_itself_while_loading_is_checked(spec, toolbox, answer):
+    data = framed(answer).hex()
+    toolbox.write_text(f"""
+import os
+for fd in range(3, 64):
+    try:
+        os.write(fd, bytes.fromhex({data!r}))
+    except OSError:
+        pass
+""")
+    with pytest.raises(ToolUnavailable):
+        hosted(spec, lambda host: host.describe())
+
+
+def test_a_tool_made_by_hand_may_claim_only_what_there_is(spec, toolbox):
+    toolbox.write_text("""
+from guildhall.tools.model import Tool
+mine = Tool(name="mine", description="d", input_schema={}, handler=print, capabilities=frozenset({"everything"}))
+""")
+    with pytest.raises(ToolUnavailable, match="their capabilities are among"):
+        hosted(spec, lambda host: host.describe())
+
+
 def test_answers_to_nobody_are_ignored(spec):
     forged = framed({"id": 999, "result": {"content": [], "is_error": False}})
 

@@ -280,12 +280,11 @@ def test_output_that_is_not_text(bash):
 
 
 def test_a_limit_on_memory(kind, work):
-    from guildhall.core.clock import SystemClock
     from guildhall.tools.jail import Confinement
     from guildhall.tools.shell import _Shell
 
     view = View(cwd=work, folders=(Folder(path=work, writable=True),))
-    shell = _Shell(Confinement(view=view, memory_bytes=200_000_000, file_bytes=1_000_000), kind, SystemClock())
+    shell = _Shell(Confinement(view=view, memory_bytes=200_000_000, file_bytes=1_000_000), kind)
     assert "MemoryError" in asyncio.run(shell.run("python3 -c 'x = bytearray(10**9)'")).text
     assert asyncio.run(shell.run("head -c 9000000 /dev/zero > big")).is_error
     assert (work / "big").stat().st_size <= 1_000_000

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.ids import is_name
+from guildhall.policy.model import CAPABILITIES
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.jail import Confinement, spawn
 from guildhall.tools.jail_plan import import_paths
@@ -39,6 +41,8 @@ _BOOT = (
     "import json, sys; fd, paths = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
     "from guildhall.tools.hostmain import main; main(int(fd))"
 )
+
+_BY_HAND = f"Make tools with `@tool`; their capabilities are among {', '.join(CAPABILITIES)}."
 
 
 class ToolHost:
@@ -145,10 +149,7 @@ class _Child:
         if answer is None:
             await asyncio.wait([self._logging], timeout=1)
             raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
-        if "error" in answer:
-            error = answer["error"]
-            raise ToolUnavailable(str(error["message"]), hint=error.get("hint"), where=error.get("where"))
-        self.tools = answer["tools"]
+        self.tools = _described(answer)
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -229,6 +230,38 @@ class _Child:
 
     def _last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_LOG_LINES:])
+
+
+def _described(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The tools that a host says it found, or the error it met. Foreign code has already run there: nothing is taken
+    on trust."""
+    match answer:
+        case {"error": {"message": str(message), **more}}:
+            texts = {name: value for name, value in more.items() if isinstance(value, str)}
+            raise ToolUnavailable(message, hint=texts.get("hint"), where=texts.get("where"))
+        case {"tools": list()}:
+            tools = cast("list[Any]", answer["tools"])
+            if all(map(_is_description, tools)):
+                return cast("list[dict[str, Any]]", tools)
+        case _:
+            pass
+    raise ToolUnavailable("the tool host described its tools in a form that cannot be used", hint=_BY_HAND)
+
+
+def _is_description(tool: Any) -> bool:
+    match tool:
+        case {
+            "name": str(name),
+            "toolbox": str(),
+            "description": str(),
+            "input_schema": dict(),
+            "capabilities": list(),
+            "repeatable": bool(),
+        }:
+            given = cast("list[Any]", tool["capabilities"])
+            return is_name(name) and all(isinstance(one, str) and one in CAPABILITIES for one in given)
+        case _:
+            return False
 
 
 def _result(data: Any) -> ToolResult:
