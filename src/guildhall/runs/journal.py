@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
+from guildhall.core.ids import fingerprint
 from guildhall.runs import records
 from guildhall.runs.model import Entry
 
@@ -61,7 +62,7 @@ class Journal:
         self.entries = list(entries)
         self._store = store
         self._clock = clock
-        self._next = len(self.entries)
+        self._next = self.entries[-1].seq + 1 if self.entries else 0
         self._by_key: dict[str, list[Entry]] = {}
         for entry in self.entries:
             self._index(entry)
@@ -76,6 +77,11 @@ class Journal:
 
     def kind(self, kind: Kind) -> list[Entry]:
         return [entry for entry in self.entries if entry.kind == kind]
+
+    def answers(self, before: int | None = None) -> str:
+        """A fingerprint of all that the model has answered so far, or had before an entry."""
+        answers = [entry for entry in self.kind("model_answered") if before is None or entry.seq < before]
+        return fingerprint([entry.data["response"] for entry in answers])
 
     async def append(
         self,

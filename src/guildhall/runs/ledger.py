@@ -111,6 +111,7 @@ class LiveLedger:
         data = {
             "message": shown.request(call.messages[-1]),
             "tools": shown.tools(call.parameters),
+            "answers": self.journal.answers(),  # those that the message follows, so that a replay knows them again
             "attempt": call.attempt,
             "reserved_usd": call.reserved_usd,
             "max_tokens": call.max_tokens,
@@ -251,7 +252,7 @@ class LiveLedger:
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         # An effect must never come to be without its announcement on disk, whatever happens to the machine.
-        data = {**_call(call), "decision": verdict.decision, "reason": verdict.reason}
+        data = {**_call(call), "decision": verdict.decision, "rule": verdict.rule, "reason": verdict.reason}
         await self.journal.append("tool_started", data, key=call.key, durable=not tool.repeatable)
         self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
 
@@ -277,7 +278,7 @@ class LiveLedger:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
-        if ask is None:
+        if ask is None or ask.status == "withdrawn":  # by a failure that the run has been resumed from
             now = self._clock.now()
             ask = Ask(
                 id=new_id(ASK),

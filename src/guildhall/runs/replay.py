@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
 
+_CALLS = {"model_answered", "tool_asked", "tool_started", "tool_refused"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -46,29 +48,91 @@ class _Over(Exception):
 
 async def replay(journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime) -> Difference | None:
     """The first difference between the record and a run of today on the same answers; None when there is none."""
-    frozen = journal.entries[0].data
+    record = _Record(journal)
     try:
-        _compare_assembly(frozen, assembled.shown())
-        doors = _ReplayDoors(journal, assembled)
-        try:
-            outcome = await runtime.execute(assignment, doors)
-        except _Over:
-            return None
-        _compare_end(journal, "completed", outcome.output)
-    except ReplayDiffers as difference:
-        step = int((difference.where or "0").removeprefix("step "))
-        return Difference(step=step, text=difference.message)
+        record.compare_assembly(assembled.shown())
+        outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled))
+        record.compare_end(outcome.output)
+    except (_Over, ReplayDiffers):
+        pass
     except GuildError as error:
-        return _compare_failure(journal, error)
-    return None
+        record.compare_failure(error)
+    return record.first_difference()
+
+
+class _Record:
+    """The journal as a replay reads it: which calls it has met again, and what was not as it was.
+
+    Calls of one answer are made side by side, and each may differ: the first of them by the record is the one to show,
+    also where another of them has no end on record and stops the replay.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._met: set[str] = set()
+        self._found: list[Difference] = []
+
+    @property
+    def end(self) -> Entry:
+        return self.journal.entries[-1]
+
+    def meet(self, key: str) -> None:
+        self._met.add(key)
+
+    def differs(self, entry: Entry, text: str) -> ReplayDiffers:
+        self._found.append(Difference(step=entry.seq, text=text))
+        return ReplayDiffers(text, where=f"step {entry.seq}")
+
+    def over(self, entry: Entry, what: str) -> Exception:
+        """Nothing more is on record: of a run that stopped here that is as it should be, of one that went on not."""
+        completed = self.end.kind == "ended" and self.end.data["status"] == "completed"
+        if completed or any(answer.key not in self._met for answer in self.journal.kind("model_answered")):
+            return self.differs(entry, f"the run went on from here; now {what}, of which nothing is on record")
+        return _Over()
+
+    def compare(self, entry: Entry, label: str, recorded: Any, now: Any) -> None:
+        if recorded != now:
+            raise self.differs(entry, _difference(label, recorded, now))
+
+    def compare_assembly(self, now: Mapping[str, Any]) -> None:
+        first = self.journal.entries[0]
+        names = {
+            "system_prompt": "the system prompt",
+            "first_message": "the first message",
+            "tools": "the tools that the model is shown",
+            "output_schema": "the output schema",
+        }
+        for name, label in names.items():
+            self.compare(first, label, first.data[name], now[name])
+
+    def compare_end(self, output: Any) -> None:
+        if self.end.kind != "ended":
+            return
+        if self.end.data["status"] != "completed":
+            raise self.differs(self.end, f"the run was {self.end.data['status']}; now it is completed")
+        self.compare(self.end, "the output", self.end.data["output"], output)
+
+    def compare_failure(self, error: GuildError) -> None:
+        recorded: dict[str, Any] = self.end.data.get("error") or {}
+        if self.end.kind != "ended" or recorded.get("code") != error.code:
+            self.differs(self.end, f"now the run fails: {error}")
+
+    def first_difference(self) -> Difference | None:
+        """The first thing that was not as it was, a call on record that is not made any more included."""
+        for entry in self.journal.entries:
+            if entry.kind in _CALLS and entry.key not in self._met:
+                what = "an answer of the model" if entry.kind == "model_answered" else f"a call of {entry.data['tool']}"
+                self._found.append(Difference(step=entry.seq, text=f"here is {what}; now the run does not come to it"))
+                break
+        return min(self._found, key=lambda difference: difference.step, default=None)
 
 
 class _ReplayDoors:
     """Both doors, answered by the journal."""
 
-    def __init__(self, journal: Journal, assembled: Assembled) -> None:
-        self._journal = journal
-        self._gate = Gate(assembled.tools, assembled.rules, assembled.mode, _ReplayLedger(journal), self._recorded)
+    def __init__(self, record: _Record, assembled: Assembled) -> None:
+        self._record = record
+        self._gate = Gate(assembled.tools, assembled.rules, assembled.mode, _ReplayLedger(record), self._recorded)
 
     async def model(
         self,
@@ -77,33 +141,44 @@ class _ReplayDoors:
         settings: ModelSettings,
         parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        asked = self._journal.last(key, "model_asked")
-        answer = self._journal.last(key, "model_answered")
-        if asked is None or answer is None:
-            if _ended_as(self._journal) == "completed":
-                raise _differs(_last(self._journal), "the run ended here; now the model is asked once more")
-            raise _Over
-        _compare(asked, "what the model is asked", asked.data["message"], shown.request(messages[-1]))
+        record = self._record
+        record.meet(key)
+        asked = record.journal.last(key, "model_asked")
+        answer = record.journal.last(key, "model_answered")
+        if asked is None:
+            raise record.over(record.end, "the model is asked once more")
+        record.compare(asked, "what the model is asked", asked.data["message"], shown.request(messages[-1]))
         if asked.data["tools"] != shown.tools(parameters):
-            raise _differs(asked, "the tools that the model is shown are not the same")
-        return shown.load_response(answer.data["response"])
+            raise record.differs(asked, "the tools that the model is shown are not the same")
+        if asked.data["answers"] != record.journal.answers(before=asked.seq):
+            raise record.differs(asked, "an answer on record above is not the one that the model was reminded of here")
+        if answer is None:
+            raise record.over(asked, "an answer is waited for")
+        try:
+            return shown.load_response(answer.data["response"])
+        except ValueError:
+            raise record.differs(answer, "the answer on record cannot be read") from None
 
     async def tool(self, call: ToolCall) -> ToolResult:
+        self._record.meet(call.key)
         return await self._gate.call(call)
 
     async def _recorded(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Takes the place of execution: what came of the call then."""
-        end = self._journal.last(call.key, "tool_ended")
+        end = self._record.journal.last(call.key, "tool_ended")
         if end is None:
-            raise _Over
-        return ToolResult.from_dict(end.data["result"])
+            raise self._record.over(self._record.journal.of(call.key)[0], f"the result of {call.tool} is waited for")
+        try:
+            return ToolResult.from_dict(end.data["result"])
+        except (ValueError, KeyError, TypeError):
+            raise self._record.differs(end, f"the result of {call.tool} on record cannot be read") from None
 
 
 class _ReplayLedger:
     """What the gate is told in a replay: nothing is finished, everything is compared."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, record: _Record) -> None:
+        self._record = record
 
     def finished(self, call: ToolCall) -> ToolResult | None:
         return None
@@ -113,12 +188,14 @@ class _ReplayLedger:
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         began = self._began(call)
-        asked = self._journal.last(call.key, "tool_asked")
-        if asked is None and (began.kind == "tool_refused" or began.data["decision"] != "ask"):
-            raise _differs(began, f"{call.tool} was {_said(began)}; now it needs approval: {verdict.reason}")
+        asked = self._record.journal.last(call.key, "tool_asked")
+        if asked is None and began.data.get("decision") != "ask":
+            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it needs approval: {verdict.reason}")
+        if began.kind == "tool_asked":
+            raise self._record.over(began, f"{call.tool} waits for approval")
         if began.kind != "tool_refused":
             return "approved", None
-        answer = self._journal.last(call.key, "answered")
+        answer = self._record.journal.last(call.key, "answered")
         return ("timed_out", None) if answer is None else ("denied", answer.data["note"])
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
@@ -127,76 +204,38 @@ class _ReplayLedger:
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         began = self._began(call)
         if began.kind != "tool_refused":
-            raise _differs(began, f"{call.tool} was {_said(began)}; now it is refused: {verdict.reason}")
-        _compare(began, f"the refusal of {call.tool}", began.data["result"], result.as_dict())
+            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is refused: {verdict.reason}")
+        self._record.compare(began, f"the refusal of {call.tool}", began.data["result"], result.as_dict())
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
         began = self._began(call)
         if began.kind == "tool_refused":
-            raise _differs(began, f"{call.tool} was refused ({began.data['reason']}); now it is made")
-        if began.data["decision"] == "ask" and verdict.decision == "allow" and verdict.rule is None:
-            raise _differs(began, f"{call.tool} needed approval ({began.data['reason']}); now it needs none")
+            raise self._record.differs(began, f"{call.tool} {_said(began)}; now it is made")
+        demanded = began.kind == "tool_asked" or began.data["rule"] is not None
+        if demanded and verdict.rule is None:
+            raise self._record.differs(began, f"{call.tool} needed approval; now it needs none")
+        if verdict.rule is not None and not demanded:
+            raise self._record.differs(began, f"{call.tool} needed no approval; now it does: {verdict.reason}")
 
     async def ended(self, call: ToolCall, result: ToolResult) -> None:
         """Nothing to compare: the result is the recorded one."""
 
     def _began(self, call: ToolCall) -> Entry:
-        began = self._journal.last(call.key, "tool_started", "tool_refused")
+        """How far the call came; where it was only asked about, that."""
+        journal = self._record.journal
+        began = journal.last(call.key, "tool_started", "tool_refused") or journal.last(call.key, "tool_asked")
         if began is None:
-            raise _Over
+            answer = journal.last(call.key.partition("/")[0], "model_answered")
+            raise self._record.over(answer or self._record.end, f"{call.tool} is called")
         recorded = {"tool": began.data["tool"], "arguments": began.data["arguments"]}
-        _compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
+        self._record.compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
         return began
 
 
-def _compare_assembly(frozen: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    names = {
-        "system_prompt": "the system prompt",
-        "first_message": "the first message",
-        "tools": "the tools that the model is shown",
-        "output_schema": "the output schema",
-    }
-    for name, label in names.items():
-        if frozen[name] != now[name]:
-            raise ReplayDiffers(_difference(label, frozen[name], now[name]), where="step 0")
-
-
-def _compare(entry: Entry, label: str, recorded: Any, now: Any) -> None:
-    if recorded != now:
-        raise _differs(entry, _difference(label, recorded, now))
-
-
-def _compare_end(journal: Journal, status: str, output: Any) -> None:
-    end = _last(journal)
-    if end.kind == "ended" and end.data["status"] != status:
-        raise _differs(end, f"the run was {end.data['status']}; now it is {status}")
-    if end.kind == "ended":
-        _compare(end, "the output", end.data["output"], output)
-
-
-def _compare_failure(journal: Journal, error: GuildError) -> Difference | None:
-    end = _last(journal)
-    recorded: dict[str, Any] = end.data.get("error") or {}
-    if end.kind == "ended" and recorded.get("code") == error.code:
-        return None
-    return Difference(step=end.seq, text=f"now the run fails: {error}")
-
-
-def _ended_as(journal: Journal) -> str | None:
-    end = _last(journal)
-    return end.data["status"] if end.kind == "ended" else None
-
-
-def _last(journal: Journal) -> Entry:
-    return journal.entries[-1]
-
-
 def _said(began: Entry) -> str:
-    return "refused" if began.kind == "tool_refused" else "allowed"
-
-
-def _differs(entry: Entry, text: str) -> ReplayDiffers:
-    return ReplayDiffers(text, where=f"step {entry.seq}")
+    if began.kind == "tool_refused":
+        return f"was refused ({began.data['reason']})"
+    return "waited for approval" if began.kind == "tool_asked" else "was allowed"
 
 
 def _difference(label: str, recorded: Any, now: Any) -> str:

@@ -1,0 +1,592 @@
+"""`guild replay`: the same run again, offline, on its record; and what it says when something is not the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.paths import HOME_VARIABLE
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.cli.places import GUILD
+from tests.conftest import BLOCKED, Ran
+from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+SCRIPT = """
+repeat: true
+workers:
+  clerk:
+    - - say: I begin.
+        calls:
+          - {call: enter, with: {line: one}}
+          - {call: send, with: {line: letter}}
+          - {call: burn, with: {line: old}}
+          - {call: entre, with: {line: two}}
+          - {call: enter, with: {lime: two}}
+          - {call: read, with: {}}
+      - {output: {report: all entered}}
+"""
+WORKER = """name: clerk
+instructions: |
+  Enter what you are told.
+  Be neat.
+model: script:answers.yaml
+toolboxes: [desk]
+sandboxes:
+  desk: {path: ./desk, mode: rw}
+output_schema_ref: report.json
+tool_rules:
+  send: {approval_required: true}
+  burn: {allowed: false}
+"""
+SCHEMA = {"type": "object", "properties": {"report": {"type": "string"}}, "required": ["report"]}
+TOOLBOX = '''
+from pathlib import Path
+
+from guildhall import tool
+
+BOOK = Path(@DESK@) / "book"
+
+
+def _effect(line):
+    with BOOK.open("a") as book:
+        book.write(line + "\\n")
+    return f"entered {line}"
+
+
+@tool(capabilities={"fs.write"})
+def enter(line: str) -> str:
+    """Enter a line into the book."""
+    return _effect(line)
+
+
+@tool(capabilities={"fs.write"})
+def send(line: str) -> str:
+    """Send a letter."""
+    return _effect(line)
+
+
+@tool(capabilities={"fs.write"})
+def burn(line: str) -> str:
+    """Burn a letter."""
+    return _effect(line)
+
+
+@tool(capabilities={"fs.read"}, repeatable=True)
+def read() -> str:
+    """Read the book."""
+    return "a book"
+'''
+
+
+@dataclass(frozen=True)
+class Place:
+    """A project and a home with one recorded run, used by many tests: each leaves it as it was."""
+
+    project: Path
+    home: Path
+
+    def guild(self, *words: str, env: Mapping[str, str] | None = None) -> Ran:
+        kept = {
+            name: os.environ[name] for name in os.environ if name in {"PATH", "LANG"} or name.startswith("COVERAGE")
+        }
+        own = {HOME_VARIABLE: str(self.home), "HOME": str(self.home.parent), "PYTHONPATH": str(BLOCKED)}
+        done = subprocess.run(
+            [GUILD, *words],
+            cwd=self.project,
+            env={**kept, **own, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    @property
+    def book(self) -> list[str]:
+        return (self.project / "desk" / "book").read_text().splitlines()
+
+    @property
+    def run(self) -> str:
+        return self.rows("SELECT id FROM runs ORDER BY created_at")[0][0]
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(self.home / "hall.db", timeout=5, isolation_level=None)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def everything(self) -> dict[str, list[Any]]:
+        """Every row of every table."""
+        tables = [name for (name,) in self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {table: self.rows(f'SELECT * FROM "{table}"') for table in tables}  # noqa: S608
+
+    def entry(self, kind: str, key: str | None = None) -> tuple[int, dict[str, Any]]:
+        """The first entry of a kind: its step and its data."""
+        found = self.rows(
+            "SELECT seq, data FROM journal WHERE kind = ? AND (key = ? OR ? IS NULL) ORDER BY seq", kind, key, key
+        )
+        return found[0][0], json.loads(found[0][1])
+
+    def change_entry(self, seq: int, data: Mapping[str, Any]) -> None:
+        self.rows("UPDATE journal SET data = ? WHERE seq = ?", json.dumps(data), seq)
+
+    def change(self, name: str, old: str, new: str) -> None:
+        """Edits a file of the project or of the home."""
+        path = next(folder / name for folder in (self.project, self.home) if (folder / name).exists())
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    folder = tmp_path_factory.mktemp("replay")
+    place = Place(folder / "project", folder / "home")
+    (place.project / "workers").mkdir(parents=True)
+    (place.project / "desk").mkdir()
+    (place.home / "toolboxes").mkdir(parents=True)
+    (place.project / "workers" / "clerk.yaml").write_text(WORKER)
+    (place.project / "report.json").write_text(json.dumps(SCHEMA))
+    (place.project / "answers.yaml").write_text(SCRIPT)
+    (place.home / "toolboxes" / "desk.py").write_text(TOOLBOX.replace("@DESK@", repr(str(place.project / "desk"))))
+    started = place.guild("run", "clerk", "go", "--output", "json")
+    assert started.code == 4, started
+    ended = place.guild("answer", started.json["asks"][0]["ask"], "yes", "--output", "json")
+    assert (ended.code, ended.json["output"]) == (0, {"report": "all entered"}), ended
+    return place
+
+
+@pytest.fixture
+def place(made: Place) -> Generator[Place]:
+    """The recorded run, put back as it was after the test."""
+    places = [path for folder in (made.project, made.home) for path in folder.rglob("*") if path.is_file()]
+    before = {path: path.read_bytes() for path in places}
+    yield made
+    for folder in (made.project, made.home):
+        for path in folder.rglob("*"):
+            if path.is_file() and path not in before:
+                path.unlink()
+    for path, data in before.items():
+        path.write_bytes(data)
+
+
+@pytest.mark.req("X-1")
+def test_an_unchanged_run_is_the_same_and_touches_nothing(place: Place) -> None:
+    before, book = place.everything(), place.book
+    ran = place.guild("replay", place.run)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"{place.run}: {len(before['journal'])} steps, all as on record\n"
+    assert place.everything() == before
+    assert place.book == book == ["one", "letter"]
+    told = place.guild("replay", place.run, "--json").json
+    assert (told["same"], told["step"], told["difference"]) == (True, None, None)
+
+
+@pytest.mark.req("X-1")
+def test_a_replay_needs_no_provider(project: Path, guild: Guild, tmp_path: Path) -> None:
+    """The run is recorded over real HTTP; then the server is gone and so is the key, and the replay does not notice."""
+    put_worker(project, model="anthropic:claude-sonnet-4-5", tool_rules={})
+    script = tmp_path / "wire.yaml"
+    script.write_text(json.dumps({"workers": {"scribe": [[{"calls": [WRITE, OTHER]}, DONE]]}}))
+    with ScriptedServer(script) as server:
+        env = {"ANTHROPIC_BASE_URL": server.anthropic_url, "ANTHROPIC_API_KEY": "script-scribe"}
+        run = guild("run", "scribe", "go", "--output", "json", env=env).json["run"]
+        asked = len(server.requests)
+        assert guild("replay", run, env=env).code == 0
+        assert len(server.requests) == asked == 2
+    (project / "notes" / "a.md").unlink()
+    assert guild("replay", run).code == 0
+    assert not (project / "notes" / "a.md").exists()
+
+
+# What is not as it was: the files of today
+
+
+def tightened(place: Place) -> None:
+    place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  enter: {approval_required: true}\n")
+
+
+def forbidden(place: Place) -> None:
+    place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  fs.write: {allowed: false}\n")
+
+
+def no_approval(place: Place) -> None:
+    place.change("workers/clerk.yaml", "  send: {approval_required: true}\n", "")
+
+
+def permitted(place: Place) -> None:
+    place.change("workers/clerk.yaml", "  burn: {allowed: false}\n", "")
+
+
+def asked_instead(place: Place) -> None:
+    place.change("workers/clerk.yaml", "burn: {allowed: false}", "burn: {approval_required: true}")
+
+
+def other_prompt(place: Place) -> None:
+    place.change("workers/clerk.yaml", "Be neat.", "Be quick.")
+
+
+def other_description(place: Place) -> None:
+    place.change("toolboxes/desk.py", "Send a letter.", "Send a parcel.")
+
+
+def other_input(place: Place) -> None:
+    place.change("toolboxes/desk.py", "def send(line: str)", "def send(line: str, copies: int = 1)")
+
+
+def other_tool(place: Place) -> None:
+    place.change("toolboxes/desk.py", "def read(", "def skim(")
+
+
+def fewer_tools(place: Place) -> None:
+    place.change("workers/clerk.yaml", "toolboxes: [desk]", "toolboxes: []")
+    place.change("workers/clerk.yaml", WORKER[WORKER.index("tool_rules") :], "")
+
+
+def other_schema(place: Place) -> None:
+    place.change("report.json", '"string"', '"number"')
+
+
+def no_schema(place: Place) -> None:
+    place.change("workers/clerk.yaml", "output_schema_ref: report.json\n", "")
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize(
+    ("change", "kind", "key", "said"),
+    [
+        (other_prompt, "assembled", None, ["the system prompt is not the same", "- Be neat.", "+ Be quick."]),
+        (other_description, "assembled", None, ["the tools that the model is shown", "letter", "parcel"]),
+        (other_input, "assembled", None, ["the tools that the model is shown", "copies"]),
+        (other_tool, "assembled", None, ["the tools that the model is shown", "read", "skim"]),
+        (fewer_tools, "assembled", None, ["the tools that the model is shown"]),
+        (other_schema, "assembled", None, ["the output schema", '-    "type": "string"', '+    "type": "number"']),
+        (no_schema, "assembled", None, ["the output schema"]),
+        (tightened, "tool_started", "m1/call_0_0", ["enter was allowed; now it needs approval", "'enter'"]),
+        (forbidden, "tool_started", "m1/call_0_0", ["enter was allowed; now it is refused", "'fs.write'"]),
+        (no_approval, "tool_started", "m1/call_0_1", ["send needed approval; now it needs none"]),
+        (permitted, "tool_refused", "m1/call_0_2", ["burn was refused", "now it is made"]),
+        (asked_instead, "tool_refused", "m1/call_0_2", ["burn was refused", "now it needs approval"]),
+    ],
+)
+def test_what_has_changed_since_is_shown_with_its_step(
+    place: Place, change: Callable[[Place], None], kind: str, key: str | None, said: list[str]
+) -> None:
+    change(place)
+    before, book = place.everything(), place.book
+    told = place.guild("replay", place.run, "--json")
+    assert told.code == 1, told
+    assert told.json["step"] == place.entry(kind, key)[0]
+    for text in said:
+        assert text in told.json["difference"]
+    assert (place.everything(), place.book) == (before, book)
+
+
+def test_a_difference_is_shown_to_a_person(place: Place) -> None:
+    other_prompt(place)
+    ran = place.guild("replay", place.run)
+    assert ran.code == 1
+    assert ran.out == (f"{place.run}: differs at step 0\nthe system prompt is not the same\n- Be neat.\n+ Be quick.\n")
+
+
+def test_a_rule_that_no_call_met_makes_no_difference(place: Place) -> None:
+    place.change("workers/clerk.yaml", "tool_rules:\n", "tool_rules:\n  net: {allowed: false}\n")
+    assert place.guild("replay", place.run).code == 0
+
+
+def test_a_worker_that_is_gone_is_replayed_as_it_was(place: Place) -> None:
+    (place.project / "workers" / "clerk.yaml").rename(place.project / "clerk.txt")
+    assert place.guild("replay", place.run).code == 0
+    (place.project / "clerk.txt").rename(place.project / "workers" / "clerk.yaml")
+
+
+def test_a_toolbox_that_is_gone_is_told(place: Place) -> None:
+    (place.home / "toolboxes" / "desk.py").unlink()
+    ran = place.guild("replay", place.run)
+    assert ran.code == 1
+    assert "there is no toolbox 'desk'" in ran.err
+
+
+# What is not as it was: the record itself
+
+
+def edited_result(place: Place) -> int:
+    seq, data = place.entry("tool_ended", "m1/call_0_0")
+    data["result"]["content"][0]["text"] = "entered nothing"
+    place.change_entry(seq, data)
+    return _step(place, "model_asked", "m2")
+
+
+def edited_refusal(place: Place) -> int:
+    seq, data = place.entry("tool_refused", "m1/call_0_3")
+    data["result"]["content"][0]["text"] = "No."
+    place.change_entry(seq, data)
+    return seq
+
+
+def edited_text(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    data["response"]["parts"][0]["content"] = "I end."
+    place.change_entry(seq, data)
+    return _step(place, "model_asked", "m2")
+
+
+def edited_arguments(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    data["response"]["parts"][1]["args"] = {"line": "nothing"}
+    place.change_entry(seq, data)
+    return _step(place, "tool_started", "m1/call_0_0")
+
+
+def dropped_call(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    del data["response"]["parts"][1]
+    place.change_entry(seq, data)
+    return _step(place, "tool_started", "m1/call_0_0")
+
+
+def dropped_calls(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    data["response"]["parts"] = place.entry("model_answered", "m2")[1]["response"]["parts"]
+    place.change_entry(seq, data)
+    return seq + 1
+
+
+def added_call(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    part = data["response"]["parts"][1]
+    data["response"]["parts"].append({**part, "tool_call_id": "call_0_9"})
+    place.change_entry(seq, data)
+    return seq
+
+
+def edited_result_of_the_run(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m2")
+    data["response"]["parts"][0]["args"] = {"report": "nothing entered"}
+    place.change_entry(seq, data)
+    return _step(place, "ended")
+
+
+def edited_end(place: Place) -> int:
+    seq, data = place.entry("ended")
+    place.change_entry(seq, {**data, "output": {"report": "more"}})
+    return seq
+
+
+def edited_failure(place: Place) -> int:
+    seq, data = place.entry("ended")
+    place.change_entry(seq, {**data, "status": "failed", "error": {"code": "model_failed", "message": "no"}})
+    return seq
+
+
+def no_answer(place: Place) -> int:
+    place.rows("DELETE FROM journal WHERE kind = 'model_answered' AND key = 'm2'")
+    return _step(place, "model_asked", "m2")
+
+
+def no_question(place: Place) -> int:
+    place.rows("DELETE FROM journal WHERE key = 'm2'")
+    return _step(place, "ended")
+
+
+def no_end_of_a_call(place: Place) -> int:
+    place.rows("DELETE FROM journal WHERE kind = 'tool_ended' AND key = 'm1/call_0_0'")
+    return _step(place, "tool_started", "m1/call_0_0")
+
+
+def unreadable_answer(place: Place) -> int:
+    seq, data = place.entry("model_answered", "m1")
+    place.change_entry(seq, {**data, "response": {"kind": "response", "parts": "none"}})
+    return seq
+
+
+def unreadable_result(place: Place) -> int:
+    seq, _ = place.entry("tool_ended", "m1/call_0_0")
+    place.change_entry(seq, {"result": {"content": [{"type": "song"}]}})
+    return seq
+
+
+def _step(place: Place, kind: str, key: str | None = None) -> int:
+    return place.entry(kind, key)[0]
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        edited_result,
+        edited_refusal,
+        edited_text,
+        edited_arguments,
+        dropped_call,
+        dropped_calls,
+        added_call,
+        edited_result_of_the_run,
+        edited_end,
+        edited_failure,
+        no_answer,
+        no_question,
+        no_end_of_a_call,
+        unreadable_answer,
+        unreadable_result,
+    ],
+)
+def test_a_record_that_does_not_fit_itself_is_shown(place: Place, edit: Callable[[Place], int]) -> None:
+    step = edit(place)
+    told = place.guild("replay", place.run, "--json")
+    assert told.code == 1, told
+    assert told.json["step"] == step, told.json
+    assert told.json["difference"]
+
+
+def test_of_two_differences_the_first_on_record_is_shown(place: Place) -> None:
+    edited_end(place)
+    no_approval(place)
+    forbidden(place)
+    told = place.guild("replay", place.run, "--json").json
+    assert told["step"] == _step(place, "tool_started", "m1/call_0_0")
+
+
+# Runs that did not go well
+
+
+def replayed(guild: Guild, run: str) -> None:
+    ran = guild("replay", run)
+    assert ran.code == 0, ran
+
+
+@pytest.mark.req("X-1")
+def test_a_run_that_met_a_limit_and_went_on(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules={})
+    put_script(project, WRITE, OTHER, DONE)
+    ran = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json")
+    assert ran.code == 5
+    replayed(guild, ran.json["run"])
+    assert guild("resume", ran.json["run"], "--max-turns", "2").code == 5
+    replayed(guild, ran.json["run"])
+    assert guild("resume", ran.json["run"], "--max-turns", "9").code == 0
+    replayed(guild, ran.json["run"])
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize("choice", ["yes", "no", "session"])
+def test_a_run_that_asked(guild: Guild, project: Path, choice: str) -> None:
+    """While it waits, and after the answer; the rule that made it ask is part of what is compared."""
+    worker = put_worker(project)
+    put_script(project, {"calls": [WRITE, OTHER]}, WRITE, DONE)
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert ran.code == 4
+    run = ran.json["run"]
+    replayed(guild, run)
+    text = worker.read_text()
+    worker.write_text(text.replace("approval_required", "allowed"))
+    told = guild("replay", run, "--json")
+    assert (told.code, told.json["step"]) == (1, 3)
+    assert "needed approval; now it needs none" in told.json["difference"]
+    worker.write_text(text.replace('"approval_required": true', '"allowed": false'))
+    told = guild("replay", run, "--json")
+    assert (told.code, told.json["step"]) == (1, 3)
+    assert "waited for approval; now it is refused" in told.json["difference"]
+    worker.write_text(text)
+    while ran.code == 4:
+        ran = guild("answer", ran.json["asks"][0]["ask"], choice, "--note", "so be it", "--output", "json")
+    assert ran.code == 0
+    replayed(guild, run)
+
+
+@pytest.mark.req("X-1")
+def test_a_run_that_nobody_answered(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules={"fs.write": {"approval_required": True, "timeout": 0.01}})
+    put_script(project, WRITE, {"expect": "Nobody answered", **DONE})
+    ran = guild("run", "scribe", "go", "--output", "json")
+    while ran.code == 4:
+        ran = guild("resume", ran.json["run"], "--output", "json")
+    assert ran.code == 0, ran
+    replayed(guild, ran.json["run"])
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize("mode", ["--approve-all", "--strict"])
+def test_a_run_in_which_nobody_was_to_be_asked(guild: Guild, project: Path, mode: str) -> None:
+    worker = put_worker(project)
+    put_script(project, WRITE, DONE)
+    ran = guild("run", "scribe", "go", mode, "--output", "json")
+    assert ran.code == 0
+    replayed(guild, ran.json["run"])
+    worker.write_text(worker.read_text().replace("approval_required", "allowed"))
+    told = guild("replay", ran.json["run"], "--json")
+    assert (told.code, told.json["step"]) == (1, 3), told
+    assert "now it" in told.json["difference"]
+
+
+def test_approval_that_everything_would_get_is_still_a_change(guild: Guild, project: Path) -> None:
+    worker = put_worker(project, tool_rules={})
+    put_script(project, WRITE, DONE)
+    run = guild("run", "scribe", "go", "--approve-all", "--output", "json").json["run"]
+    put_worker(project)
+    told = guild("replay", run, "--json")
+    assert (told.code, told.json["step"]) == (1, 3), told
+    assert "needed no approval; now it does" in told.json["difference"]
+    assert worker.exists()
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([WRITE, {"fail": 400}], "model_failed"),
+        ([{"fail": 529}, WRITE, {"fail": 401}], "model_failed"),
+        ([WRITE, {"say": " "}, {"say": ""}, {"say": "\n"}], "runtime_failed"),
+        ([WRITE, {"expect": "never", **DONE}], "script_mismatch"),
+    ],
+)
+def test_a_run_that_failed(guild: Guild, project: Path, answers: list[Any], code: str) -> None:
+    put_worker(project, tool_rules={})
+    put_script(project, *answers)
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (1, code)
+    replayed(guild, ran.json["run"])
+
+
+def test_a_run_that_is_not_there(guild: Guild, project: Path) -> None:
+    assert guild("replay", "r-2222222222").code == 3
+    assert guild("replay", "../hall.db").code == 3
+
+
+# A recording as a model
+
+
+@pytest.mark.req("X-1")
+def test_a_recording_answers_for_a_new_run(place: Place) -> None:
+    """The answers are the recorded ones; the tools are called anew, and the person is asked anew."""
+    (place.project / "answers.yaml").write_text("workers: {}")
+    started = place.guild("run", "clerk", "go", "--override-model", f"replay:{place.run}", "--output", "json")
+    assert started.code == 4, started
+    ended = place.guild("answer", started.json["asks"][0]["ask"], "yes", "--output", "json")
+    assert (ended.code, ended.json["output"]) == (0, {"report": "all entered"})
+    assert ended.json["cost_usd"] is None
+    assert place.book == ["one", "letter"] * 2
+    assert ended.json["run"] != place.run
+    assert place.guild("replay", ended.json["run"]).code == 0
+
+
+def test_a_recording_that_has_no_more_answers(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules={})
+    put_script(project, WRITE, DONE)
+    run = guild("run", "scribe", "go", "--max-turns", "1", "--output", "json").json["run"]
+    ran = guild("run", "scribe", "go", "--override-model", f"replay:{run}")
+    assert ran.code == 1
+    assert f"the recording of {run} has 1 answers and another one was asked for" in ran.err
+    assert guild("run", "scribe", "go", "--override-model", "replay:r-2222222222").code == 3
