@@ -1,0 +1,206 @@
+"""The loop between the doors: what it shows, what it calls, when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+
+from guildhall.core.errors import RuntimeFailed
+from guildhall.runtimes.model import Assignment
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, PydanticRuntime, arguments_of
+from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+TOOL = {"name": "look", "description": "Look.", "input_schema": {"type": "object", "properties": {}}}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+class Doors:
+    """Gives the answers one after another, keeps what was asked and called."""
+
+    def __init__(self, *answers: ModelResponse, result: ToolResult | None = None) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, list[ModelMessage], ModelRequestParameters]] = []
+        self.calls: list[ToolCall] = []
+        self.result = result or ToolResult.of("seen")
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        self.asked.append((key, list(messages), parameters))
+        return self.answers[len(self.asked) - 1]
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        self.calls.append(call)
+        return self.result
+
+    def last_replies(self) -> list[Any]:
+        message = self.asked[-1][1][-1]
+        assert isinstance(message, ModelRequest)
+        return list(message.parts)
+
+
+def executed(doors: Doors, schema: dict[str, Any] | None = None) -> Any:
+    assignment = Assignment(system_prompt="Be.", first_message="Go.", tools=(TOOL,), output_schema=schema)
+    return asyncio.run(PydanticRuntime().execute(assignment, doors)).output
+
+
+def says(text: str, **more: Any) -> ModelResponse:
+    return ModelResponse(parts=[TextPart(text)], **more)
+
+
+def calls(*ids: str, name: str = "look", args: Any = None, **more: Any) -> ModelResponse:
+    return ModelResponse(parts=[ToolCallPart(name, args, id) for id in ids], **more)
+
+
+@pytest.mark.req("WKR-16")
+def test_the_model_is_shown_the_assignment_and_nothing_else() -> None:
+    doors = Doors(says("done"))
+    assert executed(doors) == "done"
+    key, messages, parameters = doors.asked[0]
+    assert key == "m1"
+    assert len(messages) == 1
+    first = messages[0]
+    assert isinstance(first, ModelRequest)
+    assert first.instructions == "Be."
+    assert [part.content for part in first.parts] == ["Go."]
+    assert [tool.name for tool in parameters.function_tools] == ["look"]
+    assert parameters.output_tools == []
+
+
+def test_every_call_goes_to_the_door_under_its_own_key() -> None:
+    doors = Doors(calls("a", "b"), calls("a", name="nonsense", args="not json"), says("done"))
+    assert executed(doors) == "done"
+    assert [(call.key, call.tool, call.arguments) for call in doors.calls] == [
+        ("m1/a", "look", {}),
+        ("m1/b", "look", {}),
+        ("m2/a", "nonsense", None),
+    ]
+
+
+def test_a_result_comes_back_as_text_or_as_what_it_is() -> None:
+    doors = Doors(calls("a"), says("done"))
+    executed(doors)
+    assert [(part.content, part.outcome) for part in doors.last_replies()] == [("seen", "success")]
+    blocks = ToolResult(content=(Text("a picture"), Blob(b"png", "image/png")), is_error=True)
+    doors = Doors(calls("a"), says("done"), result=blocks)
+    executed(doors)
+    part = doors.last_replies()[0]
+    assert isinstance(part, ToolReturnPart)
+    assert part.content == ["a picture", BinaryContent(data=b"png", media_type="image/png")]
+    assert part.outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    "empty", [says(""), says(" \n"), ModelResponse(parts=[]), ModelResponse(parts=[ThinkingPart("hm")])]
+)
+def test_an_empty_answer_is_sent_back_and_the_third_is_the_end(empty: ModelResponse) -> None:
+    doors = Doors(empty, empty, says("done"))
+    assert executed(doors) == "done"
+    assert "The answer was empty" in doors.last_replies()[0].content
+    with pytest.raises(RuntimeFailed, match="3 times in a row"):
+        executed(Doors(empty, empty, empty))
+
+
+def test_what_was_cut_off_is_not_done() -> None:
+    doors = Doors(calls("a", args='{"path": "x', finish_reason="length"), says("done"))
+    assert executed(doors) == "done"
+    assert doors.calls == []
+    reply = doors.last_replies()[0]
+    assert (reply.tool_call_id, reply.outcome) == ("a", "failed")
+    assert "cut off" in reply.content
+    doors = Doors(says("half of it", finish_reason="length"), says("done"))
+    assert executed(doors) == "done"
+    assert "cut off" in doors.last_replies()[0].content
+    with pytest.raises(RuntimeFailed, match="cut off"):
+        executed(Doors(*[says("half", finish_reason="length")] * 3))
+
+
+@pytest.mark.req("DO-10")
+def test_a_result_that_is_no_json_is_sent_back() -> None:
+    doors = Doors(
+        calls("a", name=OUTPUT_TOOL, args="[1]"),
+        calls("b", name=OUTPUT_TOOL, args='{"n": "x"}'),
+        calls("c", name=OUTPUT_TOOL, args='{"n": 1}'),
+    )
+    assert executed(doors, SCHEMA) == {"n": 1}
+    assert doors.calls == []
+    assert "n: 'x' is not of type 'integer'" in str(doors.last_replies())
+    _, _, parameters = doors.asked[0]
+    assert [tool.name for tool in parameters.output_tools] == [OUTPUT_TOOL]
+    assert parameters.allow_text_output is False
+
+
+def test_without_a_schema_final_result_is_a_tool_like_any_other() -> None:
+    doors = Doors(calls("a", name=OUTPUT_TOOL), says("done"))
+    assert executed(doors) == "done"
+    assert doors.calls[0].tool == OUTPUT_TOOL
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "not json",
+        "[]",
+        '"text"',
+        "5",
+        "null",
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        {"a": float("nan")},
+        {"a": object()},
+        '{"a": ' * 5000 + "1" + "}" * 5000,
+        '{"a": ' * 100 + "1" + "}" * 100,
+        "[" * 100_000,
+        '{"a": ' + "9" * 5000 + "}",
+        '{"a": 1',
+    ],
+)
+def test_what_is_no_json_object_is_no_arguments(args: Any) -> None:
+    assert arguments_of(ToolCallPart("t", args, "a")) is None
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**15), 10**15)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_what_is_one_is_taken_as_it_is(arguments: dict[str, Any]) -> None:
+    assert arguments_of(ToolCallPart("t", arguments, "a")) == arguments
+    assert arguments_of(ToolCallPart("t", json.dumps(arguments), "a")) == arguments
+
+
+@pytest.mark.parametrize("args", [None, "", {}])
+def test_no_arguments_are_none(args: Any) -> None:
+    assert arguments_of(ToolCallPart("t", args, "a")) == {}

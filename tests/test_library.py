@@ -1,0 +1,359 @@
+"""Workers as Python objects: loaded, run, awaited, streamed, asked, answered, resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import guildhall
+from guildhall import Toolbox, Worker, tool
+from guildhall.core.errors import (
+    Conflict,
+    GuildError,
+    HallUnavailable,
+    InvalidFile,
+    NotFound,
+    ToolUnavailable,
+    UsageError,
+)
+from guildhall.runs.model import Answer
+from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+
+
+@pytest.fixture
+def scribe(project: Path) -> Worker:
+    """A worker that writes one file and asks first."""
+    put_worker(project)
+    put_script(project, {**WRITE, "say": "I write."}, {"say": "all done", "usage": {"input": 200, "output": 20}})
+    return Worker.load("scribe")
+
+
+def test_what_the_library_offers() -> None:
+    for name in guildhall.__all__:
+        assert getattr(guildhall, name) is not None
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    heavy = ["pydantic_ai", "sqlalchemy", "ruamel", "httpx", "starlette", "jinja2", "jsonschema", "genai_prices"]
+    code = f"import sys, guildhall; print([name for name in {heavy!r} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.req("DO-11", "DO-12")
+def test_a_run_returns_output_messages_usage_and_cost(scribe: Worker, project: Path) -> None:
+    result = scribe.run("write it", mode="approve_all")
+    assert result.completed
+    assert (result.status, result.output, result.error, list(result.asks)) == ("completed", "all done", None, [])
+    assert result.run.startswith("r-")
+    assert [message["role"] for message in result.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert result.messages[1]["content"] == "write it"
+    call = result.messages[2]["calls"][0]
+    assert call["tool"] == "sandbox_write_text"
+    assert result.messages[3]["id"] == call["id"]
+    assert result.messages[3]["is_error"] is False
+    assert result.usage.turns == 2
+    assert result.usage.input_tokens > 200
+    assert result.cost_usd == result.usage.cost_usd
+    assert result.cost_usd is not None
+    assert result.cost_usd > 0
+    json.dumps(list(result.messages))
+    assert (project / "notes" / "a.md").read_text() == "one"
+
+
+@pytest.mark.req("DO-12")
+def test_the_same_awaited(scribe: Worker) -> None:
+    assert asyncio.run(scribe.arun("write it", mode="approve_all")).output == "all done"
+
+
+@pytest.mark.req("MTG-15")
+def test_events_come_as_they_happen(scribe: Worker) -> None:
+    async def heard() -> list[Event]:
+        return [event async for event in scribe.stream("write it", mode="approve_all")]
+
+    events = asyncio.run(heard())
+    types = [event.type for event in events]
+    assert types[0] == "run_started"
+    assert types[-1] == "run_ended"
+    told = [kind for index, kind in enumerate(types[1:-1], 1) if kind != types[index - 1]]
+    assert told == ["text_delta", "turn_end", "tool_use", "tool_result", "text_delta", "turn_end"]
+    use = next(event.data for event in events if event.type == "tool_use")
+    result = next(event.data for event in events if event.type == "tool_result")
+    assert use["id"] == result["id"]
+    assert "".join(event.data["text"] for event in events if event.type == "text_delta") == "I write.all done"
+    assert len({event.run for event in events}) == 1
+    json.dumps([event.as_dict() for event in events])
+
+
+def test_a_failure_is_an_event_and_a_result(scribe: Worker, project: Path) -> None:
+    put_script(project, {"fail": 400})
+
+    async def heard() -> list[Event]:
+        return [event async for event in scribe.stream("write it")]
+
+    events = asyncio.run(heard())
+    assert [event.type for event in events] == ["run_started", "error", "run_ended"]
+    assert events[1].data["code"] == "model_failed"
+    result = scribe.run("write it")
+    assert not result.completed
+    assert (result.status, result.output) == ("failed", None)
+    assert result.error is not None
+    assert result.error["code"] == "model_failed"
+
+
+def test_leaving_the_stream_parks_the_run(scribe: Worker) -> None:
+    async def look() -> str:
+        stream = scribe.stream("write it", mode="approve_all")
+        try:
+            async for event in stream:
+                return event.run
+        finally:
+            await stream.aclose()
+        raise AssertionError
+
+    run = asyncio.run(look())
+    assert asyncio.run(scribe.result(run)).status == "parked"
+    assert scribe.resume(run).output == "all done"
+
+
+@pytest.mark.req("DO-6")
+@pytest.mark.parametrize("said", ["yes", "session", True, Answer(choice="yes", note="fine")])
+def test_an_approver_says_yes(scribe: Worker, project: Path, said: Any) -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    def approver(ask: Mapping[str, Any]) -> Any:
+        seen.append(ask)
+        return said
+
+    assert scribe.run("write it", approver=approver).output == "all done"
+    assert [ask["kind"] for ask in seen] == ["approval"]
+    assert "content: one" in seen[0]["body"]
+    assert (project / "notes" / "a.md").exists()
+
+
+@pytest.mark.parametrize("said", ["no", False, Answer(choice="no", note="not today")])
+def test_an_approver_says_no_and_may_take_its_time(scribe: Worker, project: Path, said: Any) -> None:
+    async def approver(ask: Mapping[str, Any]) -> Any:
+        await asyncio.sleep(0.1)
+        return said
+
+    result = scribe.run("write it", approver=approver)
+    assert result.output == "all done"
+    assert result.messages[3]["is_error"] is True
+    assert "A person refused this call." in result.messages[3]["content"]
+    assert ("not today" in result.messages[3]["content"]) == isinstance(said, Answer)
+    assert not (project / "notes" / "a.md").exists()
+
+
+@pytest.mark.parametrize("said", ["perhaps", None, 5, Answer(choice="maybe"), Answer(choice="no", note="\ud800")])
+def test_an_approver_that_says_nonsense_parks_the_run(scribe: Worker, project: Path, said: Any) -> None:
+    runs: list[str] = []
+
+    def approver(ask: Mapping[str, Any]) -> Any:
+        runs.append(ask["run"])
+        return said
+
+    with pytest.raises(UsageError):
+        scribe.run("write it", approver=approver)
+    assert asyncio.run(scribe.result(runs[0])).status == "parked"
+    assert scribe.resume(runs[0], approver=lambda ask: "yes").output == "all done"
+    assert (project / "notes" / "a.md").exists()
+
+
+def test_an_approver_that_breaks_is_heard(scribe: Worker) -> None:
+    def approver(ask: Mapping[str, Any]) -> str:
+        raise ZeroDivisionError("oh")
+
+    with pytest.raises(ZeroDivisionError):
+        scribe.run("write it", approver=approver)
+
+
+@pytest.mark.req("X-5")
+def test_without_an_approver_it_waits_and_is_answered_later(scribe: Worker, project: Path) -> None:
+    waiting = scribe.run("write it")
+    assert waiting.status == "waiting"
+    assert [ask["status"] for ask in waiting.asks] == ["open"]
+    scribe.answer(waiting.asks[0]["ask"], "yes", note="go ahead")
+    result = Worker.load("scribe").resume(waiting.run)
+    assert result.output == "all done"
+    assert (project / "notes" / "a.md").exists()
+    with pytest.raises(Conflict, match="no longer open"):
+        scribe.answer(waiting.asks[0]["ask"], "no")
+    with pytest.raises(NotFound):
+        scribe.answer("a-2222222222", "yes")
+    with pytest.raises(Conflict, match="nothing to resume"):
+        scribe.resume(waiting.run)
+    with pytest.raises(NotFound):
+        scribe.resume("r-2222222222")
+
+
+@pytest.mark.req("WKR-19")
+def test_limits_are_arguments(scribe: Worker) -> None:
+    limited = scribe.run("write it", mode="approve_all", max_turns=1)
+    assert limited.error is not None
+    assert limited.error["code"] == "limit_reached"
+    assert scribe.resume(limited.run, max_turns=5).output == "all done"
+    poor = scribe.run("write it", mode="approve_all", max_budget_usd=0.000001)
+    assert poor.error is not None
+    assert poor.error["message"].startswith("max_budget_usd")
+    assert scribe.run("write it", mode="approve_all", budget=0.000001).status == "waiting"
+    assert scribe.run("write it", mode="strict").messages[3]["is_error"] is True
+
+
+def test_the_model_is_an_argument(project: Path) -> None:
+    put_worker(project, model="script:answers.yaml")
+    put_script(project, DONE)
+    (project / "other.yaml").write_text(json.dumps({"workers": {"*": [[{"say": "other"}]]}}))
+    (project / "guildhall.yaml").unlink()
+    worker = Worker.load("scribe")
+    assert worker.run("x", model="script:other.yaml").output == "done"
+    assert worker.run("x", override_model="script:other.yaml").output == "other"
+
+
+# Toolboxes
+
+
+@pytest.mark.req("WKR-6", "DO-12")
+def test_a_toolbox_is_a_python_object(project: Path) -> None:
+    sent: list[tuple[str, int]] = []
+
+    @tool(capabilities={"net"})
+    def send(to: str, copies: int = 1) -> str:
+        """Send a letter."""
+        sent.append((to, copies))
+        return f"sent to {to}"
+
+    @tool
+    async def fetch(name: str) -> dict[str, str]:
+        """Fetch a letter."""
+        await asyncio.sleep(0)
+        return {"name": name}
+
+    @tool
+    def broken() -> str:
+        """Break."""
+        raise ValueError("it broke")
+
+    put_worker(project, toolboxes=["mail"], sandboxes=None, tool_rules={"net": {"approval_required": True}})
+    calls = [
+        {"call": "send", "with": {"to": "ada", "copies": 2}},
+        {"call": "fetch", "with": {"name": "x"}},
+        {"call": "broken"},
+        {"call": "send", "with": {"to": 5}},
+    ]
+    put_script(project, {"calls": calls}, DONE)
+    worker = Worker.load("scribe", toolboxes=[Toolbox("mail", send, fetch, broken)])
+    result = worker.run("go", approver=lambda ask: True)
+    assert result.completed
+    assert sent == [("ada", 2)]
+    answers = [message["content"] for message in result.messages if message["role"] == "tool"]
+    assert answers[:3] == ["sent to ada", '{"name":"x"}', "ValueError: it broke"]
+    assert "to:" in answers[3]
+
+
+@pytest.mark.req("WKR-13")
+def test_a_toolbox_that_is_not_handed_over_is_named(project: Path) -> None:
+    put_worker(project, toolboxes=["mail"])
+    put_script(project, DONE)
+    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'"):
+        Worker.load("scribe").run("go")
+    with pytest.raises(ToolUnavailable, match="no toolbox 'mail'") as raised:
+        Worker.load("scribe", toolboxes=[Toolbox("male")]).run("go")
+    assert raised.value.hint == "Did you mean 'male'?"
+
+
+def test_two_tools_of_one_name_are_refused(project: Path) -> None:
+    @tool
+    def record_decision() -> str:
+        """Another one."""
+        return ""
+
+    put_worker(project, toolboxes=["mail"])
+    put_script(project, DONE)
+    with pytest.raises(ToolUnavailable, match="two tools are named 'record_decision'"):
+        Worker.load("scribe", toolboxes=[Toolbox("mail", record_decision)]).run("go")
+
+
+# What goes wrong
+
+
+def test_a_blocking_call_inside_a_running_loop_says_what_to_await(scribe: Worker) -> None:
+    async def inside() -> None:
+        for call in (scribe.run, scribe.resume):
+            with pytest.raises(UsageError, match="block a running event loop"):
+                call("x")
+        with pytest.raises(UsageError, match="block a running event loop"):
+            scribe.answer("a-2222222222", "yes")
+
+    asyncio.run(inside())
+
+
+@pytest.mark.parametrize("input", [None, 5, b"bytes", "\ud800", "a\0b"])
+def test_an_input_that_is_no_text_is_refused(scribe: Worker, input: Any) -> None:
+    with pytest.raises(UsageError, match="the input is not text"):
+        scribe.run(input)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("scirbe", NotFound),
+        ("", GuildError),
+        ("\0", GuildError),
+        ("../scribe", GuildError),
+        ("x" * 5000, GuildError),
+        ("\ud800", GuildError),
+        ("nowhere/scribe.yaml", NotFound),
+    ],
+)
+def test_loading_finds_it_or_says_why_not(scribe: Worker, name: str, error: type[GuildError]) -> None:
+    with pytest.raises(error):
+        Worker.load(name)
+
+
+@pytest.mark.req("DO-1")
+def test_loading_a_wrong_file_names_the_line(scribe: Worker, project: Path) -> None:
+    (project / "workers" / "scribe.yaml").write_text("name: scribe\ninstructions: x\ntoolz: []\n")
+    with pytest.raises(InvalidFile, match="toolz") as raised:
+        Worker.load("scribe")
+    assert (raised.value.where or "").endswith("scribe.yaml:3")
+
+
+def test_a_worker_by_its_file_from_elsewhere(scribe: Worker, project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other home"
+    worker = Worker.load(project / "workers" / "scribe.yaml", cwd=project, home=other)
+    assert worker.run("go", mode="strict").completed
+    assert (other / "hall.db").exists()
+    assert worker.definition()["name"] == "scribe"
+
+
+def test_two_runs_at_once_on_one_home_are_told(scribe: Worker, home: Home) -> None:
+    async def both() -> None:
+        stream = scribe.stream("one", mode="approve_all")
+        async for _ in stream:
+            with pytest.raises(HallUnavailable, match="in use"):
+                await scribe.arun("two")
+            break
+        await stream.aclose()
+
+    asyncio.run(both())
+    assert scribe.run("three", mode="strict").completed
+
+
+def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None:
+    put_script(project, WRITE, OTHER, DONE)
+    first = scribe.run("one", approver=lambda ask: "session")
+    second = scribe.run("two")
+    assert first.completed
+    assert second.status == "waiting"  # what was allowed for a session was allowed for that run
