@@ -263,7 +263,7 @@ class Scene:
     def go_on(self, run: str, *, unknown: str | None = None) -> None:
         """Resumes the run and answers what is asked, truthfully unless told otherwise, until it has ended."""
         for _ in range(8):
-            if self.rows("SELECT status FROM runs")[0][0] in ("completed", "failed"):
+            if self.rows("SELECT status FROM runs")[0][0] == "completed":
                 return
             ended = self.guild("resume", run, "--output", "json")
             while ended.code == 4 and (asks := ended.json["asks"]):

@@ -226,3 +226,21 @@ def test_killed_while_it_waits_at_a_terminal(scene: Scene, undisturbed: Undistur
     assert scene.rows("SELECT status FROM runs") == [("running",)]
     assert scene.rows("SELECT status FROM asks") == [("open",)]
     judge(scene, undisturbed, killed)
+
+
+@pytest.mark.req("X-1")
+def test_a_run_that_ran_out_of_time_asks_again_when_it_goes_on(scene: Scene) -> None:
+    """Its ask was withdrawn with its failure; that nobody has answered it is not what the worker is told."""
+    worker = scene.project / "workers" / "clerk.yaml"
+    worker.write_text(f"{worker.read_text()}limits: {{timeout: 4}}\n")
+    scene.lay_hold("after", "look")
+    late = scene.start()
+    assert (late.code, late.json["error"]["code"]) == (5, "limit_reached")
+    assert scene.rows("SELECT status FROM asks") == [("withdrawn",)]
+    run = late.json["run"]
+    assert scene.guild("replay", run).code == 0
+    scene.lift_holds()
+    scene.go_on(run)
+    assert scene.rows("SELECT status FROM asks ORDER BY created_at") == [("withdrawn",), ("applied",)]
+    assert sorted(scene.book) == sorted(EFFECTS)
+    assert scene.guild("replay", run).code == 0
