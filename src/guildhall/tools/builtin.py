@@ -49,8 +49,8 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
 
         tools += web_tools()
     if "WebSearch" in wanted:
-        from guildhall.tools.websearch import search_tools as web_search_tools
+        from guildhall.tools.websearch import search_tool
 
-        tools += web_search_tools(surroundings.web_search, surroundings.environ)
+        tools.append(search_tool(surroundings.web_search, surroundings.environ))
     by_name = {tool.name: tool for tool in tools}
     return [by_name[name] for name in wanted]
