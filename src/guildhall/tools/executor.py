@@ -28,14 +28,19 @@ class Executor:
         self._tools = tuple(tools)
         self._surroundings = surroundings
         self._hosts: dict[frozenset[str], ToolHost] = {}
+        self._closed = False
 
     async def __call__(self, tool: Tool, call: ToolCall) -> ToolResult:
+        if self._closed:
+            return ToolResult.error("The run has ended: nothing is called any more.")
         arguments = call.arguments or {}
         if tool.runs_in == "hall":
             return await invoke(tool, arguments)
         return await self._host(tool.capabilities).call(tool.name, arguments)
 
     async def close(self) -> None:
+        """Ends the hosts. Nothing is executed after it."""
+        self._closed = True
         for host in self._hosts.values():
             await host.close()
         self._hosts.clear()

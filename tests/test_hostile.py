@@ -1,0 +1,387 @@
+"""Hostile input at every boundary: every tool and every command there is, taken from the live tables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.cli import exit_codes, table
+from guildhall.cli.main import main
+from guildhall.core.ids import fingerprint
+from guildhall.runs.toolbox import base_toolbox
+from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.executor import Executor
+from guildhall.tools.gate import Gate
+from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
+from guildhall.tools.sandboxes import sandbox_tools
+from tests.runs.places import DONE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.policy.model import Verdict
+    from guildhall.tools.gate import Approval, Doubt
+    from tests.conftest import Guild
+
+TOOLS = [*BUILT_IN, "sandbox_list", "sandbox_read_text", "sandbox_write_text", *(t.name for t in base_toolbox().tools)]
+DEEP: Any = "x"
+for _ in range(60):
+    DEEP = {"a": [DEEP]}
+WRONG: list[Any] = [None, True, 0, -1, 10**30, 1.5, [], ["a"], {}, {"a": 1}, DEEP]
+TEXTS = [
+    "",
+    " ",
+    "\0",
+    "a\0b",
+    "\ud800",
+    "\u202e\u0000\ufeff",
+    "\x1b[2J",
+    "x" * 2_000_000,
+    "../" * 40 + "OUTSIDE/secret",
+    "OUTSIDE/secret",
+    "OUTSIDE/new",
+    "link/secret",
+    "link/new",
+    "~/secret",
+    "file:OUTSIDE/secret",
+    "/proc/self/environ",
+    "/proc/self/fd/0",
+    "/dev/zero",
+    "pipe",
+    "a/" * 3000,
+    "con.\\..\\..\\x",
+    "$(touch OUTSIDE/new)",
+    "(" * 500,
+    "(a+)+$",
+    "[" * 200,
+    "{a,{b,{c,*}}}/**/" * 20,
+    "http://127.0.0.1:1/",
+    "http://[::ffff:127.0.0.1]/",
+    "http://0x7f.1/",
+    "http://user:pass@localhost/",
+    "gopher://localhost/",
+]
+GOOD: dict[str, Any] = {
+    "file_path": "a.txt",
+    "path": "a.txt",
+    "pattern": "a",
+    "content": "text",
+    "old_string": "a",
+    "new_string": "b",
+    "command": "true",
+    "url": "http://127.0.0.1:1/",
+    "query": "q",
+    "sandbox": "notes",
+    "timeout": 5,
+    "question": "q",
+    "decision": "d",
+    "reasoning": "r",
+}
+
+
+class Open:
+    """A ledger that lets everything through and keeps nothing."""
+
+    def finished(self, call: ToolCall) -> ToolResult | None:
+        return None
+
+    def interrupted(self, call: ToolCall) -> bool:
+        return False
+
+    async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+        return "approved", None
+
+    async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
+        return "again", None
+
+    async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None: ...
+
+    async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None: ...
+
+    async def ended(self, call: ToolCall, result: ToolResult) -> None: ...
+
+
+@dataclass
+class Scene:
+    """A folder to work in, and one beside it that must stay as it is."""
+
+    inside: Path
+    outside: Path
+
+    def tools(self) -> tuple[tuple[Tool, ...], Surroundings]:
+        view = View(
+            cwd=self.inside,
+            folders=(
+                Folder(path=self.inside, writable=True),
+                Folder(path=self.inside / "notes", name="notes", writable=True),
+            ),
+            hidden=(self.outside / "home",),
+        )
+        search = {"searxng": "http://127.0.0.1:1", "provider": None}
+        surroundings = Surroundings(view=view, env={"PATH": os.environ["PATH"]}, web_search=search)
+        tools = (*base_toolbox().tools, *sandbox_tools(view), *built_in_tools(BUILT_IN, surroundings))
+        return tools, surroundings
+
+    def untouched(self) -> str:
+        return fingerprint(
+            [
+                [str(file), file.lstat().st_mode, file.read_bytes().hex() if file.is_file() else ""]
+                for file in sorted(self.outside.rglob("*"))
+            ]
+        )
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    (inside / "notes").mkdir(parents=True)
+    (outside / "home").mkdir(parents=True)
+    (outside / "secret").write_text("SECRET")
+    (outside / "home" / "hall.db").write_text("SECRET")
+    (inside / "a.txt").write_text("a\n")
+    (inside / "notes" / "a.txt").write_text("a\n")
+    (inside / "link").symlink_to(outside)
+    (inside / "notes" / "link").symlink_to(outside)
+    os.mkfifo(inside / "pipe")
+    os.mkfifo(inside / "notes" / "pipe")
+    return Scene(inside, outside)
+
+
+def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
+    """Every parameter in turn with every hostile value; then arguments that are wrong as a whole."""
+    properties: dict[str, Any] = dict(tool.input_schema.get("properties", {}))
+    good = {name: GOOD[name] for name in properties if name in GOOD}
+    required = list(tool.input_schema.get("required", []))
+    assert all(name in good for name in required), f"{tool.name}: say under GOOD what is right for {required}"
+    for name in properties:
+        for value in [*WRONG, *(text.replace("OUTSIDE", str(outside)) for text in TEXTS)]:
+            yield {**good, name: value}
+    yield from ({}, None, {**good, "\ud800": 1}, {**good, "extra": 1}, {"": ""}, {**good, "x" * 100_000: 1})
+
+
+@pytest.mark.req("DO-4")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", TOOLS)
+def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str) -> None:
+    tools, surroundings = scene.tools()
+    tool = next(tool for tool in tools if tool.name == name)
+    before = scene.untouched()
+
+    async def attack() -> list[ToolResult]:
+        executor = Executor(tools, surroundings)
+        gate = Gate(tools, (), "ask", Open(), executor)
+        try:
+            calls = [
+                ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tool, scene.outside))
+            ]
+            return [await gate.call(call) for call in calls]
+        finally:
+            await executor.close()
+
+    results = asyncio.run(attack())
+    assert results
+    for result in results:
+        assert isinstance(result, ToolResult)
+        assert "SECRET" not in result.text
+        json.dumps(result.as_dict()).encode()
+        result.text.encode()  # whatever was sent in, what comes out can be written
+        assert "Traceback" not in result.text
+    assert scene.untouched() == before
+
+
+def test_every_tool_that_there_is_was_attacked(scene: Scene) -> None:
+    tools, _ = scene.tools()
+    assert sorted(tool.name for tool in tools) == sorted(TOOLS)
+
+
+# The command line
+
+WORDS = [
+    "",
+    " ",
+    "-",
+    "--",
+    "---",
+    "-x",
+    "--nonsense",
+    "--output",
+    "--output=",
+    "--json=5",
+    "\0",
+    "a\0b",
+    "\udcff\udcfe",  # what Python makes of bytes that are not UTF-8
+    "\x1b[2J\u202e",
+    "x" * 100_000,
+    "../../../../etc/passwd",
+    "/dev/null",
+    "/proc/self/mem",
+    "r-2222222222",
+    "a-2222222222",
+    "r-" + "2" * 1000,
+    "*",
+    "$(reboot)",
+    "'; drop table runs; --",
+    "%s%n{0}",
+    "🂡" * 50,
+]
+LONE = {"demo"}  # a demo is a whole show: it is started with a wrong word only
+
+
+def commanded(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code
+    out, err = capsys.readouterr()
+    assert code in exit_codes.MEANING, (words, code)
+    assert "Traceback" not in out + err, (words, err)
+    assert "something broke that should not have" not in err, (words, err)
+    assert "\x1b" not in err, words
+    assert code == 0 or err.strip(), words
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", [command.name for command in table.COMMANDS])
+def test_hostile_words_end_with_a_documented_code(
+    project: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    for word in WORDS:
+        words = [*command.split(), word]
+        if command in LONE and word in ("", "-", "--"):
+            continue
+        commanded(words, capsys)
+        if command in ("answer", "run", "worker show", "log"):
+            commanded([*words, word], capsys)
+            commanded([*command.split(), "scribe", word, "--model", word], capsys)
+            commanded([*command.split(), "a-2222222222", "no", "--note", word], capsys)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_hostile_commands_are_told(project: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    for words in ([word], [word, word], ["help", word], ["worker", word]):
+        commanded(words, capsys)
+
+
+@pytest.mark.parametrize("option", ["--budget", "--max-turns"])
+@pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e999", "9" * 5000, "٣", "1_000", "0x10", "two"])
+def test_hostile_numbers_are_told(project: Path, capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    commanded(["run", "scribe", "go", f"{option}={value}"], capsys)
+    commanded(["resume", "r-2222222222", option, value], capsys)
+
+
+# The environment
+
+
+def ended_well(guild: Guild, *words: str, env: dict[str, str] | None = None, codes: set[int] | None = None) -> str:
+    ran = guild(*words, env=env)
+    assert ran.code in exit_codes.MEANING, ran
+    assert codes is None or ran.code in codes, ran
+    assert "Traceback" not in ran.out + ran.err
+    assert "something broke that should not have" not in ran.err, ran
+    return ran.out + ran.err
+
+
+@pytest.mark.parametrize("words", [("ls",), ("run", "scribe", "go"), ("doctor",), ("worker", "ls")])
+@pytest.mark.parametrize(
+    "kind", ["a file", "below a file", "a link to itself", "read-only", "too long", "a device", "not a database"]
+)
+def test_a_home_that_cannot_be_one_is_told(
+    guild: Guild, project: Path, tmp_path: Path, words: tuple[str, ...], kind: str
+) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    place = tmp_path / "place"
+    homes = {
+        "a file": place,
+        "below a file": place / "home",
+        "a link to itself": tmp_path / "loop",
+        "read-only": "/proc/sys/kernel/home",
+        "too long": "/tmp/" + "x" * 5000,
+        "a device": "/dev/null",
+        "not a database": tmp_path / "folder",
+    }
+    place.write_text("in the way")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "hall.db").write_bytes(b"something else" * 100)
+    said = ended_well(guild, *words, env={"GUILDHALL_HOME": str(homes[kind])}, codes={1, 2, 7})
+    assert "GUILDHALL_HOME" in said or str(homes[kind])[:40] in said
+
+
+@pytest.mark.parametrize("home", ["relative/home", ".", "~/home", ""])
+def test_a_home_may_be_written_in_short(guild: Guild, project: Path, home: str) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    ended_well(guild, "run", "scribe", "go", env={"GUILDHALL_HOME": home}, codes={0, 2, 7})
+
+
+@pytest.mark.parametrize(
+    "model", ["nonsense", ":", "script:", "script:/dev/zero", "replay:", "replay:r-2222222222", "a:b"]
+)
+def test_a_model_that_cannot_be_one_is_told(guild: Guild, project: Path, model: str) -> None:
+    put_worker(project)
+    ended_well(guild, "run", "scribe", "go", env={"GUILDHALL_MODEL": model}, codes={2, 3})
+
+
+CONFIGS = [
+    "[",
+    "- 1",
+    "5",
+    "budget: -1",
+    "budget: .nan",
+    "budget: .inf",
+    "budget: much",
+    "env: 5",
+    'env: ["A=B"]',
+    "model: {}",
+    "model: ''",
+    "!!python/object/apply:os.system [true]",
+    "a: &a [*a]",
+    "modle: x",
+    "budget: 1\nbudget: 2",
+    "\0",
+    "model: \ud800",
+    "approvals: {timeout: -5s}",
+    "web_search: {searxng: 'file:///etc/passwd'}",
+    "[" * 5000,
+    "x: " + "y" * 3_000_000,
+]
+
+
+@pytest.mark.parametrize("text", CONFIGS)
+def test_hostile_settings_are_told_with_their_place(guild: Guild, project: Path, home: Home, text: str) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    home.path.mkdir()
+    home.settings.write_bytes(text.encode("utf-8", "surrogatepass"))
+    said = ended_well(guild, "run", "scribe", "go", codes={2, 7})
+    assert "config.yaml" in said
+    ended_well(guild, "doctor")
+    ended_well(guild, "ls")
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "loop", "device"])
+def test_settings_that_are_no_file_are_told(guild: Guild, project: Path, home: Home, kind: str) -> None:
+    put_worker(project)
+    put_script(project, DONE)
+    home.path.mkdir()
+    if kind == "folder":
+        home.settings.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(home.settings)
+    elif kind == "loop":
+        home.settings.symlink_to(home.settings)
+    else:
+        home.settings.symlink_to("/dev/zero")
+    ended_well(guild, "run", "scribe", "go", codes={2, 7} if kind != "loop" else None)

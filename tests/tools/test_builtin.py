@@ -1,0 +1,48 @@
+"""The built-in tools by name, and that the table of what they can do tells the truth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.policy.model import CAPABILITIES
+from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
+from guildhall.tools.model import Folder, View
+from guildhall.workers.model import BUILT_IN_TOOLS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def surroundings(folder: Path) -> Surroundings:
+    view = View(cwd=folder, folders=(Folder(path=folder, writable=True),))
+    return Surroundings(view=view, web_search={"searxng": "http://127.0.0.1:1", "provider": None})
+
+
+@pytest.mark.req("WKR-6")
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_each_is_made_with_what_the_table_says_it_can_do(tmp_path: Path, name: str) -> None:
+    (tool,) = built_in_tools([name], surroundings(tmp_path))
+    assert tool.name == name
+    assert tool.capabilities == BUILT_IN[name] <= CAPABILITIES.keys()
+    assert tool.description
+    assert tool.input_schema["type"] == "object"
+    assert tool.input_schema["additionalProperties"] is False
+    assert set(tool.as_shown()) == {"name", "description", "input_schema"}
+    for parameter in tool.input_schema["properties"].values():
+        assert parameter.get("description"), f"{name}: a parameter has no description"
+
+
+def test_they_come_in_the_order_in_which_they_are_declared(tmp_path: Path) -> None:
+    for names in (["Write", "Read"], ["Bash", "Glob", "WebFetch", "Edit"], [], list(BUILT_IN)):
+        assert [tool.name for tool in built_in_tools(names, surroundings(tmp_path))] == names
+
+
+def test_a_worker_file_knows_the_same_names() -> None:
+    assert set(BUILT_IN_TOOLS) == set(BUILT_IN)
+
+
+def test_what_changes_something_is_not_made_twice_unless_it_may(tmp_path: Path) -> None:
+    repeatable = {tool.name for tool in built_in_tools(BUILT_IN, surroundings(tmp_path)) if tool.repeatable}
+    assert repeatable == {"Read", "Grep", "Glob", "Write", "WebFetch", "WebSearch"}

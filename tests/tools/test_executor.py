@@ -1,0 +1,148 @@
+"""Where handlers execute: ours in the hall, others in a host that has no more than they declare."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.tools.builtin import Surroundings, built_in_tools
+from guildhall.tools.define import tool
+from guildhall.tools.executor import Executor, InFile, describe_toolbox
+from guildhall.tools.model import Folder, ToolCall, ToolResult, View
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILE = '''
+import os
+from pathlib import Path
+
+from guildhall import Toolbox, tool
+
+
+@tool(capabilities={"fs.read"})
+def look(path: str) -> str:
+    """Read a file."""
+    return Path(path).read_text()
+
+
+@tool(capabilities={"fs.write"}, repeatable=True)
+def put(path: str) -> str:
+    """Write a file."""
+    Path(path).write_text("put")
+    return "put"
+
+
+@tool
+def who() -> str:
+    """Which process this is."""
+    return str(os.getpid())
+
+
+@tool
+def die() -> str:
+    """End the process."""
+    os._exit(3)
+
+
+toolbox = Toolbox("box", look, put, who, die)
+'''
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Path:
+    path = tmp_path / "box.py"
+    path.write_text(FILE)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.txt").write_text("inside")
+    (tmp_path / "secret.txt").write_text("outside")
+    return path
+
+
+def around(folder: Path) -> Surroundings:
+    return Surroundings(view=View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+
+
+def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
+    surroundings = around(box.parent / "work")
+
+    async def go() -> list[ToolResult]:
+        found = await describe_toolbox("box", box, surroundings)
+        tools = {tool.name: tool for tool in found.tools}
+        executor = Executor(found.tools, surroundings)
+        try:
+            return [
+                await executor(tools[name], ToolCall(key=f"m1/{i}", tool=name, arguments=arguments))
+                for i, (name, arguments) in enumerate(calls)
+            ]
+        finally:
+            await executor.close()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.req("WKR-6")
+def test_a_toolbox_file_is_described_without_being_loaded_here(box: Path) -> None:
+    found = asyncio.run(describe_toolbox("box", box, around(box.parent / "work")))
+    assert [tool.name for tool in found.tools] == ["look", "put", "who", "die"]
+    assert found.tools[0].capabilities == {"fs.read"}
+    assert [tool.repeatable for tool in found.tools] == [False, True, False, False]
+    assert all(tool.handler == InFile("box", box) for tool in found.tools)
+    with pytest.raises(ToolUnavailable, match="tool host only"):
+        found.tools[0].handler(path="x")
+
+
+def test_tools_have_what_they_declare_and_nothing_more(box: Path) -> None:
+    inside, outside = box.parent / "work" / "a.txt", box.parent / "secret.txt"
+    seen, hidden, _ = executed(
+        box, ("look", {"path": str(inside)}), ("look", {"path": str(outside)}), ("put", {"path": str(outside)})
+    )
+    assert seen.text == "inside"
+    assert hidden.is_error
+    assert outside.read_text() == "outside"
+    (made,) = executed(box, ("put", {"path": str(box.parent / "work" / "new.txt")}))
+    assert made.text == "put"
+    assert (box.parent / "work" / "new.txt").read_text() == "put"
+
+
+def test_tools_of_one_kind_share_a_host_and_one_that_dies_is_started_again(box: Path) -> None:
+    first, again, died, later = executed(box, ("who", {}), ("who", {}), ("die", {}), ("who", {}))
+    assert first.text == again.text
+    assert died.is_error
+    assert not later.is_error
+
+
+def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
+    @tool(runs_in="hall")
+    def here(n: int = 1) -> int:
+        """Answer."""
+        return n + 1
+
+    surroundings = around(tmp_path)
+    executor = Executor((here,), surroundings)
+
+    async def go(arguments: dict[str, Any] | None) -> ToolResult:
+        return await executor(here, ToolCall(key="k", tool="here", arguments=arguments))
+
+    assert asyncio.run(go({"n": 4})).text == "5"
+    assert asyncio.run(go(None)).text == "2"
+
+
+def test_after_the_end_nothing_runs(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    surroundings = around(tmp_path)
+    tools = built_in_tools(["Read"], surroundings)
+    executor = Executor(tools, surroundings)
+
+    async def go() -> tuple[ToolResult, ToolResult]:
+        call = ToolCall(key="k", tool="Read", arguments={"file_path": "a.txt"})
+        before = await executor(tools[0], call)
+        await executor.close()
+        return before, await executor(tools[0], call)
+
+    before, after = asyncio.run(go())
+    assert "a" in before.text
+    assert after == ToolResult.error("The run has ended: nothing is called any more.")
