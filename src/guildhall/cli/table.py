@@ -109,7 +109,7 @@ COMMANDS = (
     Command(
         "worker new",
         "NAME [--force]",
-        "write the file of a new worker, as a draft to fill in",
+        "write the file of a new worker, to be filled in",
         example="guild worker new reviewer",
         module="worker_change",
     ),

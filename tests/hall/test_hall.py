@@ -1,0 +1,179 @@
+"""The hall: one owner for a home, its verbs behind the client's interface, and whether all is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Conflict, HallUnavailable, NotFound, WorkerLocked
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall, open_hall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import Answer, RunRequest
+from tests.runs.places import DONE, WRITE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+
+
+@pytest.fixture
+def frame(project: Path) -> Frame:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    return Frame.here(project, {"PATH": "/usr/bin:/bin"})
+
+
+def inside(home: Home, work: Callable[[EmbeddedHall], Awaitable[Any]], **options: Any) -> Any:
+    async def go() -> Any:
+        hall = await open_hall(home, {}, **options)
+        try:
+            return await work(hall)
+        finally:
+            await hall.close()
+
+    return asyncio.run(go())
+
+
+async def followed(stream: Any) -> list[Event]:
+    async with aclosing(stream) as events:
+        return [event async for event in events]
+
+
+def test_a_home_is_private_and_has_one_owner(home: Home) -> None:
+    first = Hall(home, environ={})
+    try:
+        assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(home.database.stat().st_mode) == 0o600
+        with pytest.raises(HallUnavailable, match="in use by another guild command"):
+            Hall(home, environ={})
+        reader = Hall(home, environ={}, readonly=True)
+        assert reader.history.recent() == []
+        reader.release()
+    finally:
+        first.release()
+    Hall(home, environ={}).release()
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"pid": "x"}', '{"pid": 1}'])
+def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str) -> None:
+    first = Hall(home, environ={})
+    try:
+        home.lock.write_text(text)
+        with pytest.raises(HallUnavailable, match="in use by another guild command"):
+            Hall(home, environ={})
+    finally:
+        first.release()
+
+
+@pytest.mark.req("X-15")
+def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: Frame) -> None:
+    async def work(hall: EmbeddedHall) -> None:
+        events = await followed(hall.run(RunRequest(worker="scribe", input="go"), frame))
+        assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
+        run = events[0].run
+        (ask,) = await hall.asks()
+        assert (ask.run, ask.status) == (run, "open")
+        with pytest.raises(NotFound):
+            await hall.ask("a-2222222222")
+        await hall.answer(ask.id, Answer(choice="y"))
+        assert (await hall.ask(ask.id)).status == "answered"
+        events = await followed(hall.resume(run, frame))
+        assert events[-1].data["status"] == "completed"
+        shown = await hall.show(run)
+        assert (shown.run.output, [one.status for one in shown.asks]) == ("done", ["applied"])
+        assert (await hall.replay(run, frame)).same
+        assert [one.id for one in await hall.runs()] == [run]
+        assert (await hall.journal(run))[-1].kind == "ended"
+        with pytest.raises(Conflict, match="completed"):
+            await followed(hall.resume(run, frame))
+
+    inside(home, work)
+
+
+def test_a_run_that_is_running_is_not_resumed(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, {"sleep": 30, "say": "late"})
+
+    async def work(hall: EmbeddedHall) -> None:
+        stream = hall.run(RunRequest(worker="scribe", input="go"), frame)
+        first = await anext(stream)
+        with pytest.raises(Conflict, match="is running"):
+            await followed(hall.resume(first.run, frame))
+        await stream.aclose()
+        assert (await hall.show(first.run)).run.status == "parked"
+
+    inside(home, work)
+
+
+def test_closing_the_hall_parks_what_runs(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, {"sleep": 30, "say": "late"})
+    runs: list[str] = []
+
+    async def begin(hall: EmbeddedHall) -> None:
+        stream = hall.run(RunRequest(worker="scribe", input="go"), frame)
+        runs.append((await anext(stream)).run)
+        await hall.close()
+        await stream.aclose()
+
+    async def go() -> None:
+        await begin(await open_hall(home, {}))
+
+    asyncio.run(go())
+    assert inside(home, lambda hall: hall.show(runs[0]), readonly=True).run.status == "parked"
+
+
+@pytest.mark.req("DO-9", "DO-14")
+def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) -> None:
+    async def work(hall: EmbeddedHall) -> None:
+        path = await hall.worker_new("helper", frame)
+        assert (await hall.worker("helper", frame)).status == "active"  # a person wrote it
+        path.write_text(path.read_text() + "\nstatus: draft\n")
+        assert (await hall.worker_promote("helper", frame)).status == "active"
+        assert (await hall.worker_lock("helper", frame)).locked
+        with pytest.raises(WorkerLocked):
+            await hall.worker_new("helper", frame)
+        with pytest.raises(WorkerLocked):
+            await hall.worker_retire("helper", frame)
+        assert not (await hall.worker_unlock("helper", frame)).locked
+        assert (await hall.worker_retire("helper", frame)).status == "retired"
+        listed = {one.name: one.status for one in await hall.workers(frame)}
+        assert listed["helper"] == "retired"
+        assert listed["scribe"] == "active"
+
+    inside(home, work)
+
+
+def test_a_recording_answers_in_a_model_s_place(home: Home, frame: Frame) -> None:
+    async def work(hall: EmbeddedHall) -> None:
+        first = await followed(hall.run(RunRequest(worker="scribe", input="go", mode="strict"), frame))
+        model = f"replay:{first[0].run}"
+        again = await followed(
+            hall.run(RunRequest(worker="scribe", input="go", mode="strict", override_model=model), frame)
+        )
+        assert again[-1].data["status"] == "completed"
+        shown = await hall.show(again[0].run)
+        assert (shown.run.output, shown.run.model) == ("done", model)
+
+    inside(home, work)
+
+
+def test_the_doctor_says_what_is_missing(home: Home, frame: Frame, project: Path) -> None:
+    healthy = {check.name: check for check in inside(home, lambda hall: hall.doctor(frame))}
+    assert all(check.ok for check in healthy.values()), healthy
+    assert healthy["keys"].hint
+    (project / "workers" / "bad.yaml").write_text("name: [")
+    (project / "guildhall.yaml").write_text("budget: much")
+    home.database.chmod(0o644)
+    ill = {check.name: check for check in inside(home, lambda hall: hall.doctor(frame), readonly=True)}
+    assert not ill["workers"].ok
+    assert "1 with errors" in ill["workers"].detail
+    assert not ill["settings"].ok
+    assert json.dumps(ill["settings"].detail)
