@@ -110,6 +110,10 @@ def test_the_budget_of_a_command_pauses_and_asks(guild: Guild, free: Path, answe
     assert ran.code == code, ran
     if code:
         assert ran.json["error"]["message"].startswith("budget: ")
+        again = guild("resume", ran.json["run"], "--output", "json")
+        assert again.code == 4  # whoever resumes it without more is asked once more
+        assert again.json["asks"][0]["ask"] != ask["ask"]
+        assert guild("answer", again.json["asks"][0]["ask"], "no").code == 5
         assert guild(*suggested(ran)[:-1], "1").code == 0
 
 

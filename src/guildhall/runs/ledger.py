@@ -278,7 +278,8 @@ class LiveLedger:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
-        if ask is None or ask.status == "withdrawn":  # by a failure that the run has been resumed from
+        # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
+        if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
             now = self._clock.now()
             ask = Ask(
                 id=new_id(ASK),

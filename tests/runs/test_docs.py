@@ -1,0 +1,67 @@
+"""The documentation of runs names everything that there is, and nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import guildhall
+from guildhall.core.events import EventType
+from guildhall.hall.library import RunResult, Worker
+from guildhall.runs.journal import Kind
+from guildhall.runs.model import AskKind, AskStatus, Bounds
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def rows(name: str, heading: str) -> set[str]:
+    """What the first column of the table under a heading names."""
+    section = page(name).partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return {word for line in re.findall(r"^\| (`[^|]*`) \|", section, re.M) for word in re.findall(r"`(\w+)`", line)}
+
+
+def test_the_journal_s_entries() -> None:
+    assert rows("journal.md", "The kinds") == set(get_args(Kind))
+
+
+def test_the_kinds_and_states_of_asks() -> None:
+    assert rows("asks.md", "The kinds") == set(get_args(AskKind))
+    assert rows("asks.md", "States") == set(get_args(AskStatus))
+
+
+@pytest.mark.parametrize("limit", [field.name for field in fields(Bounds)])
+def test_each_limit(limit: str) -> None:
+    assert f"| `{limit}` |" in page("limits.md")
+
+
+def test_what_the_library_offers() -> None:
+    text = page("python.md")
+    for name in guildhall.__all__:
+        assert f"| `{name}` |" in text
+    assert rows("python.md", "Events") == set(get_args(EventType))
+    for field in fields(RunResult):
+        assert f"`{field.name}`" in text
+    for name, member in inspect.getmembers(Worker, callable):
+        if not name.startswith("_"):
+            assert f"orker.{name}(" in text, name
+            for option in inspect.signature(member).parameters.values():
+                if option.kind is option.KEYWORD_ONLY:
+                    assert f"`{option.name}`" in text or f"{option.name}=" in text, f"{name}: {option.name}"
+
+
+def test_what_the_model_is_told_is_quoted_as_it_is_said() -> None:
+    from guildhall.tools import gate
+
+    said = inspect.getsource(gate)
+    for quoted in ("A person refused this call.", "Nobody answered the request for approval in time", "Not permitted:"):
+        assert quoted in said
+        assert quoted in page("asks.md")
