@@ -114,8 +114,8 @@ def test_an_ask_is_answered_once(guild: Guild, asking: Path) -> None:
 
 
 def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path) -> None:
-    put_worker(project, tools=["Bash"], limits={"timeout": "1s"})
-    put_script(project, {"calls": [WRITE, {"call": "Bash", "with": {"command": "sleep 20"}}]}, DONE)
+    put_worker(project, tools=["Bash"], limits={"timeout": "2s"})
+    put_script(project, {"calls": [WRITE, {"call": "Bash", "with": {"command": "sleep 60"}}]}, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
     entries = journal(guild, ran.json["run"])

@@ -66,12 +66,12 @@ def test_a_limit_fails_the_run_and_the_command_it_names_goes_on(
 
 @pytest.mark.req("WKR-19")
 def test_a_time_out_counts_running_time_and_goes_on_with_the_same_again(guild: Guild, project: Path) -> None:
-    put_worker(project, tool_rules=None, limits={"timeout": "0.5s"})
-    put_script(project, WRITE, {"sleep": 0.9, "say": "too late"})
+    put_worker(project, tool_rules=None, limits={"timeout": "2s"})
+    put_script(project, {"sleep": 60, "say": "too late"})
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
     assert ran.json["error"]["message"].startswith("timeout: ")
-    put_script(project, WRITE, DONE)
+    put_script(project, DONE)
     again = guild(*suggested(ran))
     assert (again.code, again.out) == (0, "done\n")
 
