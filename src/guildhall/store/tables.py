@@ -69,3 +69,20 @@ locks = Table(
     Column("locked_at", Text, nullable=False),
     Column("wished", Boolean, nullable=False, default=False),  # by `locked: true` in the file
 )
+
+memory_log = Table(
+    "memory_log",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("place", Text, nullable=False),  # the folder of the scope, below the memory of the home
+    Column("scope", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("run", Text),  # no reference: the record outlives the run
+    Column("worker", Text),
+    Column("by", Text, nullable=False),
+    Column("at", Text, nullable=False),
+    Column("digest", Text),  # of the file afterwards; NULL: the entry is gone from its scope
+    Column("content", Text),
+)
+Index("memory_log_by_entry", memory_log.c.place, memory_log.c.key)
