@@ -32,9 +32,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
 
 
 @pytest.fixture
-def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> Scene:
+def scene(project: Path, home: Home, driver: Driver, server: ScriptedServer) -> Generator[Scene]:
     lay_out(project, home.path)
-    return Scene(project=project, home=home.path, driver=driver, server=server)
+    yield Scene(project=project, home=home.path, driver=driver, server=server)
+    driver.settle()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sqlite3
 import subprocess
@@ -142,17 +143,19 @@ class Driver:
             env={**environment, "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
             start_new_session=True,
         )
+        self._said = b""
+        self._busy: int | None = None
         self._heard("ready")
 
     def start(self, **order: Any) -> int:
         """Starts a command; its process id."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return self._heard("started")["pid"]
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._busy = self._heard("started")["pid"]
+        return self._busy
 
     def ended(self) -> int:
         """Waits for the end of the command; its exit code."""
@@ -160,14 +163,24 @@ class Driver:
 
     def stopped(self) -> int | None:
         """Waits until the command stands at its commit, or has ended: its process id, or None."""
-        heard = self._heard("stopped", "ended")
-        return heard.get("pid")
+        return self._heard("stopped", "ended").get("pid")
+
+    def over(self) -> bool:
+        """Whether the command has come to its end by itself."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def kill(self, pid: int) -> None:
         """kill -9, from outside."""
         os.kill(pid, signal.SIGKILL)
-        while self._heard("killed", "stopped")["state"] != "killed":
-            pass
+        self._heard("killed")
+
+    def settle(self) -> None:
+        """Leaves nothing behind of a test that broke off."""
+        if self._busy is not None:
+            os.kill(self._busy, signal.SIGKILL)
+            while self._busy is not None:
+                self._heard("stopped", "killed", "ended")
 
     def close(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -175,8 +188,15 @@ class Driver:
 
     def _heard(self, *states: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        heard = json.loads(line) if line else {"state": "gone"}
+        while b"\n" not in self._said:
+            ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+            data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+            assert data, "the driver says nothing"
+            self._said += data
+        line, _, self._said = self._said.partition(b"\n")
+        heard = json.loads(line)
+        if heard["state"] in ("killed", "ended"):
+            self._busy = None
         assert heard["state"] in states, heard
         return heard
 
@@ -220,6 +240,7 @@ class Scene:
         deadline = time.monotonic() + PATIENCE
         while not (self.project / "desk" / name).exists():
             assert time.monotonic() < deadline, out.with_suffix(".err").read_text()
+            assert not self.driver.over(), out.with_suffix(".err").read_text()
             time.sleep(0.01)
         self.driver.kill(self._pid)
 
