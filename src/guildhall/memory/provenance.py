@@ -42,13 +42,17 @@ class Blame:
     @property
     def verdict(self) -> str:
         """Who is behind what is there now, in a line."""
-        last = self.records[0] if self.records else None
-        if self.by_hand and self.entry is None:
-            return f"removed by hand; before that, {_told(last)}" if last else "not there"
-        if self.by_hand and self.entry is not None:
-            since = f"edited by hand (the file is of {self.entry.written_at})"
-            return f"{since}; before that, {_told(last)}" if last else f"made by hand, {self.entry.written_at}"
-        return _told(last) if last else "not there"
+        if not self.records:
+            return f"made by hand, {self.entry.written_at}" if self.entry else "not there"
+        last = _told(self.records[0])
+        if not self.by_hand:
+            return last
+        if self.entry is None:
+            return f"removed by hand; before that, {last}"
+        for record in self.records:
+            if record.digest == pin(self.entry.content):
+                return f"what is there was {_told(record)}; on record since: {last}"
+        return f"edited by hand (the file is of {self.entry.written_at}); before that, {last}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
