@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.core.paths import Home
 
 
 @pytest.fixture
@@ -338,16 +337,24 @@ def test_a_worker_by_its_file_from_elsewhere(scribe: Worker, project: Path, tmp_
     assert worker.definition()["name"] == "scribe"
 
 
-def test_two_runs_at_once_on_one_home_are_told(scribe: Worker, home: Home) -> None:
-    async def both() -> None:
+def test_runs_side_by_side_in_one_program_share_a_hall(scribe: Worker) -> None:
+    async def both() -> list[str]:
+        results = await asyncio.gather(*(scribe.arun(text, mode="strict") for text in ("one", "two", "three")))
+        return [result.status for result in results]
+
+    assert asyncio.run(both()) == ["completed"] * 3
+
+
+def test_another_event_loop_of_this_program_is_told(scribe: Worker) -> None:
+    async def inside() -> None:
         stream = scribe.stream("one", mode="approve_all")
         async for _ in stream:
-            with pytest.raises(HallUnavailable, match="in use"):
-                await scribe.arun("two")
+            with pytest.raises(HallUnavailable, match="another thread or event loop of this program"):
+                await asyncio.to_thread(scribe.run, "two")
             break
         await stream.aclose()
 
-    asyncio.run(both())
+    asyncio.run(inside())
     assert scribe.run("three", mode="strict").completed
 
 

@@ -171,7 +171,7 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     if change == "deleted":
         path.unlink()
     elif change == "changed":
-        put_worker(project, instructions="Be something else.", sandboxes={}, tools=["Read"])
+        put_worker(project, instructions="Be something else.", tools=["Read"], limits={"max_turns": 1})
     elif change == "retired":
         assert guild("worker", "retire", "scribe").code == 0
     else:
@@ -183,6 +183,7 @@ def test_a_run_goes_on_as_it_was_frozen(guild: Guild, project: Path, change: str
     assert messages[0] == {"role": "system", "content": "Write what you are told."}
 
 
+@pytest.mark.req("DO-13")
 def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
     put_worker(project)
     put_script(project, WRITE, DONE)
@@ -190,6 +191,17 @@ def test_a_tighter_rule_of_today_wins(guild: Guild, project: Path) -> None:
     put_worker(project, tool_rules={"sandbox.write": {"allowed": False}})
     assert guild("answer", ask, "yes").code == 0
     assert "Not permitted: the worker's rule 'fs.write' forbids it." in told(journal(guild, run))
+    assert not (project / "notes" / "a.md").exists()
+
+
+@pytest.mark.parametrize("fields", [{"sandboxes": None}, {"sandboxes": {"notes": {"path": "./notes", "mode": "ro"}}}])
+def test_what_the_worker_no_longer_has_is_not_done(guild: Guild, project: Path, fields: dict[str, Any]) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    _, run, ask = start_asking(guild)
+    put_worker(project, **{"tool_rules": None, **fields})
+    assert guild("answer", ask, "yes").code == 0
+    assert "tool_started" not in kinds(journal(guild, run)) or "is_error': True" in str(journal(guild, run))
     assert not (project / "notes" / "a.md").exists()
 
 
