@@ -9,6 +9,7 @@ Orders come in as lines of JSON, and what becomes of the process goes out as lin
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_PR_SET_PDEATHSIG = 1
 _NEEDED = (
     "alembic.runtime.migration",
     "alembic.script",
@@ -74,6 +76,7 @@ def _warm_up() -> None:
 def _child(order: dict[str, Any]) -> NoReturn:
     code = 70
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # one that is stopped must not outlive the tests
         os.setsid()
         for fd, path in enumerate((os.devnull, order["out"], order["err"])):
             opened = os.open(path, os.O_RDONLY if fd == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
