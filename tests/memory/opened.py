@@ -1,4 +1,4 @@
-"""Which files below a folder are opened, as the interpreter's own audit events tell it."""
+"""Which entries below a folder are opened, as the interpreter's own audit events tell it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _watched: list[tuple[str, list[str]]] = []
 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
-    if event == "open" and _watched and isinstance(args[0], str):
+    if event == "open" and _watched and isinstance(args[0], str) and args[0].endswith(".md"):
         for folder, found in _watched:
             if args[0].startswith(folder):
                 found.append(args[0])
@@ -25,7 +25,7 @@ sys.addaudithook(_heard)  # once: a hook stays for ever
 
 @contextmanager
 def opened(folder: Path) -> Generator[list[str]]:
-    """The files below the folder that are opened meanwhile."""
+    """The entries below the folder that are opened meanwhile."""
     found: list[str] = []
     watch = (str(folder), found)
     _watched.append(watch)

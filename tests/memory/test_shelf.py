@@ -31,6 +31,7 @@ def test_entries_are_plain_files_newest_first(place: Place):
     assert listing.skipped == ()
     assert listing.as_dict()["entries"][0]["written_at"] == "2023-11-14T22:13:23.000Z"
     assert Shelf(place).read("middle").content == "three"
+    assert Shelf(place).read("middle").as_dict()["content"] == "three"
 
 
 def test_a_folder_that_is_not_there_is_empty(place: Place):
@@ -85,7 +86,7 @@ def strange(place: Place, tmp_path: Path) -> dict[str, str]:
 def test_what_is_no_entry_is_told_and_never_followed(place: Place, strange: dict[str, str]):
     listing = Shelf(place).list()
     assert [entry.key for entry in listing.entries] == ["good"]
-    assert {skipped.name: skipped.reason for skipped in listing.skipped} == strange
+    assert {skipped["name"]: skipped["reason"] for skipped in listing.as_dict()["skipped"]} == strange
     block = render(select([place], 8000))
     assert "kept" in block
     assert "SECRET" not in block

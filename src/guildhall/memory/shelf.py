@@ -59,25 +59,34 @@ class Shelf:
 
     def scan(self) -> Scan:
         """What lies there, without opening any of it. A folder that is not there holds nothing."""
-        entries: list[tuple[int, str, int]] = []
-        skipped: list[Skipped] = []
+        scan = Scan(entries=[], skipped=[])
         try:
-            with os.scandir(self.folder) as found:
-                for item in found:
-                    try:
-                        status = item.stat(follow_symlinks=False)
-                    except FileNotFoundError:  # gone since
-                        continue
-                    name, size = item.name, status.st_size
-                    if size <= MAX_BYTES and S_ISREG(status.st_mode) and is_key(name[:_CUT]) and name[_CUT:] == SUFFIX:
-                        entries.append((-status.st_mtime_ns, name[:_CUT], size))
-                    elif reason := _why_not(name, status):
-                        skipped.append(Skipped(scope=self.place.scope, name=name, reason=reason))
+            descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            pass
+            return scan
         except OSError as error:
             raise Conflict(f"the memory cannot be read: {error.strerror}", where=str(self.folder)) from None
-        return Scan(entries=entries, skipped=skipped)
+        try:
+            self._scan(descriptor, scan)
+        finally:
+            os.close(descriptor)
+        return scan
+
+    def _scan(self, descriptor: int, scan: Scan) -> None:
+        # By the folder's descriptor, in one plain loop: there may be many, and this is done for every run.
+        add = scan.entries.append
+        with os.scandir(descriptor) as found:
+            for item in found:
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except FileNotFoundError:  # gone since
+                    continue
+                name, size = item.name, status.st_size
+                key = name[:_CUT]
+                if size <= MAX_BYTES and is_key(key) and name[_CUT:] == SUFFIX and S_ISREG(status.st_mode):
+                    add((-status.st_mtime_ns, key, size))
+                elif reason := _why_not(name, status):
+                    scan.skipped.append(Skipped(scope=self.place.scope, name=name, reason=reason))
 
     def list(self) -> Listing:
         """The entries, newest first, and what is there beside them."""
