@@ -68,7 +68,7 @@ def metrics(scratch: Path) -> list[Metric]:
         return (time.perf_counter() - began) / RUNS
 
     async def journalled() -> float:
-        hall = EmbeddedHall(Hall(home, environ=os.environ, toolboxes=[Toolbox("sums", add)]))
+        hall = EmbeddedHall(Hall(home, environ=os.environ))
         frame = Frame.here(scratch, os.environ)
         await _run(hall, frame)
         began = time.perf_counter()
@@ -127,7 +127,7 @@ class _Stopwatch:
 
 
 async def _run(hall: EmbeddedHall, frame: Frame) -> None:
-    async with aclosing(hall.run(RunRequest(worker="adder", input="1 + 2"), frame)) as events:
+    async with aclosing(hall.run(RunRequest(worker="adder", input="1 + 2"), frame, [Toolbox("sums", add)])) as events:
         async for event in events:
             if event.type == "error":
                 raise RuntimeError(str(event.data))

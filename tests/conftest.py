@@ -20,6 +20,7 @@ import pytest
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
 from tests import requirements
+from tests.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -85,9 +86,15 @@ class Ran:
 
 
 class Guild:
-    """The real `guild` command, in a process of its own with a clean environment."""
+    """The real `guild` command, in a process of its own with a clean environment.
 
-    def __init__(self) -> None:
+    Called, it runs to its end as a fork of a process that has imported everything (tests/warm.py); started, it is the
+    installed command as a person starts it.
+    """
+
+    def __init__(self, warm: Warm, scratch: Path) -> None:
+        self._warm = warm
+        self._scratch = scratch
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(
@@ -99,14 +106,16 @@ class Guild:
         timeout: float = 60,
     ) -> Ran:
         """Runs it to its end."""
-        process = self.start(*arguments, env=env, cwd=cwd)
-        try:
-            out, err = process.communicate(input, timeout=timeout)
-        except subprocess.TimeoutExpired:
-            self._kill(process)
-            out, err = process.communicate()
-            raise AssertionError(f"guild {arguments} did not end within {timeout} s\n{out}\n{err}") from None
-        return Ran(process.returncode, out, err)
+        files = [self._scratch / name for name in ("input", "output", "errors")]
+        for file, text in zip(files, (input, "", ""), strict=True):
+            file.write_text(text, encoding="utf-8", errors="surrogateescape")
+        words = [str(argument) for argument in arguments]
+        place = str(cwd or Path.cwd())
+        code = self._warm.run(words, env={**self.environment(), **(env or {})}, cwd=place, files=files, timeout=timeout)
+        out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
+        if code is None:
+            raise AssertionError(f"guild {arguments} did not end within {timeout} s\n{out}\n{err}")
+        return Ran(code, out, err)
 
     def start(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
@@ -130,7 +139,7 @@ class Guild:
     def environment() -> dict[str, str]:
         """What the command gets where the test names nothing."""
         passed = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
-        return {**passed, HOME_VARIABLE: os.environ[HOME_VARIABLE], "PYTHONPATH": str(BLOCKED)}
+        return {**passed, HOME_VARIABLE: os.environ.get(HOME_VARIABLE, ""), "PYTHONPATH": str(BLOCKED)}
 
     def end(self) -> None:
         for process in self._started:
@@ -146,10 +155,20 @@ class Guild:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.fixture(scope="session")
+def warm() -> Generator[Warm]:
+    """One for each process that runs tests."""
+    process = Warm({**Guild.environment(), "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])})
+    yield process
+    process.close()
+
+
 @pytest.fixture
-def guild() -> Generator[Guild]:
+def guild(warm: Warm, tmp_path: Path) -> Generator[Guild]:
     """Runs the real command: `guild("ls", "--json").out`."""
-    command = Guild()
+    scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
+    scratch.mkdir()
+    command = Guild(warm, scratch)
     yield command
     command.end()
 

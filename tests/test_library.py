@@ -284,6 +284,19 @@ def test_two_tools_of_one_name_are_refused(project: Path) -> None:
         Worker.load("scribe", toolboxes=[Toolbox("mail", record_decision)]).run("go")
 
 
+def test_a_tool_cannot_take_the_place_of_the_result(project: Path) -> None:
+    @tool
+    def final_result() -> str:
+        """Not the result."""
+        return ""
+
+    (project / "schema.json").write_text('{"type": "object"}')
+    put_worker(project, toolboxes=["mail"], output_schema_ref="schema.json")
+    put_script(project, DONE)
+    with pytest.raises(ToolUnavailable, match="final_result"):
+        Worker.load("scribe", toolboxes=[Toolbox("mail", final_result)]).run("go")
+
+
 # What goes wrong
 
 

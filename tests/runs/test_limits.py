@@ -42,7 +42,10 @@ def free(project: Path) -> Path:
 
 
 @pytest.mark.req("WKR-19", "X-3")
-@pytest.mark.parametrize("limit", [{"max_turns": 1}, {"max_budget_usd": 0.004}, {"max_budget_usd": 0.0000001}])
+@pytest.mark.parametrize(
+    "limit",
+    [{"max_turns": 1}, {"max_tokens": 1500}, {"max_tokens": 1}, {"max_budget_usd": 0.004}, {"max_budget_usd": 1e-7}],
+)
 def test_a_limit_fails_the_run_and_the_command_it_names_goes_on(
     guild: Guild, free: Path, limit: dict[str, float]
 ) -> None:
@@ -82,6 +85,17 @@ def test_waiting_for_a_person_is_not_running(guild: Guild, project: Path) -> Non
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 4
     assert guild("answer", ran.json["asks"][0]["ask"], "yes").code == 0
+
+
+@pytest.mark.req("X-3")
+def test_tokens_are_reserved_before_the_call(guild: Guild, free: Path) -> None:
+    ran = guild("run", "scribe", "go", "--max-tokens", "5000", "--output", "json")
+    assert ran.code == 0
+    asked = [entry["data"]["max_tokens"] for entry in journal(guild, ran.json["run"]) if entry["kind"] == "model_asked"]
+    assert asked == sorted(asked, reverse=True)
+    assert all(0 < tokens < 5000 for tokens in asked)
+    used = ran.json["usage"]
+    assert used["input_tokens"] + used["output_tokens"] <= 5000
 
 
 @pytest.mark.req("WKR-19")

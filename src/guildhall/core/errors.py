@@ -96,9 +96,18 @@ class Conflict(GuildError):
 
 
 class LimitReached(GuildError):
-    """A limit of the run was reached: turns, dollars or time."""
+    """A limit of the run was reached: turns, tokens, dollars or time. `limit` is its name."""
 
     code = "limit_reached"
+
+    def __init__(
+        self, message: str, *, limit: str | None = None, hint: str | None = None, where: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.limit = limit
+
+    def as_dict(self) -> dict[str, str]:
+        return {**super().as_dict(), **({"limit": self.limit} if self.limit else {})}
 
 
 class TimedOut(GuildError):
@@ -116,7 +125,8 @@ class HallUnavailable(GuildError):
 class ModelFailed(GuildError):
     """The model could not answer. `transient` says whether asking again may help, `retry_after` (seconds) from when on.
 
-    `status` is the HTTP status behind it, where there was one.
+    `status` is the HTTP status behind it, where there was one. `charged`: an answer had begun, so it may have to be
+    paid for although nobody has it.
     """
 
     code = "model_failed"
@@ -128,11 +138,13 @@ class ModelFailed(GuildError):
         transient: bool = False,
         status: int | None = None,
         retry_after: float | None = None,
+        charged: bool = False,
         hint: str | None = None,
         where: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.transient = transient
+        self.charged = charged
         self.status = status
         self.retry_after = retry_after
 

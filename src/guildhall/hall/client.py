@@ -55,7 +55,13 @@ class HallClient(Protocol):
     def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
 
     def resume(
-        self, run: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+        self,
+        run: str,
+        frame: Frame,
+        *,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
     ) -> AsyncIterator[Event]: ...
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...

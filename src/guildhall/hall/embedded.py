@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -26,11 +28,10 @@ if TYPE_CHECKING:
 _RECENT = 50
 
 
-async def open_hall(
-    home: Home, environ: Mapping[str, str], *, readonly: bool = False, toolboxes: Iterable[Toolbox] = ()
-) -> EmbeddedHall:
+async def open_hall(home: Home, environ: Mapping[str, str], *, readonly: bool = False) -> EmbeddedHall:
     """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall."""
-    return EmbeddedHall(Hall(home, environ=environ, readonly=readonly, toolboxes=toolboxes))
+    make = partial(Hall, home, environ=environ, readonly=readonly)
+    return EmbeddedHall(await asyncio.to_thread(make))  # it may have to wait for the lock, or for a migration
 
 
 class EmbeddedHall:
@@ -41,16 +42,26 @@ class EmbeddedHall:
 
     # runs
 
-    async def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._hall.runs.prepare(request, frame)
+    async def run(self, request: RunRequest, frame: Frame, toolboxes: Iterable[Toolbox] = ()) -> AsyncGenerator[Event]:
+        """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
+        prepared = await self._hall.runs.prepare(request, frame, toolboxes)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def resume(
-        self, run: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+        self,
+        run: str,
+        frame: Frame,
+        toolboxes: Iterable[Toolbox] = (),
+        *,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        prepared = await self._hall.runs.prepare_again(run, frame, max_turns=max_turns, budget=budget)
+        prepared = await self._hall.runs.prepare_again(
+            run, frame, toolboxes, max_turns=max_turns, max_tokens=max_tokens, budget=budget
+        )
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event

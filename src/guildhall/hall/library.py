@@ -14,10 +14,10 @@ import os
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.runs.model import Answer, RunRequest, Usage
@@ -110,6 +110,7 @@ class Worker:
         model: str | None = None,
         override_model: str | None = None,
         max_turns: int | None = None,
+        max_tokens: int | None = None,
         max_budget_usd: float | None = None,
         budget: float | None = None,
         mode: Mode = "ask",
@@ -121,11 +122,13 @@ class Worker:
             model=model,
             override_model=override_model,
             max_turns=max_turns,
+            max_tokens=max_tokens,
             max_budget_usd=max_budget_usd,
             budget=budget,
             mode=mode,
         )
-        async with _opened(self) as hall, aclosing(hall.run(request, self._frame(approver is not None))) as events:
+        frame = self._frame(approver is not None)
+        async with _opened(self) as hall, aclosing(hall.run(request, frame, self.toolboxes)) as events:
             async for event in _answering(hall, events, approver):
                 yield event
 
@@ -134,13 +137,21 @@ class Worker:
         return _synchronously(self.aresume(run, **options))
 
     async def aresume(
-        self, run: str, *, approver: Approver | None = None, max_turns: int | None = None, budget: float | None = None
+        self,
+        run: str,
+        *,
+        approver: Approver | None = None,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
     ) -> RunResult:
         """The same, awaited."""
         frame = self._frame(approver is not None)
         async with (
             _opened(self) as hall,
-            aclosing(hall.resume(run, frame, max_turns=max_turns, budget=budget)) as events,
+            aclosing(
+                hall.resume(run, frame, self.toolboxes, max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+            ) as events,
         ):
             async for _ in _answering(hall, events, approver):
                 pass
@@ -157,8 +168,13 @@ class Worker:
 
     async def result(self, run: str) -> RunResult:
         """How a run stands."""
-        async with _opened(self, readonly=True) as hall:
+        from guildhall.hall.embedded import open_hall
+
+        hall = await open_hall(self.home, os.environ, readonly=True)
+        try:
             shown = await hall.show(run)
+        finally:
+            await hall.close()
         return RunResult(
             run=run,
             status=shown.run.status,
@@ -177,22 +193,33 @@ class Worker:
 
 
 class _opened:  # noqa: N801 - used like a function
-    """A hall for the length of a block."""
+    """A hall for the length of a block. Blocks that overlap in one event loop share one: a home has only one."""
 
-    def __init__(self, worker: Worker, *, readonly: bool = False) -> None:
+    _shared: ClassVar[dict[tuple[Path, int], tuple[EmbeddedHall, int]]] = {}
+    _opening: ClassVar[dict[tuple[Path, int], asyncio.Lock]] = {}
+
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._readonly = readonly
+        self._key = (worker.home.path, id(asyncio.get_running_loop()))
 
     async def __aenter__(self) -> EmbeddedHall:
         from guildhall.hall.embedded import open_hall
 
-        self._hall = await open_hall(
-            self._worker.home, os.environ, readonly=self._readonly, toolboxes=self._worker.toolboxes
-        )
-        return self._hall
+        async with self._opening.setdefault(self._key, asyncio.Lock()):
+            hall, users = self._shared.get(self._key, (None, 0))
+            if hall is None:
+                hall = await open_hall(self._worker.home, os.environ)
+            self._shared[self._key] = (hall, users + 1)
+            return hall
 
     async def __aexit__(self, *_: object) -> None:
-        await self._hall.close()
+        async with self._opening[self._key]:
+            hall, users = self._shared.pop(self._key)
+            if users > 1:
+                self._shared[self._key] = (hall, users - 1)
+                return
+            await hall.close()
+            del self._opening[self._key]
 
 
 async def _answering(
@@ -204,7 +231,8 @@ async def _answering(
             ask = event.data["ask"]
             said = approver(ask)
             said = await said if inspect.isawaitable(said) else said
-            await hall.answer(ask["ask"], replace(_as_answer(said), by="approver"))
+            with suppress(Conflict):  # too late: the run has been told that nobody answered in time
+                await hall.answer(ask["ask"], replace(_as_answer(said), by="approver"))
 
 
 def _as_answer(said: object) -> Answer:

@@ -25,7 +25,7 @@ from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from guildhall.core.clock import Clock
     from guildhall.core.config import Settings
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.models.model import Source
     from guildhall.runs.lifecycle import Runs
-    from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
 
@@ -50,7 +49,6 @@ class Hall:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         readonly: bool = False,
-        toolboxes: Iterable[Toolbox] = (),
     ) -> None:
         self.home = home
         self.environ = environ
@@ -68,7 +66,6 @@ class Hall:
         self.bus = EventBus()
         self.asks = Asks(self.store, self.clock)
         self.history = History(self.store, self.clock)
-        self._toolboxes = tuple(toolboxes)
 
     def _tidy_up(self) -> None:
         """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
@@ -100,7 +97,6 @@ class Hall:
             find=self.find_worker,
             settings=self.settings,
             describe=describe_toolbox,
-            toolboxes=self._toolboxes,
         )
         return Runs(
             store=self.store,
@@ -178,6 +174,8 @@ def _locked(home: Home, clock: Clock, patience: float = 0.0) -> IO[Any]:
 def _holder(text: str) -> str:
     try:
         told = json.loads(text)
+        if told["pid"] == os.getpid():
+            return "another thread or event loop of this program"
         return f"another guild command (process {int(told['pid'])}, since {told['since']})"
     except (ValueError, KeyError, TypeError):
         return "another guild command"

@@ -9,6 +9,7 @@ The runtime gets whole answers only; text is published while it is being written
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,7 +34,10 @@ OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
 _ATTEMPTS = 4
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
-_BYTES_A_TOKEN = 3  # on the safe side: a reservation must not be too small
+# On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
+_BYTES_A_TOKEN = 2
+_BYTES_A_PICTURE = 5_000 * _BYTES_A_TOKEN  # providers scale pictures down: larger ones count no more than this
+_BYTES_A_PAGE = 3_000 * _BYTES_A_TOKEN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +65,19 @@ class ModelLedger(Protocol):
         """How often this call has failed before."""
         ...
 
-    async def permit(self, key: str, price: Callable[[int], float | None]) -> tuple[float | None, int | None]:
+    async def permit(
+        self, key: str, sent: int, price: Callable[[int], float | None]
+    ) -> tuple[float | None, int | None]:
         """Reserves the call: dollars, and the tokens that the answer may have. Raises LimitReached.
 
-        `price(n)` is the most that the call costs with an answer of n tokens.
+        `sent` is how many tokens the question has, `price(n)` the most that the call costs with an answer of n tokens.
         """
         ...
 
     async def asked(self, call: ModelCall) -> None: ...
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        """Records a failure. `cost` is None when nothing was answered, so that nothing was paid."""
+        """Records a failure. `cost` is None when no answer had begun, so that nothing was paid."""
         ...
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
@@ -121,7 +127,7 @@ class ModelDoor:
         def price(answer_tokens: int) -> float | None:
             return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
 
-        reserved, max_tokens = await self._ledger.permit(key, price)
+        reserved, max_tokens = await self._ledger.permit(key, sent, price)
         call = ModelCall(
             key=key,
             messages=messages,
@@ -144,7 +150,7 @@ class ModelDoor:
         try:
             response = await self._source.answer(query, self._ledger.on_text)
         except ModelFailed as error:
-            await self._ledger.failed(call, error, None)
+            await self._ledger.failed(call, error, reserved if error.charged else None)
             raise
         cost = self._cost(response.usage, reserved)
         if (unusable := _unusable(response)) is not None:
@@ -200,4 +206,11 @@ def _size(content: Any) -> int:
     if isinstance(content, list):
         return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     data = getattr(content, "data", None)
-    return len(data) if isinstance(data, bytes) else _size(str(content))
+    if not isinstance(data, bytes):
+        return _size(str(content))
+    kind = str(getattr(content, "media_type", ""))
+    if kind.startswith("image/"):
+        return _BYTES_A_PICTURE
+    if kind == "application/pdf":
+        return _BYTES_A_PAGE * max(1, len(re.findall(rb"/Type\s*/Page\b", data)), len(data) // 200_000)
+    return len(data)

@@ -34,6 +34,8 @@ _DEFAULT_ADDRESSES = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
+# Providers whose every whole answer says why it ended: one that does not say was cut off on the way.
+_SAY_WHY_THEY_END = frozenset({"anthropic", "openai"})
 
 
 def provider_source(name: str, environ: Mapping[str, str]) -> ProviderSource:
@@ -82,15 +84,19 @@ class ProviderSource:
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
 
+        heard = _Heard(on_text)
         async with self._client() as client:
             model = self._built(client)
             try:
                 async with model:
-                    return await _asked(model, query, on_text)
+                    return await _asked(model, query, heard)
             except ModelAPIError as error:
-                raise self._explained(error) from None
+                failure = self._explained(error)
+                failure.charged = heard.anything
+                raise failure from None
             except (UnexpectedModelBehavior, UserError) as error:
-                raise ModelFailed(f"{self.name}: {self._clean(error.message)}") from None
+                text = f"{self.name}: {self._clean(error.message)}"
+                raise ModelFailed(text, charged=heard.anything) from None
 
     def _client(self) -> httpx2.AsyncClient:
         import httpx2
@@ -190,7 +196,25 @@ class ProviderSource:
         return line if len(line) <= 500 else f"{line[:500]} ..."
 
 
-async def _asked(model: Model[Any], query: Query, on_text: OnText) -> ModelResponse:
+class _Heard:
+    """Hands on the text of an answer as it comes, and remembers whether anything of an answer came at all."""
+
+    def __init__(self, on_text: OnText) -> None:
+        self.anything = False
+        self._on_text = on_text
+
+    def __call__(self, event: Any) -> None:
+        self.anything = True
+        if piece := _piece(event):
+            self._on_text(piece)
+
+    def whole(self, response: ModelResponse) -> None:
+        self.anything = True
+        if response.text:
+            self._on_text(response.text)
+
+
+async def _asked(model: Model[Any], query: Query, heard: _Heard) -> ModelResponse:
     """The answer, heard as it comes where the model can be heard, in one piece where not."""
     from pydantic_ai.direct import model_request, model_request_stream
 
@@ -201,16 +225,16 @@ async def _asked(model: Model[Any], query: Query, on_text: OnText) -> ModelRespo
         async with model_request_stream(
             model, messages, model_settings=settings, model_request_parameters=shown
         ) as stream:
+            heard.anything = True  # the provider has accepted the request and begun to answer
             async for event in stream:
-                if piece := _piece(event):
-                    on_text(piece)
+                heard(event)
             response = stream.get()
     except NotImplementedError:
         response = await model_request(model, messages, model_settings=settings, model_request_parameters=shown)
-        if response.text:
-            on_text(response.text)
-    if response.state == "incomplete":
-        raise ModelFailed(f"{model.model_id}: the answer broke off before it was complete", transient=True)
+        heard.whole(response)
+    if response.state == "incomplete" or (response.finish_reason is None and model.system in _SAY_WHY_THEY_END):
+        text = f"{model.model_id}: the answer broke off before it was complete"
+        raise ModelFailed(text, transient=True, charged=True)
     return response
 
 

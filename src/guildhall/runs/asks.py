@@ -42,7 +42,9 @@ class Asks:
         return found
 
     def open(self) -> list[Ask]:
-        return self._store.read(lambda connection: records.list_asks(connection, status="open"))
+        """What can still be answered. One whose time is over is closed by its run when that goes on."""
+        asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
+        return [ask for ask in asks if not self._is_due(ask)]
 
     def of_run(self, run: str) -> list[Ask]:
         return self._store.read(lambda connection: records.list_asks(connection, run=run))
@@ -63,9 +65,12 @@ class Asks:
 
     async def expire_if_due(self, ask: Ask) -> bool:
         """Closes an open ask whose time is over; says whether it was."""
-        if ask.status != "open" or ask.expires_at is None or self._clock.now() < moment(ask.expires_at):
+        if ask.status != "open" or not self._is_due(ask):
             return False
         return await self._close(ask, "expired", None) is not None
+
+    def _is_due(self, ask: Ask) -> bool:
+        return ask.expires_at is not None and self._clock.now() >= moment(ask.expires_at)
 
     async def wait(self, ask: Ask) -> Ask:
         """The ask once it is no longer open. Waits no longer than the ask may take."""

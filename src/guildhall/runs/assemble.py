@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import InvalidFile, NotFound, ToolUnavailable, UsageError, did_you_mean
 from guildhall.core.ids import fingerprint
 from guildhall.core.yaml import read_text
+from guildhall.policy.model import Rule
+from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.toolbox import base_toolbox
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.model import Folder, Tool, Toolbox, View
 from guildhall.tools.rooted import settled
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.policy.model import Mode, Rule
+    from guildhall.policy.model import Mode
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
@@ -80,21 +83,15 @@ class Assembler:
         find: Finder,
         settings: Callable[[Frame], Settings],
         describe: Described,
-        toolboxes: Iterable[Toolbox] = (),
     ) -> None:
         self._home = home
         self._environ = environ
         self._find = find
         self._settings = settings
         self._describe = describe
-        # Python objects of the caller's: their handlers exist in this process and nowhere else
-        self._given = {
-            toolbox.name: Toolbox(toolbox.name, *(replace(tool, runs_in="hall") for tool in toolbox.tools))
-            for toolbox in toolboxes
-        }
 
-    async def assemble(self, request: RunRequest, frame: Frame) -> Assembled:
-        """A new run."""
+    async def assemble(self, request: RunRequest, frame: Frame, given: Iterable[Toolbox] = ()) -> Assembled:
+        """A new run. `given` are toolboxes of the caller's own process."""
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
         worker = self._find(request.worker, frame)
@@ -104,19 +101,27 @@ class Assembler:
         limits = worker.definition.limits
         bounds = Bounds(
             max_turns=limits.max_turns if request.max_turns is None else request.max_turns,
+            max_tokens=limits.max_tokens if request.max_tokens is None else request.max_tokens,
             max_budget_usd=limits.max_budget_usd if request.max_budget_usd is None else request.max_budget_usd,
             timeout=limits.timeout,
             budget=settings.budget if request.budget is None else request.budget,
         )
         schema = _output_schema(worker, frame)
-        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds, schema)
+        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds, schema, given)
 
-    async def revive(self, frozen: Mapping[str, Any], frame: Frame) -> Assembled:
-        """A run that is on record, as it was frozen. Its worker's rules of today count too: the tighter ones win."""
+    async def revive(self, frozen: Mapping[str, Any], frame: Frame, given: Iterable[Toolbox] = ()) -> Assembled:
+        """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         worker = from_snapshot(frozen["worker"])
         bounds = Bounds(**frozen["bounds"])
         built = await self._build(
-            worker, frame, frozen["first_message"], frozen["model"], frozen["mode"], bounds, frozen["output_schema"]
+            worker,
+            frame,
+            frozen["first_message"],
+            frozen["model"],
+            frozen["mode"],
+            bounds,
+            frozen["output_schema"],
+            given,
         )
         now = {tool.name: tool.as_shown() for tool in built.tools}
         for tool in frozen["tools"]:
@@ -126,12 +131,15 @@ class Assembler:
                     hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
                 )
         names = {tool["name"] for tool in frozen["tools"]}
-        return replace(
+        revived = replace(
             built,
             system_prompt=frozen["system_prompt"],
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
-            rules=(*built.rules, *self._rules_today(worker, frame)),
         )
+        if worker.path is None or not worker.path.exists():
+            return revived
+        today = self._find(str(worker.path), frame)
+        return tightened(revived, await self._build(today, frame, "", built.model, built.mode, bounds, None, given))
 
     async def again(self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame) -> Assembled:
         """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more."""
@@ -149,11 +157,6 @@ class Assembler:
             _output_schema(worker, frame),
         )
 
-    def _rules_today(self, worker: Worker, frame: Frame) -> tuple[Rule, ...]:
-        if worker.path is None or not worker.path.exists():
-            return ()
-        return self._find(str(worker.path), frame).rules
-
     async def _build(
         self,
         worker: Worker,
@@ -163,6 +166,7 @@ class Assembler:
         mode: Mode,
         bounds: Bounds,
         output_schema: Mapping[str, Any] | None,
+        given: Iterable[Toolbox] = (),
     ) -> Assembled:
         _refuse_unavailable(worker)
         settings = self._settings(frame)
@@ -171,9 +175,15 @@ class Assembler:
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
             environ=self._environ,
+            forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
-        tools = await self._tools(worker, surroundings)
-        rules = worker.rules_for(tool.name for tool in tools)
+        tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given})
+        by_name = {tool.name: tool.capabilities for tool in tools}
+        if output_schema is not None and OUTPUT_TOOL in by_name:
+            message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
+            raise ToolUnavailable(message, where=worker.place)
+        guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk)
+        rules = (*worker.rules_for(by_name), *guards)
         patience = settings.approvals.timeout
         rules = tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules)
         return Assembled(
@@ -196,7 +206,9 @@ class Assembler:
             folders = (Folder(path=frame.root), *folders)
         return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
 
-    async def _tools(self, worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+    async def _tools(
+        self, worker: Worker, surroundings: Surroundings, given: Mapping[str, Toolbox]
+    ) -> tuple[Tool, ...]:
         """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
         tools: list[Tool] = []
         if worker.definition.base:
@@ -204,25 +216,43 @@ class Assembler:
         if worker.definition.sandboxes:
             tools += sandbox_tools(surroundings.view)
         for name in worker.definition.toolboxes:
-            tools += (await self._toolbox(worker, name, surroundings)).tools
+            if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
+                tools += [replace(tool, runs_in="hall") for tool in given[name].tools]
+            else:
+                tools += (await self._toolbox(worker, name, surroundings, given)).tools
         tools += built_in_tools(_declared(worker), surroundings)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
         return tuple(tools)
 
-    async def _toolbox(self, worker: Worker, name: str, surroundings: Surroundings) -> Toolbox:
-        if name in self._given:
-            return self._given[name]
+    async def _toolbox(
+        self, worker: Worker, name: str, surroundings: Surroundings, given: Mapping[str, Toolbox]
+    ) -> Toolbox:
         file = self._home.toolboxes / f"{name}.py"
         if file.is_file():
             return await self._describe(name, file, surroundings)
-        known = {*self._given, *(path.stem for path in self._home.toolboxes.glob("*.py"))}
+        known = {*given, *(path.stem for path in self._home.toolboxes.glob("*.py"))}
         raise ToolUnavailable(
             f"toolboxes: there is no toolbox {name!r}",
             where=worker.place,
             hint=did_you_mean(name, known) or f"Put it at {file}, or hand it over in Python.",
         )
+
+
+def tightened(then: Assembled, today: Assembled) -> Assembled:
+    """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
+    kept = {tool.name for tool in today.tools}
+    gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
+    folders = {folder.name: folder for folder in today.surroundings.view.folders}
+    view = then.surroundings.view
+    left = tuple(
+        replace(folder, writable=folder.writable and folders[folder.name].writable)
+        for folder in view.folders
+        if folder.name in folders and folders[folder.name].path == folder.path
+    )
+    surroundings = replace(then.surroundings, view=replace(view, folders=left))
+    return replace(then, rules=(*then.rules, *today.rules, *gone), surroundings=surroundings)
 
 
 def _declared(worker: Worker) -> tuple[str, ...]:
@@ -299,7 +329,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def plan_line(assembled: Assembled, model: str) -> str:
+def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
     """What could happen, in one line, before it does."""
     view, bounds = assembled.surroundings.view, assembled.bounds
     capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
@@ -314,7 +344,8 @@ def plan_line(assembled: Assembled, model: str) -> str:
     if "net" in capabilities:
         parts.append("uses the network")
     dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
-    parts.append(f"at most {min(dollars):.2f} USD" if dollars else "no price known")
+    unlimited = "no limit in dollars" if priced else "no price known"
+    parts.append(f"at most {min(dollars):.2f} USD" if dollars else unlimited)
     if bounds.max_turns is not None:
         parts.append(f"{bounds.max_turns} turns")
     return "; ".join(parts)

@@ -21,6 +21,7 @@ always: an entry is appended there before anybody acts on it.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
@@ -64,6 +65,7 @@ class Journal:
         self._clock = clock
         self._next = self.entries[-1].seq + 1 if self.entries else 0
         self._by_key: dict[str, list[Entry]] = {}
+        self._chain = ""
         for entry in self.entries:
             self._index(entry)
 
@@ -80,8 +82,10 @@ class Journal:
 
     def answers(self, before: int | None = None) -> str:
         """A fingerprint of all that the model has answered so far, or had before an entry."""
-        answers = [entry for entry in self.kind("model_answered") if before is None or entry.seq < before]
-        return fingerprint([entry.data["response"] for entry in answers])
+        if before is None:
+            return self._chain
+        earlier = (entry for entry in self.kind("model_answered") if entry.seq < before)
+        return reduce(_linked, earlier, "")
 
     async def append(
         self,
@@ -107,5 +111,12 @@ class Journal:
         return entry
 
     def _index(self, entry: Entry) -> None:
+        if entry.kind == "model_answered":
+            self._chain = _linked(self._chain, entry)
         if entry.key is not None:
             self._by_key.setdefault(entry.key, []).append(entry)
+
+
+def _linked(chain: str, answer: Entry) -> str:
+    """The fingerprint of the answers so far and one more: each is looked at once."""
+    return fingerprint([chain, answer.data["response"]])

@@ -89,23 +89,36 @@ class LiveLedger:
     def failures(self, key: str) -> int:
         return sum(1 for entry in self.journal.of(key) if entry.kind == "model_failed")
 
-    async def permit(self, key: str, price: Callable[[int], float | None]) -> tuple[float | None, int | None]:
+    async def permit(
+        self, key: str, sent: int, price: Callable[[int], float | None]
+    ) -> tuple[float | None, int | None]:
         while self.bounds.max_turns is not None and limits.used(self.journal).turns >= self.bounds.max_turns:
             await self._limit(key, "max_turns")
+        most = await self._tokens_left(key, sent)
         while True:
-            most = price(OUTPUT_CEILING)
-            if most is None:
-                return None, None
+            cost = price(most or OUTPUT_CEILING)
+            if cost is None:
+                return None, most
             level = self._budget.tightest()
             if level is None:
-                self._budget.reserve(most)
-                return most, None
-            tokens = limits.affordable(level.left or 0.0, price, OUTPUT_CEILING)
+                self._budget.reserve(cost)
+                return cost, most
+            tokens = limits.affordable(level.left or 0.0, price, most or OUTPUT_CEILING)
             if tokens >= OUTPUT_FLOOR:
                 reserved = price(tokens)
                 self._budget.reserve(reserved or 0.0)
                 return reserved, tokens
             await self._limit(key, cast("LimitName", level.name), level.spent + (price(OUTPUT_FLOOR) or 0.0))
+
+    async def _tokens_left(self, key: str, sent: int) -> int | None:
+        """The most tokens that an answer may have where tokens are limited."""
+        while (limit := self.bounds.max_tokens) is not None:
+            used = limits.used(self.journal)
+            before = used.input_tokens + used.output_tokens + sent
+            if limit - before >= OUTPUT_FLOOR:
+                return min(limit - before, OUTPUT_CEILING)
+            await self._limit(key, "max_tokens", before + OUTPUT_FLOOR)
+        return None
 
     async def asked(self, call: ModelCall) -> None:
         data = {
@@ -160,7 +173,7 @@ class LiveLedger:
         if name != "budget" and not self._interactive:
             raise error
         value = getattr(self.bounds, name)
-        unit = {"max_turns": "turns", "timeout": "seconds"}.get(name, "USD")
+        unit = limits.UNITS.get(name, "USD")
         ask = await self._ask(
             "limit",
             f"{key}/{name}",
@@ -175,7 +188,7 @@ class LiveLedger:
         )
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else amount_of(choice) or 0
-        raised = value + (math.ceil(more) if name == "max_turns" else more)
+        raised = value + (math.ceil(more) if isinstance(value, int) else more)
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
         await self._apply(ask, f"{key}/{name}", {"bounds": granted})
         if not granted:

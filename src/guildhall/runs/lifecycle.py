@@ -19,7 +19,7 @@ from guildhall.runs.assemble import plan_line
 from guildhall.runs.execute import Execution
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.limits import in_force
+from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import Entry
 from guildhall.runs.patience import Patience
 from guildhall.runs.replay import replay
@@ -28,7 +28,7 @@ from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from pydantic_ai.messages import ModelResponse
     from sqlalchemy import Connection
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Difference
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Toolbox
 
     SourceOf = Callable[[str, Frame], Source]
 
@@ -94,9 +95,9 @@ class Runs:
         """The model answers of a recorded run, in order."""
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
-    async def prepare(self, request: RunRequest, frame: Frame) -> Prepared:
-        """A new run, on record and ready to be launched."""
-        assembled = await self._assembler.assemble(request, frame)
+    async def prepare(self, request: RunRequest, frame: Frame, given: Iterable[Toolbox] = ()) -> Prepared:
+        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process."""
+        assembled = await self._assembler.assemble(request, frame, given)
         source = self._source_of(assembled.model, frame)
         assembled = _priced(assembled, source, explicit=request.budget is not None)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
@@ -129,23 +130,29 @@ class Runs:
         return Prepared(run=run, root=run, assembled=assembled, source=source, frame=frame, journal=journal, ordinal=0)
 
     async def prepare_again(
-        self, run_id: str, frame: Frame, *, max_turns: int | None = None, budget: float | None = None
+        self,
+        run_id: str,
+        frame: Frame,
+        given: Iterable[Toolbox] = (),
+        *,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
         run = self._history.get(run_id)
         self._refuse_resuming(run)
         journal = self._history.journal(run_id)
         frame = _frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame)
+        assembled = await self._assembler.revive(journal.entries[0].data, frame, given)
         source = self._source_of(assembled.model, frame)
-        timed_out = run.reason == "limit" and str((run.error or {}).get("message", "")).startswith("timeout")
-        before = 0.0 if timed_out else self._store.read(lambda c: records.running_seconds(c, run_id))
+        before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
             columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
 
-        granted = _granted(in_force(journal), source, max_turns, budget)
+        granted = _granted(in_force(journal), source, max_turns, max_tokens, budget)
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
         ordinal = self._store.read(lambda c: records.earlier_runs(c, run.root, run.worker, run.id))
@@ -160,6 +167,13 @@ class Runs:
             seconds_before=before,
             resumed=True,
         )
+
+    def _seconds_before(self, run: Run, journal: Journal) -> float:
+        """How long a run has been running so far. One whose time was over gets the same time again."""
+        if (run.error or {}).get("limit") == "timeout":
+            return 0.0
+        recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
+        return recorded + (seconds_since_start(journal) if run.status == "lost" else 0.0)
 
     def launch(self, prepared: Prepared) -> None:
         """Begins to execute; what happens is told as events."""
@@ -199,7 +213,7 @@ class Runs:
                 "run_started",
                 worker=prepared.assembled.worker.name,
                 model=prepared.source.name,
-                plan=plan_line(prepared.assembled, prepared.source.name),
+                plan=plan_line(prepared.assembled, prepared.source.name, priced=_has_price(prepared.source)),
                 resumed=prepared.resumed,
             )
             await execution.run()
@@ -259,11 +273,15 @@ def assignment_of(assembled: Assembled) -> Assignment:
     )
 
 
-def _granted(bounds: Bounds, source: Source, max_turns: int | None, budget: float | None) -> dict[str, Any]:
+def _granted(
+    bounds: Bounds, source: Source, max_turns: int | None, max_tokens: int | None, budget: float | None
+) -> dict[str, Any]:
     """What a person allows when a run goes on. Dollars count for the run's own limit and for the command's budget."""
     granted: dict[str, Any] = {}
     if max_turns is not None:
         granted["max_turns"] = max_turns
+    if max_tokens is not None:
+        granted["max_tokens"] = max_tokens
     if budget is not None:
         _refuse_unpriced(source)
         granted["budget"] = budget

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
 from guildhall.runs.budget import Budget
 from guildhall.runs.model import Bounds, Usage
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
     from guildhall.runs.journal import Journal
 
-LimitName = Literal["max_turns", "max_budget_usd", "timeout", "budget"]
+LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
+UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
 
 
 def in_force(journal: Journal) -> Bounds:
@@ -75,18 +78,27 @@ def affordable(left: float, price: Callable[[int], float | None], ceiling: int) 
 
 
 def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0) -> LimitReached:
-    """The error that names the limit and how to go on with more: with twice as much, or with `needed` dollars."""
+    """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`."""
     value = getattr(bounds, name)
     if name == "max_turns":
-        return LimitReached(
-            f"max_turns: the run has used its {value} turns", hint=f"guild resume {run} --max-turns {value * 2}"
-        )
-    if name == "timeout":
-        return LimitReached(
-            f"timeout: the run has been running for {value:g} seconds",
-            hint=f"guild resume {run} gives it the same again.",
-        )
-    return LimitReached(
-        f"{name}: the next model call may cost more than what is left of {value:g} USD",
-        hint=f"guild resume {run} --budget {max(value * 2, needed * 1.1):g}",
+        message, more = f"the run has used its {value} turns", f"--max-turns {value * 2}"
+    elif name == "max_tokens":
+        message = f"the next model call may take more than what is left of {value:,} tokens"
+        more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
+    elif name == "timeout":
+        message, more = f"the run has been running for {value:g} seconds", "gives it the same again."
+    else:
+        message = f"the next model call may cost more than what is left of {value:g} USD"
+        more = f"--budget {max(value * 2, needed * 1.1):g}"
+    return LimitReached(f"{name}: {message}", limit=name, hint=f"guild resume {run} {more}")
+
+
+def seconds_since_start(journal: Journal) -> float:
+    """How long a stretch that was never ended had been running, by what it put on record; waiting is not counted."""
+    began = max(place for place, entry in enumerate(journal.entries) if entry.kind in {"assembled", "resumed"})
+    stretch = journal.entries[began:]
+    return sum(
+        (moment(after.at) - moment(before.at)).total_seconds()
+        for before, after in pairwise(stretch)
+        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked"}
     )

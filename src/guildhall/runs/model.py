@@ -30,9 +30,10 @@ def is_text(text: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a run may use up. None: no limit. The first three end it as failed; the budget makes it wait and ask."""
+    """What a run may use up. None: no limit. The first four end it as failed; the budget makes it wait and ask."""
 
     max_turns: int | None = 150
+    max_tokens: int | None = None  # of all questions and answers together
     max_budget_usd: float | None = None
     timeout: float | None = None  # seconds of running, waiting not counted
     budget: float | None = None  # dollars of the whole command
@@ -49,7 +50,8 @@ class RunRequest:
     input: str
     model: str | None = None  # the caller's choice, used where the worker names none
     override_model: str | None = None  # beats all
-    max_turns: int | None = None  # these two beat the worker's own limits
+    max_turns: int | None = None  # these three beat the worker's own limits
+    max_tokens: int | None = None
     max_budget_usd: float | None = None
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"

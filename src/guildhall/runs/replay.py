@@ -17,7 +17,7 @@ from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
 
+_SHOWN = {
+    "system_prompt": "the system prompt",
+    "first_message": "the first message",
+    "tools": "the tools that the model is shown",
+    "output_schema": "the output schema",
+}
+_SAID = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
 _CALLS = {"model_answered", "tool_asked", "tool_started", "tool_refused"}
 
 
@@ -50,7 +57,7 @@ async def replay(journal: Journal, assembled: Assembled, assignment: Assignment,
     """The first difference between the record and a run of today on the same answers; None when there is none."""
     record = _Record(journal)
     try:
-        record.compare_assembly(assembled.shown())
+        record.compare_assembly(assembled)
         outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled))
         record.compare_end(outcome.output)
     except (_Over, ReplayDiffers):
@@ -94,16 +101,19 @@ class _Record:
         if recorded != now:
             raise self.differs(entry, _difference(label, recorded, now))
 
-    def compare_assembly(self, now: Mapping[str, Any]) -> None:
+    def compare_assembly(self, assembled: Assembled) -> None:
+        """What the model is shown, then what the worker's file says about where, on what and how far it works.
+
+        Rules are not compared here: what they come to is seen at each call.
+        """
         first = self.journal.entries[0]
-        names = {
-            "system_prompt": "the system prompt",
-            "first_message": "the first message",
-            "tools": "the tools that the model is shown",
-            "output_schema": "the output schema",
-        }
-        for name, label in names.items():
+        now = assembled.shown()
+        for name, label in _SHOWN.items():
             self.compare(first, label, first.data[name], now[name])
+        then = first.data["worker"]["definition"]
+        today = assembled.worker.definition.model_dump(mode="json")
+        for name, label in _SAID.items():
+            self.compare(first, label, then.get(name), today.get(name))
 
     def compare_end(self, output: Any) -> None:
         if self.end.kind != "ended":

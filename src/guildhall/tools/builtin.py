@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.tools.files import file_tools
@@ -21,7 +21,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
     "Glob": frozenset({"fs.read"}),
     "Write": frozenset({"fs.write"}),
     "Edit": frozenset({"fs.write"}),
-    "Bash": frozenset({"proc.exec"}),
+    "Bash": frozenset({"proc.exec", "fs.read", "fs.write"}),
     "WebFetch": frozenset({"net"}),
     "WebSearch": frozenset({"net"}),
 }
@@ -35,6 +35,7 @@ class Surroundings:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     web_search: Mapping[str, Any] | None = None
     environ: Mapping[str, str] = field(default_factory=dict[str, str])  # the hall's own: keys of search providers
+    forbidden: frozenset[str] = frozenset()  # capabilities that the worker's rules take away
 
 
 def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Tool]:
@@ -43,7 +44,7 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     view = surroundings.view
     tools = [*file_tools(view), *search_tools(view)]
     if "Bash" in wanted:
-        tools += shell_tools(view, surroundings.env, network=False)
+        tools += shell_tools(_reduced(view, surroundings.forbidden), surroundings.env)
     if "WebFetch" in wanted:
         from guildhall.tools.web import web_tools
 
@@ -54,3 +55,12 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
         tools.append(search_tool(surroundings.web_search, surroundings.environ))
     by_name = {tool.name: tool for tool in tools}
     return [by_name[name] for name in wanted]
+
+
+def _reduced(view: View, forbidden: frozenset[str]) -> View:
+    """What a shell sees of a view where rules forbid to read or to write: a rule holds for programs too."""
+    if "fs.read" in forbidden:
+        return replace(view, folders=())
+    if "fs.write" in forbidden:
+        return replace(view, folders=tuple(replace(folder, writable=False) for folder in view.folders))
+    return view

@@ -24,12 +24,24 @@ _CHUNK = 65_536
 _DRAIN_SECONDS = 2.0
 
 
-def shell_tools(view: View, env: Mapping[str, str], network: bool, *, kind: Kind | None = None) -> tuple[Tool, ...]:
+def shell_tools(
+    view: View, env: Mapping[str, str], network: bool = False, *, kind: Kind | None = None
+) -> tuple[Tool, ...]:
     """The shell of a run. Its handler is a system one: what it starts is the confined child itself."""
     shell = _Shell(Confinement(view=view, env=env, network=network), kind)
-    made = tool(name="Bash", capabilities={"proc.exec", "net"} if network else {"proc.exec"}, runs_in="hall")(shell.run)
+    made = tool(name="Bash", capabilities=_capabilities(view, network), runs_in="hall")(shell.run)
     reach = "It reaches the network." if network else "It has no network."
     return (replace(made, description=f"{made.description} {reach}"),)
+
+
+def _capabilities(view: View, network: bool) -> set[str]:
+    """A program can do with the folders whatever the folders permit: rules about files hold for it too."""
+    found = {"proc.exec"}
+    if view.folders:
+        found.add("fs.read")
+    if any(folder.writable for folder in view.folders):
+        found.add("fs.write")
+    return found | ({"net"} if network else set())
 
 
 class _Shell:

@@ -118,6 +118,9 @@ class Limits(Part):
     """What one run may use up."""
 
     max_turns: Annotated[StrictInt, Field(gt=0)] | None = Field(default=150, description="Model calls; null: no limit.")
+    max_tokens: Annotated[StrictInt, Field(gt=0)] | None = Field(
+        default=None, description="Tokens of all questions and answers together; not set: no limit."
+    )
     max_budget_usd: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
         default=None, description="Dollars; not set: no limit of its own."
     )

@@ -26,7 +26,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     run = run_id(args.run)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        stream = client.resume(run, frame, max_turns=args.max_turns, budget=args.budget)
+        more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
+        stream = client.resume(run, frame, **more)
         return await Follower(client, screen).follow(stream)
 
     return with_hall(work, screen)

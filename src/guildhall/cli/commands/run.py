@@ -38,6 +38,7 @@ def limits_arguments(parser: argparse.ArgumentParser) -> None:
     """What a run may use, for the commands that start one or go on with one."""
     parser.add_argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks")
     parser.add_argument("--max-turns", metavar="N", type=positive_int, help="model calls that the run may make")
+    parser.add_argument("--max-tokens", metavar="N", type=positive_int, help="tokens that the run may use, in and out")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
@@ -49,6 +50,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         model=args.model,
         override_model=args.override_model,
         max_turns=args.max_turns,
+        max_tokens=args.max_tokens,
         budget=args.budget,
         mode=_mode(args),
     )
