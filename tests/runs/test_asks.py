@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild
 
+ASK_BEFORE_THIS = {"sandbox_write_text": {"approval_required": True}}  # by the tool: a shell beside it is free
+
 
 @pytest.fixture
 def terminal(guild: Guild) -> Generator[Callable[..., Terminal]]:
@@ -114,7 +116,7 @@ def test_an_ask_is_answered_once(guild: Guild, asking: Path) -> None:
 
 
 def test_an_ask_of_a_run_that_has_ended_is_withdrawn(guild: Guild, project: Path) -> None:
-    put_worker(project, tools=["Bash"], limits={"timeout": "2s"})
+    put_worker(project, tools=["Bash"], tool_rules=ASK_BEFORE_THIS, limits={"timeout": "2s"})
     put_script(project, {"calls": [WRITE, {"call": "Bash", "with": {"command": "sleep 60"}}]}, DONE)
     ran = guild("run", "scribe", "go", "--output", "json")
     assert ran.code == 5
@@ -184,7 +186,7 @@ def test_an_approval_for_the_session_is_for_this_call_in_this_tree(guild: Guild,
 
 @pytest.mark.req("X-5")
 def test_siblings_finish_before_a_run_is_put_away(guild: Guild, project: Path) -> None:
-    put_worker(project, tools=["Bash"])
+    put_worker(project, tools=["Bash"], tool_rules=ASK_BEFORE_THIS)
     slow = {"call": "Bash", "with": {"command": "sleep 0.4; echo finished"}}
     put_script(project, {"calls": [WRITE, slow, OTHER]}, DONE)
     ran, run, _ = start_asking(guild)
