@@ -6,6 +6,7 @@ The library's public names, imported when they are first used:
     RunResult    what came of a run
     Toolbox      a named set of tools
     tool         makes a tool from a typed function
+    Answer       what an approver says, with a note
     GuildError   what every error of Guildhall is
 """
 
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.hall.library import RunResult, Worker
+    from guildhall.runs.model import Answer
     from guildhall.tools.define import tool
     from guildhall.tools.model import Toolbox
 
-__all__ = ["GuildError", "RunResult", "Toolbox", "Worker", "tool"]
+__all__ = ["Answer", "GuildError", "RunResult", "Toolbox", "Worker", "tool"]
 
 _HOMES = {
+    "Answer": "guildhall.runs.model",
     "GuildError": "guildhall.core.errors",
     "RunResult": "guildhall.hall.library",
     "Toolbox": "guildhall.tools.model",
@@ -35,3 +38,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

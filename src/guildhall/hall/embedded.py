@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.hall.client import Check, Replayed, Shown
+from guildhall.hall.client import Check, Checked, Replayed, Shown
 from guildhall.hall.wiring import Hall
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event
@@ -42,7 +42,7 @@ class EmbeddedHall:
 
     # runs
 
-    async def run(self, request: RunRequest, frame: Frame, toolboxes: Iterable[Toolbox] = ()) -> AsyncGenerator[Event]:
+    async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
         prepared = await self._hall.runs.prepare(request, frame, toolboxes)
         async with aclosing(self._follow(prepared)) as events:
@@ -53,7 +53,7 @@ class EmbeddedHall:
         self,
         run: str,
         frame: Frame,
-        toolboxes: Iterable[Toolbox] = (),
+        toolboxes: Sequence[Toolbox] = (),
         *,
         max_turns: int | None = None,
         max_tokens: int | None = None,
@@ -78,10 +78,10 @@ class EmbeddedHall:
                 await self._hall.runs.park(prepared.run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        steps, difference = await self._hall.runs.replay(run, frame)
+        steps, difference, gone = await self._hall.runs.replay(run, frame)
         if difference is None:
-            return Replayed(run=run, steps=steps)
-        return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text)
+            return Replayed(run=run, steps=steps, worker_gone=gone)
+        return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text, worker_gone=gone)
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)
@@ -90,8 +90,8 @@ class EmbeddedHall:
     async def runs(self, *, everything: bool = False) -> list[Run]:
         return self._hall.history.recent(None if everything else _RECENT)
 
-    async def journal(self, run: str) -> list[Entry]:
-        return self._hall.history.journal(run).entries
+    async def journal(self, run: str, after: int = -1) -> list[Entry]:
+        return self._hall.history.entries(run, after)
 
     # asks
 
@@ -111,6 +111,11 @@ class EmbeddedHall:
 
     async def worker(self, name: str, frame: Frame) -> Worker:
         return self._hall.find_worker(name, frame)
+
+    async def worker_check(self, name: str, frame: Frame) -> Checked:
+        from guildhall.hall.doctor import checked
+
+        return checked(self._hall, self._hall.find_worker(name, frame), frame)
 
     async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)

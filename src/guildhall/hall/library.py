@@ -14,12 +14,13 @@ import os
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import Conflict, UsageError, did_you_mean
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.policy.model import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.hall.embedded import EmbeddedHall
-    from guildhall.policy.model import Mode
     from guildhall.tools.model import Toolbox
 
     # Is shown an ask as JSON; says yes, no, session (or another of its choices), or an Answer with a note.
@@ -116,6 +116,8 @@ class Worker:
         mode: Mode = "ask",
     ) -> AsyncGenerator[Event]:
         """Runs the worker and gives its events as they come. Leaving the loop early parks the run."""
+        if mode not in get_args(Mode):
+            raise UsageError(f"there is no mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
         request = RunRequest(
             worker=self.name,
             input=input,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordingSource:
-    """Gives the answers of a recorded run again, one after another. They cost nothing now, so they have no price."""
+    """Gives the answers of a recorded run again, one after another. They were paid for then and cost nothing now."""
 
     run: str
     answers: Sequence[ModelResponse]
@@ -28,7 +28,7 @@ class RecordingSource:
         return f"replay:{self.run}"
 
     def cost(self, usage: RequestUsage) -> float | None:
-        return None
+        return 0.0
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         if query.step >= len(self.answers):

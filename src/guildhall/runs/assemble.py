@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import InvalidFile, NotFound, ToolUnavailable, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
-from guildhall.core.yaml import read_text
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
+from guildhall.runs.limits import in_words
 from guildhall.runs.model import Bounds, RunRequest, is_text
+from guildhall.runs.supply import Supply, built_in, output_schema, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
@@ -25,7 +25,7 @@ from guildhall.workers.lifecycle import usable
 from guildhall.workers.model import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
+
+
+_MODES = {
+    "approve_all": "approves everything that would be asked about",
+    "strict": "refuses everything that would be asked about",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,7 @@ class Assembled:
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
+    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
@@ -70,6 +77,7 @@ class Assembled:
             "model": self.model,
             "mode": self.mode,
             "bounds": self.bounds.as_dict(),
+            "given": {toolbox.name: [_described(tool) for tool in toolbox.tools] for toolbox in self.given},
         }
 
 
@@ -89,15 +97,22 @@ class Assembler:
         self._find = find
         self._settings = settings
         self._describe = describe
+        self._supply = Supply(home=home, environ=environ, settings=settings)
 
-    async def assemble(self, request: RunRequest, frame: Frame, given: Iterable[Toolbox] = ()) -> Assembled:
+    async def assemble(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process."""
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
+        if not request.input.strip():
+            raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = self._find(request.worker, frame)
         usable(worker, "name")
         settings = self._settings(frame)
         choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+        given = tuple(given)
+        named = [toolbox.name for toolbox in given]
+        own = choice.by == "worker"
+        refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         limits = worker.definition.limits
         bounds = Bounds(
             max_turns=limits.max_turns if request.max_turns is None else request.max_turns,
@@ -106,10 +121,10 @@ class Assembler:
             timeout=limits.timeout,
             budget=settings.budget if request.budget is None else request.budget,
         )
-        schema = _output_schema(worker, frame)
+        schema = output_schema(worker, frame)
         return await self._build(worker, frame, request.input, choice.model, request.mode, bounds, schema, given)
 
-    async def revive(self, frozen: Mapping[str, Any], frame: Frame, given: Iterable[Toolbox] = ()) -> Assembled:
+    async def revive(self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = ()) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         worker = from_snapshot(frozen["worker"])
         bounds = Bounds(**frozen["bounds"])
@@ -141,21 +156,29 @@ class Assembler:
         today = self._find(str(worker.path), frame)
         return tightened(revived, await self._build(today, frame, "", built.model, built.mode, bounds, None, given))
 
-    async def again(self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame) -> Assembled:
-        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more."""
+    async def again(
+        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame
+    ) -> tuple[Assembled, bool]:
+        """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
+
+        Says also whether it is there no more.
+        """
+        gone = False
         try:
             worker = self._find(request["worker"], frame)
         except NotFound:
-            worker = from_snapshot(frozen["worker"])
-        return await self._build(
+            worker, gone = from_snapshot(frozen["worker"]), True
+        assembled = await self._build(
             worker,
             frame,
             request["input"],
             frozen["model"],
             frozen["mode"],
             Bounds(**frozen["bounds"]),
-            _output_schema(worker, frame),
+            frozen["output_schema"] if gone else output_schema(worker, frame),
+            [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
         )
+        return assembled, gone
 
     async def _build(
         self,
@@ -166,9 +189,9 @@ class Assembler:
         mode: Mode,
         bounds: Bounds,
         output_schema: Mapping[str, Any] | None,
-        given: Iterable[Toolbox] = (),
+        given: Sequence[Toolbox] = (),
     ) -> Assembled:
-        _refuse_unavailable(worker)
+        refuse_later_fields(worker)
         settings = self._settings(frame)
         surroundings = Surroundings(
             view=self._view(worker, frame),
@@ -197,6 +220,7 @@ class Assembler:
             bounds=bounds,
             output_schema=output_schema,
             surroundings=surroundings,
+            given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
         )
 
     def _view(self, worker: Worker, frame: Frame) -> View:
@@ -219,25 +243,13 @@ class Assembler:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 tools += [replace(tool, runs_in="hall") for tool in given[name].tools]
             else:
-                tools += (await self._toolbox(worker, name, surroundings, given)).tools
+                file = self._supply.toolbox(worker, name, given)
+                tools += (await self._describe(name, file, surroundings)).tools
         tools += built_in_tools(_declared(worker), surroundings)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
         return tuple(tools)
-
-    async def _toolbox(
-        self, worker: Worker, name: str, surroundings: Surroundings, given: Mapping[str, Toolbox]
-    ) -> Toolbox:
-        file = self._home.toolboxes / f"{name}.py"
-        if file.is_file():
-            return await self._describe(name, file, surroundings)
-        known = {*given, *(path.stem for path in self._home.toolboxes.glob("*.py"))}
-        raise ToolUnavailable(
-            f"toolboxes: there is no toolbox {name!r}",
-            where=worker.place,
-            hint=did_you_mean(name, known) or f"Put it at {file}, or hand it over in Python.",
-        )
 
 
 def tightened(then: Assembled, today: Assembled) -> Assembled:
@@ -256,56 +268,7 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
 
 
 def _declared(worker: Worker) -> tuple[str, ...]:
-    for name in worker.definition.tools:
-        if name not in BUILT_IN:
-            raise InvalidFile(
-                f"tools: there is no built-in tool {name!r}", where=worker.place, hint=did_you_mean(name, BUILT_IN)
-            )
-    return worker.definition.tools
-
-
-def _refuse_unavailable(worker: Worker) -> None:
-    """A worker never runs with a part of what it declares."""
-    definition = worker.definition
-    lacking = {
-        "runtime": definition.runtime if definition.runtime != "pydantic" else None,
-        "members": ", ".join(definition.members),
-        "mcp_servers": ", ".join(definition.mcp_servers),
-        "allow_workers": ", ".join(definition.allow_workers),
-    }
-    for field, value in lacking.items():
-        if value:
-            raise ToolUnavailable(
-                f"{field}: {value} cannot be provided by this version",
-                where=worker.place,
-                hint="Take the field out to run the worker without it.",
-            )
-
-
-def _output_schema(worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-    reference = worker.definition.output_schema_ref
-    if reference is None:
-        return None
-    if not reference.endswith(".json"):
-        raise ToolUnavailable(
-            f"output_schema_ref: {reference!r} is not a .json file",
-            where=worker.place,
-            hint="Name a JSON Schema file, such as schemas/report.json.",
-        )
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    path = worker.beside(frame) / reference
-    try:
-        schema: Any = json.loads(read_text(path))
-        validator_for(schema).check_schema(schema)
-    except (ValueError, RecursionError) as error:
-        raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
-    except SchemaError as error:
-        raise InvalidFile(f"not a JSON Schema: {error.message}", where=str(path)) from None
-    if not isinstance(schema, dict) or schema.get("type") != "object":  # pyright: ignore[reportUnknownMemberType]
-        raise InvalidFile("an output schema must have `type: object`", where=str(path))
-    return schema  # pyright: ignore[reportUnknownVariableType]
+    return tuple(built_in(worker, name) for name in worker.definition.tools)
 
 
 def snapshot(worker: Worker) -> dict[str, Any]:
@@ -329,25 +292,57 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
+def _described(tool: Tool) -> dict[str, Any]:
+    return {**tool.as_shown(), "capabilities": sorted(tool.capabilities), "repeatable": tool.repeatable}
+
+
+def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
+    """A toolbox of a process that is gone: good for a replay, which executes nothing."""
+
+    def gone(**_: Any) -> None:
+        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
+
+    return Toolbox(
+        name,
+        *(
+            Tool(
+                name=tool["name"],
+                description=tool["description"],
+                input_schema=tool["input_schema"],
+                handler=gone,
+                capabilities=frozenset(tool["capabilities"]),
+                repeatable=tool["repeatable"],
+            )
+            for tool in tools
+        ),
+    )
+
+
 def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
     """What could happen, in one line, before it does."""
     view, bounds = assembled.surroundings.view, assembled.bounds
     capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
     parts = [f"model {model}"]
     if "fs.read" in capabilities:
-        parts.append("reads " + ", ".join(_short(folder, view) for folder in view.folders))
+        parts.append("reads " + ", ".join(dict.fromkeys(_short(folder, view) for folder in view.folders)))
     if "fs.write" in capabilities:
-        writable = [_short(folder, view) for folder in view.folders if folder.writable]
-        parts.append("writes " + (", ".join(writable) or "nothing"))
+        writable = dict.fromkeys(_short(folder, view) for folder in view.folders if folder.writable)
+        parts.append("writes " + (", ".join(writable) or "nothing (no sandbox has mode: rw)"))
     if "proc.exec" in capabilities:
         parts.append("runs programs")
     if "net" in capabilities:
         parts.append("uses the network")
+    if assembled.mode != "ask":
+        parts.append(_MODES[assembled.mode])
     dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
     unlimited = "no limit in dollars" if priced else "no price known"
     parts.append(f"at most {min(dollars):.2f} USD" if dollars else unlimited)
     if bounds.max_turns is not None:
-        parts.append(f"{bounds.max_turns} turns")
+        parts.append(in_words("max_turns", bounds.max_turns))
+    if bounds.max_tokens is not None:
+        parts.append(in_words("max_tokens", bounds.max_tokens))
+    if bounds.timeout is not None:
+        parts.append(in_words("timeout", bounds.timeout))
     return "; ".join(parts)
 
 

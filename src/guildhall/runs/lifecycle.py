@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable
+from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
@@ -19,7 +19,7 @@ from guildhall.runs.assemble import plan_line
 from guildhall.runs.execute import Execution
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.limits import in_force, seconds_since_start
+from guildhall.runs.limits import cut_off, in_force, in_words, seconds_since_start, used
 from guildhall.runs.model import Entry
 from guildhall.runs.patience import Patience
 from guildhall.runs.replay import replay
@@ -28,7 +28,7 @@ from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelResponse
     from sqlalchemy import Connection
@@ -95,7 +95,7 @@ class Runs:
         """The model answers of a recorded run, in order."""
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
-    async def prepare(self, request: RunRequest, frame: Frame, given: Iterable[Toolbox] = ()) -> Prepared:
+    async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process."""
         assembled = await self._assembler.assemble(request, frame, given)
         source = self._source_of(assembled.model, frame)
@@ -121,6 +121,7 @@ class Runs:
                 turns=0,
                 input_tokens=0,
                 output_tokens=0,
+                cost_usd=0.0 if _has_price(source) else None,
                 running_seconds=0.0,
             )
             records.add_entry(connection, first)
@@ -133,7 +134,7 @@ class Runs:
         self,
         run_id: str,
         frame: Frame,
-        given: Iterable[Toolbox] = (),
+        given: Sequence[Toolbox] = (),
         *,
         max_turns: int | None = None,
         max_tokens: int | None = None,
@@ -152,6 +153,7 @@ class Runs:
             columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
 
+        _refuse_too_little(journal, max_turns, max_tokens, budget)
         granted = _granted(in_force(journal), source, max_turns, max_tokens, budget)
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
@@ -159,7 +161,7 @@ class Runs:
         return Prepared(
             run=run_id,
             root=run.root,
-            assembled=assembled,
+            assembled=replace(assembled, bounds=in_force(journal)),
             source=source,
             frame=frame,
             journal=journal,
@@ -234,14 +236,14 @@ class Runs:
         for run in list(self._alive):
             await self.park(run)
 
-    async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None]:
-        """Plays a run again on its record: how many steps it has, and the first difference."""
+    async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None, bool]:
+        """Plays a run again on its record: how many steps it has, the first difference, whether its worker is gone."""
         run = self._history.get(run_id)
         journal = self._history.journal(run_id)
         frozen = journal.entries[0].data
         frame = _frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.again(run.request, frozen, frame)
-        return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime)
+        assembled, gone = await self._assembler.again(run.request, frozen, frame)
+        return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime), gone
 
     def _refuse_resuming(self, run: Run) -> None:
         if run.id in self._alive or run.status == "running":
@@ -288,6 +290,22 @@ def _granted(
         if bounds.max_budget_usd is not None:
             granted["max_budget_usd"] = budget
     return granted
+
+
+def _refuse_too_little(journal: Journal, max_turns: int | None, max_tokens: int | None, budget: float | None) -> None:
+    """Limits are for the run all told: one that is used up already would only end it again."""
+    spent = used(journal)
+    tokens = spent.input_tokens + spent.output_tokens
+    dollars = (spent.cost_usd or 0.0) + cut_off(journal)
+    already = None
+    if max_turns is not None and max_turns <= spent.turns:
+        already = f"max_turns {max_turns}: the run has already used {in_words('max_turns', spent.turns)}"
+    elif max_tokens is not None and max_tokens <= tokens:
+        already = f"max_tokens {max_tokens:,}: the run has already used {tokens:,} tokens"
+    elif budget is not None and budget <= dollars:
+        already = f"budget {budget:g}: the run has already used {dollars:.4f} USD"
+    if already is not None:
+        raise UsageError(already, hint="The limit is for the whole run: give more than it has used.")
 
 
 def _refuse_unpriced(source: Source) -> None:

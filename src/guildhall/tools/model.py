@@ -114,6 +114,10 @@ class Toolbox:
     def __init__(self, name: str, *tools: Tool) -> None:
         if not is_name(name):
             raise ToolUnavailable(f"{name!r} cannot name a toolbox", hint="Use letters, digits, '_', '-' and '.'.")
+        for given in tools:
+            if not isinstance(given, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                label = getattr(given, "__name__", repr(given))
+                raise ToolUnavailable(f"{label} in the toolbox {name!r} is not a tool", hint="Decorate it with @tool.")
         names = [tool.name for tool in tools]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ToolUnavailable(f"the toolbox {name!r} has two tools named {sorted(twice)[0]!r}")
