@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 EventType = Literal[
     "run_started",  # worker, model, resumed
     "text_delta",  # text
-    "tool_use",  # id, tool, arguments
+    "tool_use",  # id, tool, arguments; refused: it is not made
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
-    "error",  # code, message, hint
+    "error",  # code, message, hint; transient: it is tried again
     "run_ended",  # status, reason
 ]
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
+    from guildhall.core.errors import GuildError
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
@@ -33,6 +34,7 @@ class Replayed:
     steps: int
     step: int | None = None  # the journal's number of the first difference
     difference: str | None = None  # what differs, then lines with - (on record) and + (now)
+    worker_gone: bool = False  # the recorded definition was used, because there is none today
 
     @property
     def same(self) -> bool:
@@ -46,6 +48,15 @@ class Shown:
     run: Run
     asks: Sequence[Ask]
     messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A worker, what it declares and cannot be given here, and what is probably not meant."""
+
+    worker: Worker
+    problems: Sequence[GuildError]
+    doubts: Sequence[str]
 
 
 class HallClient(Protocol):
@@ -70,7 +81,7 @@ class HallClient(Protocol):
 
     async def runs(self, *, everything: bool = False) -> list[Run]: ...
 
-    async def journal(self, run: str) -> list[Entry]: ...
+    async def journal(self, run: str, after: int = -1) -> list[Entry]: ...
 
     # asks
     async def asks(self) -> list[Ask]: ...
@@ -83,6 +94,8 @@ class HallClient(Protocol):
     async def workers(self, frame: Frame) -> list[Listed]: ...
 
     async def worker(self, name: str, frame: Frame) -> Worker: ...
+
+    async def worker_check(self, name: str, frame: Frame) -> Checked: ...
 
     async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path: ...
 

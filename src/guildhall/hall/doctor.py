@@ -7,13 +7,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
-from guildhall.hall.client import Check
+from guildhall.hall.client import Check, Checked
 from guildhall.models.catalog import detected_keys
 from guildhall.tools.jail import available
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
+    from guildhall.workers.model import Listed, Worker
 
 
 def checks(hall: Hall, frame: Frame) -> list[Check]:
@@ -71,8 +72,25 @@ def _git() -> Check:
 
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.registry(frame).listed()
-    wrong = [worker for worker in listed if worker.error]
-    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors" if wrong else "")
-    return Check(
-        name="workers", ok=not wrong, detail=detail, hint="guild worker ls shows what is wrong." if wrong else None
-    )
+    wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} not: {', '.join(wrong)}" if wrong else "")
+    hint = "guild worker validate says why." if wrong else None
+    return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
+
+
+def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
+    """Whether a worker of this project cannot run. What one from elsewhere needs may be in another project."""
+    if listed.scope != "project":
+        return False
+    try:
+        return bool(checked(hall, hall.find_worker(str(listed.path), frame), frame).problems)
+    except GuildError:
+        return True
+
+
+def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+    """A worker, held against what can be given here."""
+    from guildhall.runs.supply import Supply, doubts
+
+    supply = Supply(home=hall.home, environ=hall.environ, settings=hall.settings)
+    return Checked(worker=worker, problems=supply.lacking(worker, frame), doubts=doubts(worker))

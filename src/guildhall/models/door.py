@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
-_ATTEMPTS = 4
+ATTEMPTS = 4
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 # On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
@@ -105,11 +105,11 @@ class ModelDoor:
         """The answer to a conversation. The same call, by its key, is answered once however often it is made."""
         if (recorded := self._ledger.answered(key, messages, parameters)) is not None:
             return recorded
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
                 return await self._ask_once(key, messages, settings, parameters)
             except ModelFailed as error:
-                if not error.transient or attempt == _ATTEMPTS - 1:
+                if not error.transient or attempt == ATTEMPTS - 1:
                     raise
                 pause = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
             await self._clock.sleep(min(pause, _LONGEST_PAUSE))

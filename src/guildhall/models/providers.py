@@ -305,6 +305,7 @@ def _with_provider(model: str) -> str:
     from pydantic_ai.models import known_model_names
 
     names = [name for name in known_model_names() if name.partition(":")[2] == model]
+    names.sort(key=lambda name: name.startswith("gateway/"))
     return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
 
 

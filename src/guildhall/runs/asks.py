@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import moment, stamp
 from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
 from guildhall.runs import records
-from guildhall.runs.model import is_text
+from guildhall.runs.model import choice_of, choices_in_words, is_text
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -58,7 +58,7 @@ class Asks:
         if answered is None:
             current = self.get(ask_id)
             raise Conflict(
-                f"the ask {ask_id} is no longer open: it is {current.status}",
+                f"the ask {ask_id} is no longer open: {current.closed_words}",
                 hint=f"`guild show {ask_id}` shows what was said; `guild show {ask.run}` how the run stands.",
             )
         return answered
@@ -117,20 +117,8 @@ def checked(ask: Ask, answer: Answer) -> Answer:
         raise UsageError(f"the note is longer than {_LONGEST_NOTE:,} characters")
     if answer.note and not is_text(answer.note):
         raise UsageError("the note is not text: it holds a NUL, or bytes that are not UTF-8")
-    choice = answer.choice.strip().lower()
-    choice = {"y": "yes", "n": "no", "approve": "yes", "deny": "no"}.get(choice, choice)
-    if choice in ask.question.choices:
-        return replace(answer, choice=choice)
-    if "amount" in ask.question.choices and amount_of(choice) is not None:
-        return replace(answer, choice=choice)
-    named = ", ".join("an amount such as 2.50" if name == "amount" else name for name in ask.question.choices)
-    raise UsageError(f"{answer.choice!r} is no answer to {ask.id}", hint=f"Answer with one of: {named}.")
-
-
-def amount_of(text: str) -> float | None:
-    """The positive number that a text is, if it is one."""
-    try:
-        amount = float(text.removeprefix("$"))
-    except ValueError:
-        return None
-    return amount if 0 < amount < 1_000_000 else None
+    choice = choice_of(ask.question.choices, answer.choice)
+    if choice is None:
+        named = choices_in_words(ask.question.choices)
+        raise UsageError(f"{answer.choice!r} is no answer to {ask.id}", hint=f"Answer with one of: {named}.")
+    return replace(answer, choice=choice)

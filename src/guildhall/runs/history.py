@@ -10,7 +10,7 @@ from guildhall.runs.journal import Journal
 
 if TYPE_CHECKING:
     from guildhall.core.clock import Clock
-    from guildhall.runs.model import Run
+    from guildhall.runs.model import Entry, Run
     from guildhall.store.engine import Store
 
 _NEAR = 200  # runs among which the nearest name is looked for
@@ -34,9 +34,12 @@ class History:
         return self._store.read(lambda connection: records.list_runs(connection, limit))
 
     def journal(self, run: str) -> Journal:
+        return Journal(run, self._store, self._clock, self.entries(run))
+
+    def entries(self, run: str, after: int = -1) -> list[Entry]:
+        """The entries of a run's journal, or those after a number."""
         self.get(run)
-        entries = self._store.read(lambda connection: records.entries(connection, run))
-        return Journal(run, self._store, self._clock, entries)
+        return self._store.read(lambda connection: records.entries(connection, run, after))
 
     def messages(self, run: str) -> list[dict[str, Any]]:
         """The conversation of a run as far as it is on record."""

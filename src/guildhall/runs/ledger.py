@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -12,10 +13,10 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import LimitReached, RuntimeFailed
 from guildhall.core.events import Event, EventBus, EventType
 from guildhall.core.ids import ASK, fingerprint, new_id
-from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR
+from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown
-from guildhall.runs.asks import amount_of
-from guildhall.runs.model import Ask, AskKind, Bounds, Question
+from guildhall.runs.model import AMOUNT, Ask, AskKind, Bounds, Question, amount_of
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class LiveLedger:
         self._clock = clock
         self._patience = patience
         self._interactive = interactive
+        self._failures: Counter[str] = Counter()  # of model calls, in this stretch
 
     @property
     def run(self) -> str:
@@ -130,11 +132,23 @@ class LiveLedger:
             "max_tokens": call.max_tokens,
         }
         await self.journal.append("model_asked", data, key=call.key)
+        if call.attempt == 0 and (problem := _not_usable(call.messages)) is not None:
+            said = f"the answer was not usable, the model is told why: {problem}"
+            self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self._budget.settle(call.reserved_usd or 0.0, cost or 0.0)
         data = {**error.as_dict(), "transient": error.transient, "cost_usd": cost}
-        await self.journal.append("model_failed", data, key=call.key)
+
+        def also(connection: Connection) -> None:
+            if cost is not None:
+                spent = (limits.used(self.journal).cost_usd or 0.0) + cost
+                records.change_run(connection, self.run, cost_usd=spent)
+
+        await self.journal.append("model_failed", data, key=call.key, also=also)
+        self._failures[call.key] += 1
+        if error.transient and self._failures[call.key] < ATTEMPTS:
+            self.publish("error", **error.as_dict(), transient=True)
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
@@ -173,15 +187,14 @@ class LiveLedger:
         if name != "budget" and not self._interactive:
             raise error
         value = getattr(self.bounds, name)
-        unit = limits.UNITS.get(name, "USD")
         ask = await self._ask(
             "limit",
             f"{key}/{name}",
             [name, value],
             Question(
-                title=f"{self._worker} has reached its limit of {value:g} {unit} ({name})",
+                title=f"{self._worker} has reached its limit of {limits.in_words(name, value)} ({name})",
                 body=f"{error.message}.\nSpent so far: {self._budget.spent:.4f} USD. 'yes' allows as much again.",
-                choices=("yes", "no", "amount"),
+                choices=("yes", "no", AMOUNT),
             ),
             "limit_asked",
             {"limit": name, "value": value},
@@ -260,7 +273,7 @@ class LiveLedger:
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
         data = {**_call(call), "reason": verdict.reason, "result": result.as_dict()}
         await self.journal.append("tool_refused", data, key=call.key)
-        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
+        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
@@ -330,6 +343,16 @@ class LiveLedger:
             key=key,
             also=lambda connection: _expect(records.change_ask(connection, ask.id, "answered", status="applied")),
         )
+
+
+def _not_usable(messages: Sequence[ModelMessage]) -> str | None:
+    """What the model is told about its last answer, if that answer was no good: neither an end nor a call."""
+    if len(messages) == 1:
+        return None
+    for part in messages[-1].parts:
+        if part.part_kind == "user-prompt" or (part.part_kind == "tool-return" and part.tool_name == OUTPUT_TOOL):
+            return str(part.content)
+    return None
 
 
 def _expect(applied: bool) -> None:

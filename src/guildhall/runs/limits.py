@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.runs.journal import Journal
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
-UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
+_UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
 
 
 def in_force(journal: Journal) -> Bounds:
@@ -77,18 +77,25 @@ def affordable(left: float, price: Callable[[int], float | None], ceiling: int) 
     return int((left - base) / rate) if rate > 0 else -1
 
 
+def in_words(name: LimitName, value: float) -> str:
+    """A limit as people read it: 1 turn, 150 turns, 2.5 USD."""
+    unit = _UNITS.get(name, "USD")
+    number = f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return f"{number} {unit.removesuffix('s') if value == 1 else unit}"
+
+
 def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0) -> LimitReached:
     """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`."""
     value = getattr(bounds, name)
     if name == "max_turns":
-        message, more = f"the run has used its {value} turns", f"--max-turns {value * 2}"
+        message, more = f"the run has used its {in_words(name, value)}", f"--max-turns {value * 2}"
     elif name == "max_tokens":
-        message = f"the next model call may take more than what is left of {value:,} tokens"
+        message = f"the next model call may take more than what is left of {in_words(name, value)}"
         more = f"--max-tokens {max(value * 2, round(needed * 1.1))}"
     elif name == "timeout":
-        message, more = f"the run has been running for {value:g} seconds", "gives it the same again."
+        message, more = f"the run has been running for {in_words(name, value)}", "gives it the same again."
     else:
-        message = f"the next model call may cost more than what is left of {value:g} USD"
+        message = f"the next model call may cost more than what is left of {in_words(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
     return LimitReached(f"{name}: {message}", limit=name, hint=f"guild resume {run} {more}")
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from guildhall.policy.model import Mode
 
@@ -26,6 +26,33 @@ def is_text(text: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
+_OTHER_WORDS = {"approve": "yes", "deny": "no"}
+
+
+def choice_of(choices: Collection[str], typed: str) -> str | None:
+    """The choice that was meant: the whole word or its first letters; where an amount is one of them, an amount."""
+    word = typed.strip().lower()
+    word = _OTHER_WORDS.get(word, word)
+    found = [choice for choice in choices if choice != AMOUNT and word and choice.startswith(word)]
+    if len(found) == 1:
+        return found[0]
+    return word if AMOUNT in choices and amount_of(word) is not None else None
+
+
+def choices_in_words(choices: Collection[str]) -> str:
+    return ", ".join("an amount such as 2.50" if choice == AMOUNT else choice for choice in choices)
+
+
+def amount_of(text: str) -> float | None:
+    """The positive number that a text is, if it is one."""
+    try:
+        amount = float(text.removeprefix("$"))
+    except ValueError:
+        return None
+    return amount if 0 < amount < 1_000_000 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +184,16 @@ class Ask:
     created_at: str
     expires_at: str | None
     closed_at: str | None
+
+    @property
+    def outcome(self) -> str:
+        """What was said, where something was; else how it stands."""
+        return self.answer.choice if self.answer else self.status
+
+    @property
+    def closed_words(self) -> str:
+        """Why it takes no answer any more."""
+        return f"it was answered: {self.answer.choice}" if self.answer else f"it is {self.status}"
 
     def as_dict(self) -> dict[str, Any]:
         """The ask as `--json` prints it."""

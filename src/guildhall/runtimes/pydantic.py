@@ -49,7 +49,7 @@ class PydanticRuntime:
         conversation: list[ModelMessage] = [
             ModelRequest(parts=[UserPromptPart(assignment.first_message)], instructions=assignment.system_prompt)
         ]
-        misses = 0
+        misses: list[str] = []
         for turn in count(1):
             key = f"m{turn}"
             response = await doors.model(key, conversation, ModelSettings(), parameters)
@@ -64,12 +64,13 @@ class PydanticRuntime:
                 problem, output = (_CUT_OFF, None) if cut_off else judge.read(response, final)
                 if problem is None:
                     return Outcome(output=output, messages=conversation)
-                misses += 1
-                if misses == _MISSES:
-                    raise RuntimeFailed(f"the model's answer was not usable {_MISSES} times in a row: {problem}")
+                misses.append(problem)
+                if len(misses) == _MISSES:
+                    reasons = "; ".join(dict.fromkeys(misses))
+                    raise RuntimeFailed(f"the model's answer was not usable {_MISSES} times in a row: {reasons}")
                 replies += [_refused(call, problem) for call in final] or [UserPromptPart(problem)]
             else:
-                misses = 0
+                misses.clear()
             conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))
         raise AssertionError
 

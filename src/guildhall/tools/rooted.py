@@ -181,7 +181,9 @@ class Rooted:
 
     def _writable_hint(self) -> str:
         named = [_title(folder) for folder in self.view.folders if folder.writable]
-        return f"Write to {' or '.join(named)} instead." if named else "Nothing in this run can be written."
+        if named:
+            return f"Write to {' or '.join(named)} instead."
+        return "Nothing in this run can be written. Only a sandbox with `mode: rw` in the worker's file can."
 
 
 class Survey:
