@@ -203,6 +203,8 @@ def _line(event: Event, width: int) -> str | None:
         return visible.one_line(f"→ {data.get('tool')} {_arguments(data.get('arguments'))}", width - 1)
     if event.type == "tool_result":
         return visible.one_line(f"← {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
+    if event.type == "memory_condensed":
+        return visible.one_line(str(data.get("text")), 500)
     return None
 
 
