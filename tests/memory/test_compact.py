@@ -306,3 +306,27 @@ def test_whenever_it_ends_every_content_is_still_there(tmp_path: Path, how: str)
         assert late in (None, "written meanwhile")
         if line["code"] in (2, 3):
             assert after == before, f"step {line['number']}: everything is as it was"
+
+
+def test_no_more_is_condensed_than_can_be_paid_for(memory: Memory, full: Place):
+    """`hand` is 800 characters long, the others 1,500 and more: they do not fit beside it."""
+    heard: list[str] = []
+    done = asyncio.run(memory.compact(full, answering("condensed", heard), limit_tokens=LIMIT, most=1_000))
+    assert done.sources == ("hand",)
+    assert str(done) == (
+        f"the global memory was condensed: 1 entry, 800 characters to 9; the originals are in {done.archive}"
+    )
+    assert heard[0].startswith("Condense these notes into at most 400 characters.\n\nhand\n| by hand")
+    assert memory.show(full, "build").content == "make " * 300
+
+
+def test_entries_that_are_all_too_long_to_be_paid_for_stay(memory: Memory, full: Place):
+    before = everything(full)
+    heard: list[str] = []
+    done = asyncio.run(memory.compact(full, answering("condensed", heard), limit_tokens=LIMIT, most=100))
+    assert str(done) == (
+        "the global memory was not condensed: one question for 0.05 USD has room for 100 bytes, "
+        "and no entry is as short as that"
+    )
+    assert heard == []
+    assert everything(full) == before
