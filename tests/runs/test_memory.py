@@ -275,6 +275,11 @@ def test_an_expensive_model_condenses_what_can_be_paid_for(guild: Guild, project
     assert compactions(guild)[0]["cost_usd"] < 0.05
 
 
+def test_a_model_that_costs_nothing_condenses_as_much_as_is_asked(guild: Guild, project: Path) -> None:
+    too_much(project, compactor=[{"say": "condensed"}], price={"input": 0.0, "output": 0.0})
+    assert "the worker memory was condensed: 3 entries" in ran(guild).err
+
+
 def test_a_recorded_model_condenses_nothing(guild: Guild, project: Path) -> None:
     too_much(project)
     script(project, *(write("worker", f"note-{n}", f"{n}" * 1100) for n in range(3)), DONE, limit=8000)
