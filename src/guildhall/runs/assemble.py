@@ -77,7 +77,7 @@ class Assembled:
             "model": self.model,
             "mode": self.mode,
             "bounds": self.bounds.as_dict(),
-            "given": {toolbox.name: [_described(tool) for tool in toolbox.tools] for toolbox in self.given},
+            "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
         }
 
 
@@ -292,30 +292,13 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
-def _described(tool: Tool) -> dict[str, Any]:
-    return {**tool.as_shown(), "capabilities": sorted(tool.capabilities), "repeatable": tool.repeatable}
-
-
 def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """A toolbox of a process that is gone: good for a replay, which executes nothing."""
 
     def gone(**_: Any) -> None:
         raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
 
-    return Toolbox(
-        name,
-        *(
-            Tool(
-                name=tool["name"],
-                description=tool["description"],
-                input_schema=tool["input_schema"],
-                handler=gone,
-                capabilities=frozenset(tool["capabilities"]),
-                repeatable=tool["repeatable"],
-            )
-            for tool in tools
-        ),
-    )
+    return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
 
 
 def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
