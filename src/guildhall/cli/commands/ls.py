@@ -44,7 +44,11 @@ class Groups:
         asked = {ask.run for ask in asks}
         return Groups(
             asks=asks,
-            stopped=[run for run in runs if run.status in ("waiting", "lost", "parked") and run.id not in asked],
+            stopped=[
+                run
+                for run in runs
+                if run.status == "lost" or (run.status in ("waiting", "parked") and run.id not in asked)
+            ],
             working=[run for run in runs if run.status == "running"],
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
         )
