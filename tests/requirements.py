@@ -8,11 +8,11 @@ command. Only a test that passed proves anything.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import io
 import json
-import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -28,7 +28,18 @@ ROOT = Path(__file__).parents[1]
 RECORD = ".requirements.json"
 MOST_IDS = 3
 _PROPERTY = "requirements"
-_PUBLIC_API = re.compile(r"^(from guildhall import |import guildhall$)", re.MULTILINE)
+# What the tests prove of a requirement that is larger than what there is. An id leaves when the rest is there too.
+IN_PART: dict[str, str] = {
+    "DO-12": "without delegate_to",
+    "WKR-12": "plain runs",
+    "WKR-15": "the pydantic runtime",
+    "WKR-16": "the pydantic runtime",
+    "X-1": "one run",
+    "X-2": "one run",
+    "X-3": "one run",
+    "X-14": "the pydantic runtime",
+    "X-15": "approvals, limits and unknown effects",
+}
 
 
 @functools.cache
@@ -136,14 +147,13 @@ class Collector:
 
 
 def _is_outside(item: pytest.Item) -> bool:
-    if "guild" in getattr(item, "fixturenames", ()):
-        return True
-    return _PUBLIC_API.search(_source(item.path)) is not None
+    return "guild" in getattr(item, "fixturenames", ()) or _imports_the_library(item.path)
 
 
 @functools.cache
-def _source(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+def _imports_the_library(path: Path) -> bool:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.ImportFrom) and node.module == "guildhall" for node in tree.body)
 
 
 def collect(arguments: Iterable[str] = ("tests",)) -> Collector:
@@ -157,12 +167,14 @@ def collect(arguments: Iterable[str] = ("tests",)) -> Collector:
 def table(collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One line for each requirement, with its proofs; then how many there are of each kind."""
     lines: list[str] = []
-    counts = {"proved": 0, "inside only": 0, "not yet": 0, "later": 0}
+    counts = {"proved": 0, "in part": 0, "inside only": 0, "not yet": 0, "later": 0}
     for name, text in known().items():
         proofs = list(collector.proofs.get(name, {}).values())
         standing = _standing(text, proofs, record)
+        if standing == "proved" and name in IN_PART:
+            standing, text = "in part", IN_PART[name]
         counts[standing] += 1
-        lines.append(f"{name:9} {standing:12} {'' if proofs else text[:90]}".rstrip())
+        lines.append(f"{name:9} {standing:12} {text[:90] if standing == 'in part' or not proofs else ''}".rstrip())
         lines.extend(f"{'':9} {proof.outcome(record):12} {proof.test}" for proof in proofs)
     return [*lines, "", ", ".join(f"{count} {standing}" for standing, count in counts.items())]
 

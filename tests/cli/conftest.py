@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,7 +27,7 @@ def terminal(guild: Guild) -> Generator[Callable[..., Terminal]]:
     """Starts the real command at a terminal: `terminal("run", "scribe", "go")`."""
     started: list[Terminal] = []
 
-    def start(*words: str, **options: dict[str, str]) -> Terminal:
+    def start(*words: str, **options: Any) -> Terminal:
         started.append(Terminal(guild, *words, **options))
         return started[-1]
 

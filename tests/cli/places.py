@@ -51,16 +51,16 @@ def make_project(folder: Path, *, worker: str = WORKER, script: str = SCRIPT) ->
 
 
 class Terminal:
-    """A person at a terminal: what they see, what they type. Standard output goes its own way."""
+    """A person at a terminal: what they see, what they type. Standard output goes its own way, unless it is `whole`."""
 
-    def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None, whole: bool = False) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         self._process = subprocess.Popen(
             [GUILD, *words],
             stdin=slave,
             stderr=slave,
-            stdout=subprocess.PIPE,
+            stdout=slave if whole else subprocess.PIPE,
             text=True,
             env={**guild.environment(), "TERM": "xterm", **(env or {})},
             start_new_session=True,
@@ -85,7 +85,7 @@ class Terminal:
     def types(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def ends(self) -> tuple[int, str]:
+    def ends(self) -> tuple[int, str | None]:
         """The exit code and what was printed as the result."""
         end = time.monotonic() + PATIENCE
         while self._read(end - time.monotonic()):

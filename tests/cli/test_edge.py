@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STUBBORN = """
 import asyncio
 from guildhall.cli.reach import until_stopped
+from guildhall.cli.screen import Screen
 
 async def stubborn():
     print("ready", flush=True)
@@ -30,7 +31,9 @@ async def stubborn():
         except asyncio.CancelledError:
             print("again", flush=True)
 
-asyncio.run(until_stopped(stubborn()))
+screen = Screen.of_process([])
+screen.last_words = "r-1 ends where it is"
+asyncio.run(until_stopped(stubborn(), screen))
 """
 
 
@@ -84,18 +87,25 @@ def test_a_home_that_cannot_be(guild: Guild, project: Path, place: str) -> None:
 
 def test_a_second_signal_ends_it_where_it_is(guild: Guild) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, text=True, env=guild.environment()
+        [sys.executable, "-c", STUBBORN],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=guild.environment(),
     )
     assert process.stdout
+    assert process.stderr
     try:
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.stdout.readline() == "again\n"
         process.terminate()
         assert process.wait(5) == 130
+        assert process.stderr.read() == "r-1 ends where it is\n"
     finally:
         process.kill()
         process.stdout.close()
+        process.stderr.close()
 
 
 def test_words_are_held_back_until_they_are_whole() -> None:

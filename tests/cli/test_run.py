@@ -62,12 +62,9 @@ def test_stream_json_is_one_event_a_line_and_the_result_last(guild: Guild, scrib
 @pytest.mark.parametrize(
     ("words", "typed"),
     [
-        (["scribe", "fetch tea"], ""),
         (["scribe", "-"], "fetch tea"),
         (["scribe"], "fetch tea"),
-        (["--model", "script:answers.yaml", "scribe", "--max-turns", "5", "fetch tea"], ""),
-        (["workers/scribe.yaml", "fetch tea"], ""),
-        (["scribe", "--", "fetch tea"], ""),
+        (["--model", "script:answers.yaml", "workers/scribe.yaml", "--max-turns", "5", "--", "fetch tea"], ""),
     ],
 )
 def test_the_input_comes_from_the_command_or_from_a_pipe(
@@ -78,21 +75,16 @@ def test_the_input_comes_from_the_command_or_from_a_pipe(
     assert (ran.code, ran.out) == (0, "heard\n")
 
 
-def test_an_empty_input_can_be_meant(guild: Guild, project: Path) -> None:
-    make_project(project, script=ECHO.replace("EXPECTED", ""))
-    assert guild("run", "scribe", "").code == 0
-
-
 @pytest.mark.parametrize(
     ("words", "typed", "said"),
     [
-        (["scribe"], "", "there is no input"),
-        (["scribe"], " \n", "there is no input"),
+        (["scribe"], "", "the input is empty"),
+        (["scribe", "-"], " \n", "the input is empty"),
+        (["scribe", ""], "", "the input is empty"),
         (["scribe", "-"], "a\0b", "NUL"),
         (["scribe", "-"], "x" * 1_000_001, "larger than 1,000,000 bytes"),
         (["scribe", "-"], "ü" * 500_001, "larger than 1,000,000 bytes"),
         (["", "go"], "", "the worker's name is empty"),
-        ([" ", "go"], "", "the worker's name is empty"),
         (["x" * 5000, "go"], "", "cannot be a worker's name"),
         (["a\nb", "go"], "", "cannot be a worker's name"),
     ],
@@ -133,8 +125,13 @@ def test_a_model_must_be_named_somewhere(guild: Guild, scribe: Path) -> None:
     assert guild("run", "scribe", "go", "--model", "script:answers.yaml").code == 0
     assert guild("run", "scribe", "go", env={"GUILDHALL_MODEL": "script:answers.yaml"}).code == 0
     (scribe / "workers" / "scribe.yaml").write_text(WORKER + "model: script:nowhere.yaml\n")
-    assert guild("run", "scribe", "go", "--model", "script:answers.yaml").code == 2
-    assert guild("run", "scribe", "go", "--override-model", "script:answers.yaml").code == 0
+    lost = guild("run", "scribe", "go", "--model", "script:answers.yaml")
+    assert lost.code == 2
+    assert "--model is not used: the worker names its own, script:nowhere.yaml" in lost.err
+    assert "scribe.yaml: model: there is no script " in lost.err
+    beaten = guild("run", "scribe", "go", "--model", "script:x.yaml", "--override-model", "script:answers.yaml")
+    assert beaten.code == 0
+    assert "is not used" not in beaten.err
 
 
 def test_an_unknown_worker_is_named_with_the_nearest(guild: Guild, scribe: Path) -> None:
@@ -161,6 +158,38 @@ def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> N
     assert ran.json["status"] == "failed"
     assert ran.json["error"]["code"] == "model_failed"
     assert f"guild: {ran.json['run']} failed: " in ran.err
+    assert f"Try again from there: guild resume {ran.json['run']}" in ran.err
+    assert ran.json["cost_usd"] is None
+
+
+def test_a_script_that_ends_too_soon_says_where_it_is(guild: Guild, project: Path) -> None:
+    make_project(project, script="price: {input: 1, output: 1}\nworkers:\n  scribe: []\n")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    assert (ran.code, ran.json["cost_usd"]) == (1, 0.0)
+    assert f"{ran.json['run']} failed: {project}/answers.yaml" in ran.err
+    assert "0 turns, 0 tokens in, 0 out, $0.00" in ran.err
+
+
+def test_failures_that_pass_and_calls_that_fail_are_told(guild: Guild, project: Path) -> None:
+    script = """workers:
+  scribe:
+    - - fail: 529
+      - calls:
+          - {call: sandbox_read_text, with: {sandbox: notes, path: a.md}}
+          - {call: sandbox_read_text, with: {sandbox: notes, path: b.md}}
+          - {call: Bash, with: {command: ls}}
+      - say: done
+"""
+    make_project(project, script=script)
+    (project / "notes").mkdir()
+    (project / "notes" / "a.md").write_text("one")
+    ran = guild("run", "scribe", "go")
+    lines = ran.err.splitlines()
+    assert lines[1].startswith("retrying: ")
+    assert "← sandbox_read_text sandbox=notes path=a.md: one" in lines
+    assert any(line.startswith("✗ sandbox_read_text sandbox=notes path=b.md: ") for line in lines)
+    assert "not called: Bash command=ls" in lines
+    assert not any(line.startswith("→ Bash") for line in lines)
 
 
 @pytest.mark.req("WKR-19")
@@ -169,16 +198,25 @@ def test_a_limit_ends_with_5_and_says_how_to_go_on_with_more(guild: Guild, scrib
     assert ran.code == 5
     assert ran.json["error"]["code"] == "limit_reached"
     assert f"guild resume {ran.json['run']}" in ran.err
-    again = guild("resume", ran.json["run"], "--max-turns", "9")
+    assert "max_turns: the run has used its 1 turn\n" in ran.err
+    assert guild("show", ran.json["run"]).out.count("limit_reached") == 1
+    for words in (["--max-turns", "1"], ["--max-tokens", "1100"], ["--budget", "0.001"]):
+        little = guild("resume", ran.json["run"], *words)
+        assert little.code == 2
+        assert "the run has already used " in little.err
+    again = guild("resume", ran.json["run"], "--max-turns", "9", "--budget", "7")
     assert (again.code, again.out) == (0, "written\n")
-    assert "goes on: " in again.err
+    assert re.search(r"goes on: .*at most 7.00 USD; 9 turns", again.err)
 
 
-@pytest.mark.parametrize(("flag", "written"), [("--approve-all", True), ("--strict", False)])
-def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool) -> None:
+@pytest.mark.parametrize(
+    ("flag", "written", "said"), [("--approve-all", True, "approves everything"), ("--strict", False, "refuses every")]
+)
+def test_approvals_can_be_decided_beforehand(guild: Guild, project: Path, flag: str, written: bool, said: str) -> None:
     make_project(project, worker=WORKER + ASKING)
     ran = guild("run", "scribe", "go", flag)
     assert ran.code == 0
+    assert said in ran.err.splitlines()[0]
     assert (project / "notes" / "line.md").exists() == written
 
 

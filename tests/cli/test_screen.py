@@ -69,7 +69,13 @@ def test_secrets_are_never_shown() -> None:
     screen.delta(SECRET)
     screen.prompt(SECRET)
     screen.error(NotFound(SECRET, hint=SECRET, where=SECRET))
+    for width in range(1, 40):  # wherever it is cut or wrapped
+        screen.note(screen.one_line(f"the key {SECRET}", width))
+    screen.note(screen.barred("x" * 70 + SECRET, wrapped=True))
+    screen.note(screen.exactly(SECRET))
+    screen.json({SECRET: 1})
     assert SECRET not in out(screen) + err(screen)
+    assert SECRET[:4] not in err(screen)
     assert json.loads(out(screen).splitlines()[1]) == {"deep": [{"in": ["[MY_API_KEY]"]}], "n": 1}
 
 
@@ -107,7 +113,12 @@ def test_a_note_begins_on_a_line_of_its_own() -> None:
     screen.note("note")
     screen.delta("whole\n")
     screen.note("note")
-    assert err(screen) == "half a line\nnote\nwhole\nnote\n"
+    screen.prompt("sure?")
+    screen.note("no answer")
+    screen.prompt("sure?")
+    screen.entered()
+    screen.note("answer")
+    assert err(screen) == "half a line\nnote\nwhole\nnote\nsure? \nno answer\nsure? answer\n"
 
 
 def test_columns_stand_under_each_other() -> None:

@@ -34,6 +34,10 @@ def test_every_row_of_an_approval_stands_behind_a_bar(text: str, width: int) -> 
     assert "".join(row[4:] for row in rows) == visible.exact(text).replace("\n", "")
 
 
+def test_a_pipe_gets_whole_lines() -> None:
+    assert visible.barred("long " * 50 + "\nshort", None).split("\n") == ["  │ " + "long " * 50, "  │ short"]
+
+
 def test_wide_characters_count_twice() -> None:
     assert visible.barred("漢" * 10, 20).split("\n") == ["  │ " + "漢" * 8, "  │ " + "漢" * 2]
 

@@ -14,6 +14,19 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
 
 
+WISHFUL = """instructions: x
+runtime: claude
+members: [ada]
+allow_workers: "*"
+output_schema_ref: a:B
+model: script:none.yaml
+tools: [Edit, WebSearch]
+toolboxes: [mail]
+sandboxes:
+  in: {path: ./nowhere}
+"""
+
+
 def test_workers_are_listed_broken_ones_too(guild: Guild, scribe: Path) -> None:
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ntoolz: []\n")
     out = guild("worker", "ls").out
@@ -52,6 +65,49 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
     assert told.code == 2
     assert [line["ok"] for line in told.json] == [True, False]
     assert guild("worker", "validate", "nobody").code == 3
+
+
+def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> None:
+    """By validate, by the doctor, and by a run: the same list."""
+    (scribe / "workers" / "wish.yaml").write_text(WISHFUL)
+    checked = guild("worker", "validate", "wish", "--json")
+    assert checked.code == 1
+    told = [error["message"] for error in checked.json[0]["errors"]]
+    expected = [
+        "runtime: claude; members: ada; allow_workers: *; output_schema_ref: a:B cannot be provided by this version",
+        f"model: there is no script {scribe}/none.yaml",
+        "tools: WebSearch has no search engine",
+        "toolboxes: there is no toolbox 'mail'",
+        f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
+    ]
+    assert told == expected
+    assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
+    assert checked.json[0]["doubts"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
+    shown = guild("worker", "validate", "wish")
+    assert "\n\n" not in shown.err
+    assert "Edit can write nothing" in shown.err
+    refused = guild("run", "wish", "go")
+    assert refused.code == 1
+    assert "5 things cannot be provided:" in refused.err
+    assert all(message in refused.err for message in expected)
+    assert "1 with errors: wish" in guild("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("output_schema_ref: none.json", "scribe.yaml: output_schema_ref: there is no file "),
+        ("output_schema_ref: answers.yaml.json", "answers.yaml.json: not JSON"),
+        ("model: script:guildhall.yaml", "guildhall.yaml:1: model: there is no such field"),
+    ],
+)
+def test_files_that_a_worker_names_are_checked_too(guild: Guild, scribe: Path, field: str, said: str) -> None:
+    (scribe / "answers.yaml.json").write_text("{")
+    (scribe / "workers" / "scribe.yaml").write_text(f"{WORKER}{field}\n")
+    for words in (["worker", "validate"], ["run", "scribe", "go"]):
+        ran = guild(*words)
+        assert ran.code == 2
+        assert said in ran.err
 
 
 def test_nothing_to_check(guild: Guild, project: Path) -> None:

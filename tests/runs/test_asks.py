@@ -111,7 +111,7 @@ def test_an_ask_is_answered_once(guild: Guild, asking: Path) -> None:
     assert guild("answer", ask, "yes").code == 0
     again = guild("answer", ask, "no")
     assert again.code == 1
-    assert "no longer open: it is applied" in again.err
+    assert "no longer open: it was answered: " in again.err
     assert (asking / "notes" / "a.md").read_text() == "one"
 
 

@@ -12,6 +12,7 @@ from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, money
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
+from guildhall.runs.model import AMOUNT
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client import HallClient, Shown
+    from guildhall.runs.model import Ask, Run
 
 _FORMS = ("text", "json", "stream-json")
 
@@ -42,6 +44,9 @@ class Follower:
         self._run: str | None = None
         self._held = HeldBack()
         self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
+        self._calls: dict[str, str] = {}  # those of the last answer, by id, with their arguments
+        self._turn_over = False
+        self._streamed = ""  # the text of the last answer, as it was shown while it was written
 
     async def follow(self, stream: AsyncIterator[Event]) -> int:
         """Follow to the end, or until the person stops it; the exit code."""
@@ -49,7 +54,7 @@ class Follower:
         try:
             async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
                 async for event in events:
-                    self._run = self._run or event.run
+                    self._learn(event)
                     self._tell(event)
                     if event.type == "ask_opened" and self._screen.interactive:
                         await self._ask(event.data["ask"])
@@ -64,6 +69,22 @@ class Follower:
 
     # while it runs
 
+    def _learn(self, event: Event) -> None:
+        """Keeps what later lines need to know."""
+        if self._run is None:
+            self._run = event.run
+            self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
+        if event.type == "turn_end":
+            self._turn_over = True
+            self._calls.clear()
+        elif event.type == "text_delta":
+            self._streamed = ("" if self._turn_over else self._streamed) + event.data.get("text", "")
+            self._turn_over = False
+        elif event.type == "tool_use":
+            self._calls[str(event.data.get("id"))] = _arguments(self._screen.scrubbed(event.data.get("arguments")))
+        elif event.type == "error" and not event.data.get("transient"):
+            self._error = event.data
+
     def _tell(self, event: Event) -> None:
         if event.type == "text_delta":
             self._piece(event, self._held.add(event.data.get("text", "")))
@@ -72,10 +93,11 @@ class Follower:
         if self._screen.wanted.form == "stream-json":
             self._screen.json(event.as_dict())
             return
-        if event.type == "error":
-            self._error = event.data
-        if (line := _line(event, self._screen.width)) is not None:
-            failed = bool(event.data.get("is_error"))
+        data = self._screen.scrubbed(event.data)  # before anything of it is cut
+        if event.type == "tool_result" and len(self._calls) > 1:
+            data["tool"] = f"{data.get('tool')} {visible.one_line(self._calls.get(str(data.get('id')), ''), 40)}"
+        if (line := _line(event, data, self._screen.width)) is not None:
+            failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(line, "red" if failed else None if event.type == "run_started" else "dim")
 
     def _piece(self, event: Event, text: str) -> None:
@@ -101,6 +123,8 @@ class Follower:
         shown = await self._client.show(run)
         self._screen.end_line()
         self._say_how_it_stands(shown)
+        if shown.run.status == "parked":
+            await self._say_what_was_cut_off(run)
         with suppress(ReaderGone) if stopped else nullcontext():
             self._print(shown)
         if stopped is not None and shown.run.status != "completed":
@@ -113,19 +137,34 @@ class Follower:
             self._screen.json(result_of(shown))
         elif form == "stream-json":
             self._screen.json({"type": "result", **result_of(shown)})
-        elif shown.run.status == "completed" and (text := text_of(shown.run.output)):
+        elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._stands_there(text):
             self._screen.result(text)
+
+    def _stands_there(self, text: str) -> bool:
+        """Whether the person has seen the text on this very screen while it was written."""
+        return self._screen.one_terminal and self._streamed == text
 
     def _say_how_it_stands(self, shown: Shown) -> None:
         run = shown.run
         self._screen.note(f"{run.id} {run.status}: {used(shown)}", "dim")
         if error := run.error or self._error:
             said = error.get("message") or run.reason or "no reason given"
-            self._screen.note(f"guild: {run.id} {run.status}: {said}", "red")
+            where = f"{error['where']}: " if error.get("where") else ""
+            self._screen.note(f"guild: {run.id} {run.status}: {where}{said}", "red")
             if hint := error.get("hint"):
                 self._screen.note(str(hint))
-        for line in how_to_go_on(shown):
+        for line in how_to_go_on(shown, self._screen):
             self._screen.note(line)
+
+    async def _say_what_was_cut_off(self, run: str) -> None:
+        last = {entry.key: entry for entry in await self._client.journal(run) if entry.kind.startswith("tool_")}
+        for entry in last.values():
+            if entry.kind == "tool_started":
+                self._screen.note(
+                    f"{entry.data.get('tool')} was cut off before its end; "
+                    "when the run goes on you may be asked whether it took effect.",
+                    "yellow",
+                )
 
 
 def _calm() -> None:
@@ -165,18 +204,37 @@ def result_of(shown: Shown) -> dict[str, Any]:
     }
 
 
-def how_to_go_on(shown: Shown) -> list[str]:
+def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
     """What the person can do about a run that has stopped for now."""
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
-    lines = [f"{ask.id} waits for you: {visible.one_line(ask.question.title, 200)}" for ask in waiting]
-    for ask in waiting:
-        first = next((choice for choice in ask.question.choices if choice != "amount"), "TEXT")
-        choices = ", ".join(ask.question.choices)
-        lines.append(f"Answer with: guild answer {ask.id} {first}    (or: {choices}; all of it: guild show {ask.id})")
+    lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
+    lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
         lines.append(f"Go on with: guild resume {run.id}")
+    elif _may_try_again(run):
+        lines.append(f"Try again from there: guild resume {run.id}")
     return lines
+
+
+def how_to_answer(ask: Ask, *, here: bool = False) -> str:
+    """The command that answers an ask, which is shown `here`, or else where it is shown.
+
+    None is suggested for a call that was cut off: what happened only the person knows.
+    """
+    words = ["2.50" if choice == AMOUNT else choice for choice in ask.question.choices]
+    first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
+    more = "" if here else f"; all of it: guild show {ask.id}"
+    either = "one of" if first == "ANSWER" else "or"
+    return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"
+
+
+def _may_try_again(run: Run) -> bool:
+    """Whether going on could end otherwise, and nothing has said so yet: recorded answers stay what they are."""
+    error = run.error or {}
+    if run.status != "failed" or error.get("code") == "runtime_failed":
+        return False
+    return "guild resume" not in str(error.get("hint"))
 
 
 def used(shown: Shown) -> str:
@@ -193,19 +251,24 @@ def text_of(output: Any) -> str:
     return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def _line(event: Event, width: int) -> str | None:
+def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
     """An event in one line; None where there is nothing to say yet."""
-    data = event.data
-    if event.type == "run_started":
-        plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
-        return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {visible.plain(str(plan))}"
-    if event.type == "tool_use":
-        return visible.one_line(f"→ {data.get('tool')} {_arguments(data.get('arguments'))}", width - 1)
-    if event.type == "tool_result":
-        return visible.one_line(f"← {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
-    if event.type == "memory_condensed":
-        return visible.one_line(str(data.get("text")), 500)
-    return None
+    match event.type:
+        case "run_started":
+            plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
+            return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {visible.plain(str(plan))}"
+        case "tool_use":
+            call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
+            return visible.one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
+        case "tool_result":
+            mark = "✗" if data.get("is_error") else "←"
+            return visible.one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
+        case "memory_condensed":
+            return visible.one_line(str(data.get("text")), 500)
+        case "error" if data.get("transient"):
+            return visible.one_line(f"retrying: {data.get('message')}", 2 * width)
+        case _:
+            return None
 
 
 def _arguments(arguments: Any) -> str:

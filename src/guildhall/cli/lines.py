@@ -19,17 +19,26 @@ _LONG = 160
 
 def age(stamp: str, now: datetime) -> str:
     """How long ago, in the one unit that matters."""
-    seconds = max(int((now - moment(stamp)).total_seconds()), 0)
+    span = _span((now - moment(stamp)).total_seconds())
+    return f"{span} ago" if span else "just now"
+
+
+def ahead(stamp: str, now: datetime) -> str:
+    """How long there is still time, in the one unit that matters."""
+    return f"for {_span((moment(stamp) - now).total_seconds()) or 'a moment'}"
+
+
+def _span(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return "just now"
+            return f"{int(seconds // size)} {unit}"
+    return ""
 
 
 def entry_line(entry: Entry) -> str:
     """An entry of a journal in one line."""
     key = one_line(entry.key or "-", 20)
-    return f"{entry.seq:>4}  {entry.at[11:19]}  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
+    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
 
 
 def _told(entry: Entry) -> str:
@@ -62,13 +71,31 @@ def _call(data: Mapping[str, Any]) -> str:
 
 
 def _refused(data: Mapping[str, Any]) -> str:
-    return f"{_call(data)}: {data.get('reason') or ''}"
+    """With what the model reads: who refused it, and why."""
+    return f"{_call(data)}: {_content(data) or data.get('reason') or ''}"
 
 
 def _result(data: Mapping[str, Any]) -> str:
-    result = _inside(data, "result")
-    text = "; ".join(_text(block.get("text") or block) for block in _parts(result.get("content")))
-    return f"error: {text}" if result.get("is_error") else text
+    text = _content(data)
+    return f"error: {text}" if _inside(data, "result").get("is_error") else text
+
+
+def _content(data: Mapping[str, Any]) -> str:
+    blocks = _parts(_inside(data, "result").get("content"))
+    return "; ".join(_text(block.get("text") or block) for block in blocks)
+
+
+def _resumed(data: Mapping[str, Any]) -> str:
+    return f"was {data.get('from')}{_more(data)}"
+
+
+def _said(data: Mapping[str, Any]) -> str:
+    return _words("ask", "choice", "note")(data) + _more(data)
+
+
+def _more(data: Mapping[str, Any]) -> str:
+    """The limits that were granted."""
+    return "".join(f", {name} now {value}" for name, value in _inside(data, "bounds").items())
 
 
 def _ended(data: Mapping[str, Any]) -> str:
@@ -103,6 +130,9 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "tool_started": _call,
     "tool_doubted": _call,
     "tool_ended": _result,
-    "answered": _words("ask", "choice", "note"),
+    "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
+    "answered": _said,
+    "resumed": _resumed,
+    "paused": _ended,
     "ended": _ended,
 }

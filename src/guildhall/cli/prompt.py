@@ -9,10 +9,10 @@ import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import visible
+from guildhall.cli.visible import one_line
 from guildhall.core.clock import SystemClock, moment
 from guildhall.core.errors import UsageError
-from guildhall.runs.model import Answer
+from guildhall.runs.model import Answer, choice_of, choices_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ _QUESTIONS: Mapping[str, str] = {
     "unknown_effect": "Did it happen? done (it did: go on), again (do it once more), fail (tell the worker):",
     "limit": "Allow more? yes (as much again), an amount to add, no:",
 }
-AMOUNT = "amount"  # among the choices: any positive number is an answer
 _LINE = 100_000  # bytes; nobody types more
 
 
@@ -34,12 +33,14 @@ class NoAnswer(Exception):
 
 async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
     """Show the ask and take an answer. Raises NoAnswer when none comes."""
-    screen.note(f"{ask['ask']}: {visible.exact(ask['title']).replace(chr(10), ' ')}", "yellow")
+    screen.note(f"{ask['ask']}: {screen.exactly(ask['title']).replace(chr(10), ' ')}", "yellow")
     if ask["body"]:
-        screen.note(visible.barred(ask["body"], screen.width))
+        screen.note(screen.barred(ask["body"], wrapped=True))
     async with asyncio.timeout(_seconds_left(ask)):
         while True:
-            typed = await _line(screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({_choices(ask)}):")
+            typed = await _line(
+                screen, _QUESTIONS.get(ask["kind"]) or f"Your answer ({choices_in_words(ask['choices'])}):"
+            )
             try:
                 choice = read_choice(ask, typed)
             except UsageError as error:
@@ -50,27 +51,11 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
 
 
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
-    """The choice that was meant: the whole word or its first letters; where the ask takes one, an amount."""
-    word = typed.strip().lower()
-    words = [choice for choice in ask["choices"] if choice != AMOUNT and word and choice.startswith(word)]
-    if len(words) == 1:
-        return words[0]
-    if AMOUNT in ask["choices"] and _is_amount(word):
-        return word
-    raise UsageError(
-        f"{visible.one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {_choices(ask)}."
-    )
-
-
-def _choices(ask: Mapping[str, Any]) -> str:
-    return ", ".join("an amount such as 2.50" if choice == AMOUNT else choice for choice in ask["choices"])
-
-
-def _is_amount(word: str) -> bool:
-    try:
-        return 0 < float(word.removeprefix("$")) < 1_000_000
-    except ValueError:
-        return False
+    """The choice that was meant."""
+    if (choice := choice_of(ask["choices"], typed)) is not None:
+        return choice
+    named = choices_in_words(ask["choices"])
+    raise UsageError(f"{one_line(typed, 60)!r} is no answer to {ask['ask']}", hint=f"Answer with: {named}.")
 
 
 async def _reason(screen: Screen) -> str | None:
@@ -98,6 +83,7 @@ async def _line(screen: Screen, question: str) -> str:
         loop.remove_reader(descriptor)
     if not line:
         raise NoAnswer
+    screen.entered()
     return line.decode(errors="replace").rstrip("\n")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes, visible
-from guildhall.core.errors import HallUnavailable, Interrupted, NotFound, UsageError
+from guildhall.core.errors import HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
@@ -33,7 +33,7 @@ def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str 
 
     environ = dict(os.environ)
     home = Home.locate(environ)
-    frame = frame_here(home, screen, model=model)
+    frame = frame_here(home, screen, model=model, looking=readonly)
 
     async def done() -> int:
         try:
@@ -48,7 +48,7 @@ def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str 
         finally:
             await client.close()
 
-    return asyncio.run(until_stopped(done()))
+    return asyncio.run(until_stopped(done(), screen))
 
 
 def tell_rest(events: Iterable[Event], screen: Screen) -> None:
@@ -64,19 +64,24 @@ def _unusable(home: Home, error: OSError) -> HallUnavailable:
     )
 
 
-def frame_here(home: Home, screen: Screen, *, model: str | None = None) -> Frame:
-    """The frame of this command."""
+def frame_here(home: Home, screen: Screen, *, model: str | None = None, looking: bool = False) -> Frame:
+    """The frame of this command. Who only looks needs no settings: wrong ones do not keep anybody from it."""
     from guildhall.core.config import load_settings
 
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
         raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
-    settings = load_settings(home, project_root(cwd))
-    return Frame.here(cwd, os.environ, allowed=frozenset(settings.env), interactive=screen.interactive, model=model)
+    allowed: frozenset[str] = frozenset()
+    try:
+        allowed = frozenset(load_settings(home, project_root(cwd)).env)
+    except InvalidFile:
+        if not looking:
+            raise
+    return Frame.here(cwd, os.environ, allowed=allowed, interactive=screen.interactive, model=model)
 
 
-async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
+async def until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
     task = asyncio.ensure_future(work)
     stopped = False
@@ -84,6 +89,8 @@ async def until_stopped(work: Coroutine[Any, Any, int]) -> int:
     def stop() -> None:
         nonlocal stopped
         if stopped:
+            if screen.last_words:
+                screen.note(screen.last_words)
             os._exit(exit_codes.INTERRUPTED)  # safe at any point: whatever was done is on record
         stopped = True
         task.cancel()
@@ -104,6 +111,8 @@ def run_id(text: str) -> str:
     """The text, if it has the form of a run's id."""
     if is_id(text, RUN):
         return text
+    if is_id(text, ASK):
+        raise NotFound(f"{text} is an ask, not a run", hint=f"Answer it: guild answer {text}")
     raise NotFound(f"there is no run {_short(text)}", hint="Runs look like r-7k2m9x4qpw; `guild ls --all` lists them.")
 
 
@@ -111,6 +120,9 @@ def ask_id(text: str) -> str:
     """The text, if it has the form of an ask's id."""
     if is_id(text, ASK):
         return text
+    if is_id(text, RUN):
+        hint = f"Its asks: guild show {text}. To go on with it: guild resume {text}"
+        raise NotFound(f"{text} is a run, not an ask", hint=hint)
     raise NotFound(f"there is no ask {_short(text)}", hint="Asks look like a-3h8n5w2kcd; `guild ls` lists them.")
 
 

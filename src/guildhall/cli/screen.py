@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
@@ -18,7 +19,7 @@ from guildhall.cli import visible
 from guildhall.core.frame import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from io import TextIOWrapper
 
     from guildhall.core.errors import GuildError
@@ -67,11 +68,12 @@ class Screen:
     err: TextIO
     environ: Mapping[str, str]
     wanted: Wanted = field(default_factory=Wanted)
+    last_words: str | None = None  # for whoever ends the process where it is
     _mute: bool = False
     _mid_line: bool = False
 
     def __post_init__(self) -> None:
-        self._redact = Redactor(self.environ)
+        self.redact = Redactor(self.environ)
         self._colour = not self.environ.get("NO_COLOR") and self.environ.get("TERM") != "dumb"
 
     @staticmethod
@@ -85,25 +87,53 @@ class Screen:
         return bool(sys.stdin) and sys.stdin.isatty() and self.err.isatty()
 
     @property
+    def one_terminal(self) -> bool:
+        """Whether results and everything else are read by the same eyes."""
+        return self.out.isatty() and self.err.isatty()
+
+    @property
     def width(self) -> int:
         return max(shutil.get_terminal_size().columns, 40)
+
+    # text of others: secrets go first, then it is cut, wrapped and spelled out, so that no half of one is left over
+
+    def one_line(self, text: str, limit: int) -> str:
+        return visible.one_line(self.redact(text), limit)
+
+    def exactly(self, text: str) -> str:
+        return visible.exact(self.redact(text))
+
+    def barred(self, text: str, *, wrapped: bool) -> str:
+        """The text behind a bar; wrapped for a terminal, whole lines for anything else."""
+        return visible.barred(self.redact(text), self.width if wrapped else None)
+
+    def scrubbed(self, value: Any) -> Any:
+        """The same value without secrets in any text in it."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, Mapping):
+            inside = cast("Mapping[Any, Any]", value)
+            return {self.scrubbed(name): self.scrubbed(part) for name, part in inside.items()}
+        if isinstance(value, list | tuple):
+            return [self.scrubbed(part) for part in cast("list[Any]", value)]
+        return value
 
     # results
 
     def result(self, text: str) -> None:
         """A piece of the result, with a newline at its end."""
-        text = self._redact(text)
+        text = self.redact(text)
         if self.out.isatty():
             text = visible.plain(text)
         self._write(text if text.endswith("\n") else text + "\n")
 
     def json(self, value: Any) -> None:
         """An object as one line of JSON."""
-        self._write(json.dumps(self._scrubbed(value), ensure_ascii=False, default=str) + "\n")
+        self._write(json.dumps(self.scrubbed(value), ensure_ascii=False, default=str) + "\n")
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
         """Rows with their columns under each other."""
-        rows = [[visible.one_line(self._redact(cell), 400) for cell in row] for row in rows]
+        rows = [[self.one_line(cell, 400) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
@@ -118,13 +148,13 @@ class Screen:
     def note(self, text: str, style: Style | None = None) -> None:
         """A line about what goes on."""
         self.end_line()
-        self._say(visible.plain(self._redact(text)), style, "\n")
+        self._say(visible.plain(self.redact(text)), style, "\n")
 
     def delta(self, text: str) -> None:
         """A piece of text that is still being written; only a terminal is shown it."""
         if not self.err.isatty() or not text:
             return
-        self._say(visible.plain(self._redact(text)), "dim", "")
+        self._say(visible.plain(self.redact(text)), None if self.out.isatty() else "dim", "")
         self._mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
@@ -135,7 +165,12 @@ class Screen:
     def prompt(self, text: str) -> None:
         """A question; the answer is typed behind it."""
         self.end_line()
-        self._say(visible.plain(self._redact(text)), "bold", " ")
+        self._say(visible.plain(self.redact(text)), "bold", " ")
+        self._mid_line = True
+
+    def entered(self) -> None:
+        """The person ended the line."""
+        self._mid_line = False
 
     def error(self, error: GuildError) -> None:
         """What went wrong and what to do next; for programs also as JSON."""
@@ -171,15 +206,6 @@ class Screen:
         if not (self._colour and stream.isatty() and text):
             return text
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
-
-    def _scrubbed(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self._redact(value)
-        if isinstance(value, dict):
-            return {name: self._scrubbed(part) for name, part in cast("dict[str, Any]", value).items()}
-        if isinstance(value, list | tuple):
-            return [self._scrubbed(part) for part in cast("list[Any]", value)]
-        return value
 
 
 def _writable(stream: TextIO | None) -> TextIO:

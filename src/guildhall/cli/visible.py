@@ -29,11 +29,14 @@ def one_line(text: str, limit: int) -> str:
     return joined if len(joined) <= limit and len(text) <= limit * 4 else joined[: max(limit - 1, 0)] + "…"
 
 
-def barred(text: str, width: int) -> str:
-    """The text exactly, each row behind a bar, so that none of it can pass for something that we say."""
+def barred(text: str, width: int | None) -> str:
+    """The text exactly, each row behind a bar, so that none of it can pass for something that we say.
+
+    Without a width rows are as long as the lines: a pipe wraps nothing.
+    """
     rows: list[str] = []
     for line in exact(text).split("\n"):
-        rows.extend(_wrapped(line, max(width - 4, 16)))
+        rows.extend([line] if width is None else _wrapped(line, max(width - 4, 16)))
     return "\n".join(f"  │ {row}" for row in rows)
 
 

@@ -73,7 +73,7 @@ def _git() -> Check:
 def _workers(hall: Hall, frame: Frame) -> Check:
     listed = hall.registry(frame).listed()
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
-    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} not: {', '.join(wrong)}" if wrong else "")
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
     hint = "guild worker validate says why." if wrong else None
     return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
 

@@ -12,7 +12,7 @@ from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.limits import in_words
 from guildhall.runs.model import Bounds, RunRequest, is_text
-from guildhall.runs.supply import Supply, built_in, output_schema, refuse, refuse_later_fields
+from guildhall.runs.supply import Supply, output_schema, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
@@ -80,7 +80,7 @@ class Assembled:
             "model": self.model,
             "mode": self.mode,
             "bounds": self.bounds.as_dict(),
-            "given": {toolbox.name: [_described(tool) for tool in toolbox.tools] for toolbox in self.given},
+            "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
         }
 
 
@@ -257,7 +257,7 @@ class Assembler:
     def _view(self, worker: Worker, frame: Frame) -> View:
         """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
         folders = worker.folders(frame)
-        if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in _declared(worker)):
+        if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
             folders = (Folder(path=frame.root), *folders)
         return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
 
@@ -274,7 +274,7 @@ class Assembler:
             else:
                 file = self._supply.toolbox(worker, name, given)
                 tools += (await self._describe(name, file, surroundings)).tools
-        tools += built_in_tools(_declared(worker), surroundings)
+        tools += built_in_tools(worker.definition.tools, surroundings)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
@@ -294,10 +294,6 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
     )
     surroundings = replace(then.surroundings, view=replace(view, folders=left))
     return replace(then, rules=(*then.rules, *today.rules, *gone), surroundings=surroundings)
-
-
-def _declared(worker: Worker) -> tuple[str, ...]:
-    return tuple(built_in(worker, name) for name in worker.definition.tools)
 
 
 def snapshot(worker: Worker) -> dict[str, Any]:
@@ -325,30 +321,13 @@ def _remembered(frozen: Mapping[str, Any]) -> str:
     return frozen.get("memory", "")
 
 
-def _described(tool: Tool) -> dict[str, Any]:
-    return {**tool.as_shown(), "capabilities": sorted(tool.capabilities), "repeatable": tool.repeatable}
-
-
 def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     """A toolbox of a process that is gone: good for a replay, which executes nothing."""
 
     def gone(**_: Any) -> None:
         raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
 
-    return Toolbox(
-        name,
-        *(
-            Tool(
-                name=tool["name"],
-                description=tool["description"],
-                input_schema=tool["input_schema"],
-                handler=gone,
-                capabilities=frozenset(tool["capabilities"]),
-                repeatable=tool["repeatable"],
-            )
-            for tool in tools
-        ),
-    )
+    return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
 
 
 def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
 from guildhall.core.yaml import read_text
-from guildhall.tools.builtin import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -53,7 +52,6 @@ class Supply:
         if script:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
-            *(lambda name=name: built_in(worker, name) for name in worker.definition.tools),
             lambda: self._search(worker, frame),
             *(lambda name=name: self.toolbox(worker, name, given) for name in unknown),
             *(lambda one=one: one.folders(frame) for one in _with_one_sandbox_each(worker)),
@@ -125,15 +123,6 @@ def refuse_later_fields(worker: Worker) -> None:
             where=worker.place,
             hint="Take out what is named to run the worker without it. An output schema is a .json file.",
         )
-
-
-def built_in(worker: Worker, name: str) -> str:
-    """The name, if a built-in tool has it."""
-    if name not in BUILT_IN:
-        raise InvalidFile(
-            f"tools: there is no built-in tool {name!r}", where=worker.place, hint=did_you_mean(name, BUILT_IN)
-        )
-    return name
 
 
 def output_schema(worker: Worker, frame: Frame) -> Mapping[str, Any] | None:

@@ -79,17 +79,4 @@ async def describe_toolbox(name: str, path: Path, surroundings: Surroundings) ->
     finally:
         await host.close()
     handler = InFile(name, path)
-    return Toolbox(
-        name,
-        *(
-            Tool(
-                name=tool["name"],
-                description=tool["description"],
-                input_schema=tool["input_schema"],
-                handler=handler,
-                capabilities=frozenset(tool["capabilities"]),
-                repeatable=tool["repeatable"],
-            )
-            for tool in found
-        ),
-    )
+    return Toolbox(name, *(Tool.from_described(tool, handler) for tool in found))

@@ -105,12 +105,7 @@ class Host:
 
 def described(tool: Tool, toolbox: str) -> dict[str, Any]:
     """A tool of a toolbox as the hall is told of it: everything but the handler."""
-    return {
-        "toolbox": toolbox,
-        **tool.as_shown(),
-        "capabilities": sorted(tool.capabilities),
-        "repeatable": tool.repeatable,
-    }
+    return {"toolbox": toolbox, **tool.as_described()}
 
 
 def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str | None, Tool]]:

@@ -103,6 +103,21 @@ class Tool:
         """The tool as the model is shown it; this is what the record freezes."""
         return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
 
+    def as_described(self) -> dict[str, Any]:
+        """All of the tool but its handler: enough to judge its calls where the handler is not."""
+        return {**self.as_shown(), "capabilities": sorted(self.capabilities), "repeatable": self.repeatable}
+
+    @staticmethod
+    def from_described(data: Mapping[str, Any], handler: Handler) -> Tool:
+        return Tool(
+            name=data["name"],
+            description=data["description"],
+            input_schema=data["input_schema"],
+            handler=handler,
+            capabilities=frozenset(data["capabilities"]),
+            repeatable=data["repeatable"],
+        )
+
 
 @dataclass(frozen=True)
 class Toolbox:

@@ -9,7 +9,7 @@ from guildhall.cli.follow import Follower, how_to_go_on, output_argument, result
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, UsageError
-from guildhall.runs.model import Answer
+from guildhall.runs.model import Answer, choices_in_words
 
 if TYPE_CHECKING:
     import argparse
@@ -53,11 +53,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 async def _answer(ask: Ask, args: argparse.Namespace, screen: Screen) -> Answer:
     told = ask.as_dict()
     if ask.status != "open":
-        raise Conflict(f"{ask.id} is no longer open: it is {ask.status}", hint=f"See guild show {ask.id}.")
+        raise Conflict(f"{ask.id} is no longer open: {ask.closed_words}", hint=f"See guild show {ask.id}.")
     if args.choice is not None:
         return Answer(choice=read_choice(told, args.choice), note=args.note)
     if not screen.interactive:
-        raise UsageError(f"no answer was given to {ask.id}", hint=f"Say one of: {', '.join(ask.question.choices)}.")
+        raise UsageError(
+            f"no answer was given to {ask.id}", hint=f"Say one of: {choices_in_words(ask.question.choices)}."
+        )
     try:
         typed = await ask_person(told, screen)
     except (NoAnswer, TimeoutError):
@@ -70,7 +72,7 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     shown = await client.show(run)
     if shown.run.status == "waiting" and not any(ask.status == "open" for ask in shown.asks):
         return await Follower(client, screen).follow(client.resume(run, frame))
-    for line in how_to_go_on(shown):
+    for line in how_to_go_on(shown, screen):
         screen.note(line)
     if screen.wanted.form != "text":
         last = {"type": "result"} if screen.wanted.form == "stream-json" else {}

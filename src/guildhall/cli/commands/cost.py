@@ -28,7 +28,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         lines = by_worker_and_model(await client.runs(everything=True))
         if args.json:
-            screen.json({"lines": lines, "total_usd": sum(line["cost_usd"] for line in lines)})
+            screen.json({"lines": lines, "total_usd": _rounded(sum(line["cost_usd"] for line in lines))})
         else:
             _print(lines, screen)
         return exit_codes.DONE
@@ -48,7 +48,14 @@ def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:
         line["output_tokens"] += run.usage.output_tokens
         line["cost_usd"] += run.usage.cost_usd or 0.0
         line["unpriced_runs"] += run.usage.cost_usd is None
+    for line in sums.values():
+        line["cost_usd"] = _rounded(line["cost_usd"])
     return sorted(sums.values(), key=lambda line: (-line["cost_usd"], line["worker"], line["model"]))
+
+
+def _rounded(dollars: float) -> float:
+    """Without the dust of adding."""
+    return round(dollars, 9)
 
 
 def _print(lines: list[dict[str, Any]], screen: Screen) -> None:

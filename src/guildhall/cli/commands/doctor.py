@@ -27,7 +27,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.json([asdict(check) for check in checks])
         else:
             for check in checks:
-                screen.result(f"{'ok     ' if check.ok else 'MISSING'}  {check.name}: {check.detail}")
+                screen.result(f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}: {check.detail}")
                 if check.hint:
                     screen.result(f"         {check.hint}")
         return exit_codes.DONE if all(check.ok for check in checks) else exit_codes.FAILED

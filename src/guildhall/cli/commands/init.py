@@ -56,8 +56,9 @@ def _model(environ: Mapping[str, str]) -> tuple[str, str]:
     try:
         model = auto_model(environ)
     except ModelUnusable:
-        found = f"Found {keys}; name a model of that provider in guildhall.yaml to use it. " if keys else ""
-        return SCRIPTED, f"{found or 'No key was found. '}The model is a script for now: it costs nothing."
+        found = f"Found {keys}; name a model of that provider in guildhall.yaml to use it." if keys else ""
+        scripted = "The model is a script for now: it needs no key, and its prices are made up."
+        return SCRIPTED, f"{found or 'No key was found.'} {scripted}"
     return model, f"Found {keys}. The model is {model}."
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.follow import how_to_go_on
 from guildhall.cli.lines import entry_line
 from guildhall.cli.reach import any_id, with_hall
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import ASK, is_id
-from guildhall.runs.model import ENDED
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +24,7 @@ _EVERY = 0.2  # seconds between two looks
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="of a run; of an ask: its run")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run has ended")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on for as long as the run is working")
     parser.add_argument("--json", action="store_true", help="print each entry as an object with all its data")
 
 
@@ -33,14 +34,18 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         run = (await client.ask(name)).run if is_id(name, ASK) else name
         clock = SystemClock()
-        seen = 0
+        last = -1
         while True:
-            ended = (await client.show(run)).run.status in ENDED
-            entries = await client.journal(run)
-            for entry in entries[seen:]:
-                screen.json(entry.as_dict()) if args.json else screen.result(entry_line(entry))
-            seen = len(entries)
-            if ended or not args.follow:
+            shown = await client.show(run)
+            for entry in await client.journal(run, after=last):
+                told = replace(entry, data=screen.scrubbed(entry.data))  # before any of it is cut
+                screen.json(told.as_dict()) if args.json else screen.result(entry_line(told))
+                last = entry.seq
+            if not args.follow:
+                return exit_codes.DONE
+            if shown.run.status != "running":
+                for line in how_to_go_on(shown, screen):
+                    screen.note(line)
                 return exit_codes.DONE
             await clock.sleep(_EVERY)
 

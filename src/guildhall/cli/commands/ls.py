@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.lines import age
+from guildhall.cli.lines import age, ahead
 from guildhall.cli.reach import with_hall
 from guildhall.cli.screen import money
-from guildhall.cli.visible import one_line
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from datetime import datetime
+    from pathlib import Path
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
@@ -46,7 +47,7 @@ class Groups:
             stopped=[
                 run
                 for run in runs
-                if run.status in ("lost", "parked") or (run.status == "waiting" and run.id not in asked)
+                if run.status == "lost" or (run.status in ("waiting", "parked") and run.id not in asked)
             ],
             working=[run for run in runs if run.status == "running"],
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
@@ -69,27 +70,31 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if args.json:
             screen.json(groups.as_dict())
         else:
-            print_groups(groups, screen, everything=args.all)
+            print_groups(groups, screen, frame.root, everything=args.all)
         return exit_codes.DONE
 
     return with_hall(work, screen, readonly=True)
 
 
-def print_groups(groups: Groups, screen: Screen, *, everything: bool) -> None:
-    """The groups as people read them."""
+def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
+    """The groups as people read them. `here` is the project that needs not be named."""
     now = SystemClock().now()
-    asks = [
-        [ask.id, ask.kind.replace("_", " "), one_line(ask.question.title, 70), f"guild answer {ask.id}"]
-        for ask in groups.asks
+
+    def task(run: Run) -> str:
+        text = screen.one_line(str(run.request.get("input") or run.worker), 50)
+        place: Any = run.request.get("frame", {}).get("root")
+        return text if place in (None, str(here)) else f"{text} (in {place})"
+
+    asks = [_asked(ask, screen, now) for ask in groups.asks]
+    stopped = [
+        [run.id, run.status, f"{run.worker}: {task(run)}", "", f"guild resume {run.id}"] for run in groups.stopped
     ]
-    stopped = [[run.id, run.status, _task(run), f"guild resume {run.id}"] for run in groups.stopped]
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
-        "working": [[run.id, run.worker, _task(run), age(run.created_at, now)] for run in groups.working],
+        "working": [[run.id, run.worker, task(run), age(run.created_at, now)] for run in groups.working],
         "done": [
-            [run.id, run.status, run.worker, _task(run), age(run.created_at, now), money(run.usage.cost_usd)]
-            for run in done
+            [run.id, run.status, run.worker, task(run), _when(run, now), money(run.usage.cost_usd)] for run in done
         ],
     }
     for name, rows in parts.items():
@@ -102,5 +107,12 @@ def print_groups(groups: Groups, screen: Screen, *, everything: bool) -> None:
         screen.note(f"{len(groups.done) - len(done)} more are done: guild ls --all", "dim")
 
 
-def _task(run: Run) -> str:
-    return one_line(str(run.request.get("input") or run.worker), 50)
+def _when(run: Run, now: datetime) -> str:
+    return age(run.ended_at or run.created_at, now)
+
+
+def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
+    """What is asked, by whom, and for how long it can be answered."""
+    what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
+    time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
+    return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]

@@ -32,6 +32,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.result(f"{run}: {replayed.steps} steps, all as on record")
         else:
             screen.result(f"{run}: differs at step {replayed.step}\n{replayed.difference}")
+        if replayed.worker_gone:
+            screen.note("Its worker is not there any more: the definition on record was used.", "yellow")
         return exit_codes.DONE if replayed.same else exit_codes.FAILED
 
     return with_hall(work, screen, readonly=True)

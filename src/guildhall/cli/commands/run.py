@@ -56,6 +56,12 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     )
 
     async def work(client: HallClient, frame: Frame) -> int:
+        if request.model and not request.override_model:
+            own = (await client.worker(request.worker, frame)).definition.model
+            if own:
+                screen.note(
+                    f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow"
+                )
         return await Follower(client, screen).follow(client.run(request, frame))
 
     return with_hall(work, screen, model=args.model)
@@ -89,8 +95,6 @@ def _input(given: str | None) -> str:
         data = sys.stdin.buffer.read(MAX_INPUT + 1)
     except OSError as error:
         raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
-    if given is None and not data.strip():
-        raise UsageError("there is no input", hint='Say what to do: guild run WORKER "..."')
     return _checked(data.decode(errors="surrogateescape"))
 
 
@@ -105,6 +109,8 @@ def _checked(text: str) -> str:
         encoded.decode()
     except UnicodeDecodeError as error:
         raise UsageError(f"the input is not UTF-8 text: byte {error.start} cannot be read") from None
+    if not text.strip():
+        raise UsageError("the input is empty", hint='Say what to do: guild run WORKER "..."')
     if "\0" in text:
         raise UsageError("the input holds a NUL character", hint="Inputs are text; give binary data as a file.")
     return text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes, visible
-from guildhall.cli.follow import how_to_go_on, text_of, used
+from guildhall.cli import exit_codes
+from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
 from guildhall.cli.reach import any_id, with_hall
 from guildhall.core.ids import ASK, is_id
 
@@ -56,12 +56,11 @@ def _print_ask(ask: Ask, screen: Screen) -> None:
         note = f" ({ask.answer.note})" if ask.answer.note else ""
         rows.append(["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}"])
     screen.table(rows)
-    screen.result(visible.exact(ask.question.title))
+    screen.result(screen.exactly(ask.question.title))
     if ask.question.body:
-        screen.result(visible.barred(ask.question.body, screen.width))
+        screen.result(screen.barred(ask.question.body, wrapped=screen.out.isatty()))
     if ask.status == "open":
-        choices = ", ".join(ask.question.choices)
-        screen.note(f"Answer with: guild answer {ask.id} ANSWER    (one of: {choices})")
+        screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
 
 
 def _print_run(shown: Shown, screen: Screen) -> None:
@@ -79,11 +78,11 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     for name in ("code", "message", "where", "hint"):
         if run.error and run.error.get(name):
             rows.append(["error" if name == "code" else name, str(run.error[name])])
-    rows += [["ask", f"{ask.id} {ask.status}: {ask.question.title}"] for ask in shown.asks]
+    rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
     screen.table(rows)
     for name, text in (("input", str(run.request.get("input") or "")), ("output", text_of(run.output))):
         if text:
             screen.heading(f"\n{name}")
             screen.result(text)
-    for line in how_to_go_on(shown):
+    for line in how_to_go_on(shown, screen):
         screen.note(line)

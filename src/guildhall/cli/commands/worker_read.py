@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
@@ -11,6 +12,7 @@ from guildhall.core.errors import GuildError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
@@ -90,23 +92,49 @@ def _short(value: Any) -> str:
 async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
     names = [worker_name(name) for name in args.names]
     names = names or [str(line.path) for line in await client.workers(frame) if line.scope == "project"]
-    found: list[dict[str, Any]] = []
-    for name in names:
-        try:
-            worker = await client.worker(name, frame)
-            found.append({"name": worker.name, "file": worker.place, "ok": True, "error": None})
-        except GuildError as error:
-            found.append({"name": name, "file": error.where, "ok": False, "error": error.as_dict()})
-            if not args.json:
-                screen.note(f"guild: {error.where or name}: {error.message}", "red")
-                screen.note(error.hint or "")
+    found = [await _checked(name, client, frame) for name in names]
     if args.json:
-        screen.json(found)
+        screen.json([line.as_dict() for line in found])
     else:
         for line in found:
-            if line["ok"]:
-                screen.result(f"ok  {line['name']}  {line['file']}")
+            _print_checked(line, screen)
         if not found:
             screen.note("There are no workers in this project to check.")
-    wrong = [exit_codes.of_error(line["error"]["code"]) for line in found if not line["ok"]]
+    wrong = [exit_codes.of_error(line.errors[0].code) for line in found if line.errors]
     return wrong[0] if wrong else exit_codes.DONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """What a check found out about one worker."""
+
+    name: str
+    file: str | None
+    errors: Sequence[GuildError]
+    doubts: Sequence[str] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        errors = [error.as_dict() for error in self.errors]
+        first = errors[0] if errors else None
+        told = {"name": self.name, "file": self.file, "ok": not errors, "error": first}
+        return {**told, "errors": errors, "doubts": list(self.doubts)}
+
+
+async def _checked(name: str, client: HallClient, frame: Frame) -> _Line:
+    try:
+        checked = await client.worker_check(name, frame)
+    except GuildError as error:
+        return _Line(name=name, file=error.where, errors=[error])
+    worker = checked.worker
+    return _Line(name=worker.name, file=worker.place, errors=checked.problems, doubts=checked.doubts)
+
+
+def _print_checked(line: _Line, screen: Screen) -> None:
+    for error in line.errors:
+        screen.note(f"guild: {error.where or line.name}: {error.message}", "red")
+        if error.hint:
+            screen.note(error.hint)
+    for doubt in line.doubts:
+        screen.note(f"{line.file}: {doubt}", "yellow")
+    if not line.errors:
+        screen.result(f"ok  {line.name}  {line.file}")

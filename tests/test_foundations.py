@@ -1,0 +1,135 @@
+"""What a worker file promises, seen from outside: through the real command and its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runs.places import DONE, WRITE, journal, put_script, put_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+
+def frozen(guild: Guild, run: str) -> dict[str, Any]:
+    """What was assembled for a run: its first entry."""
+    return journal(guild, run)[0]["data"]
+
+
+def run_of(guild: Guild, *words: str) -> str:
+    ran = guild("run", *words, "--output", "json")
+    assert ran.code == 0, ran
+    return ran.json["run"]
+
+
+@pytest.mark.req("DO-2")
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("scribe.md", "Do {{ 1 + 1 }} things.", "Do {{ 1 + 1 }} things."),
+        ("scribe.txt", "Plain {% if %} text.", "Plain {% if %} text."),
+        ("scribe.j2", "Do {{ 1 + 1 }} things. {% include 'tone.md' %}", "Do 2 things. Be kind."),
+    ],
+)
+def test_instructions_are_taken_as_they_are_or_rendered(
+    guild: Guild, project: Path, name: str, text: str, shown: str
+) -> None:
+    (project / "prompts").mkdir()
+    (project / "prompts" / name).write_text(text)
+    (project / "prompts" / "tone.md").write_text("Be kind.")
+    put_worker(project, instructions=None)
+    put_script(project, DONE)
+    assert frozen(guild, run_of(guild, "scribe", "go"))["system_prompt"].strip() == shown
+
+
+@pytest.mark.req("DO-2")
+@pytest.mark.parametrize("include", ["../outside.md", "/etc/hostname", "link.md"])
+def test_a_template_includes_nothing_from_elsewhere(guild: Guild, project: Path, include: str) -> None:
+    (project / "outside.md").write_text("secret")
+    (project / "prompts").mkdir()
+    (project / "prompts" / "link.md").symlink_to(project / "outside.md")
+    (project / "prompts" / "scribe.j2").write_text(f"{{% include '{include}' %}}")
+    put_worker(project, instructions=None)
+    put_script(project, DONE)
+    ran = guild("run", "scribe", "go")
+    assert ran.code == 2, ran
+    assert "secret" not in ran.out + ran.err
+
+
+@pytest.mark.req("DO-4")
+def test_no_path_leads_out_of_a_sandbox(guild: Guild, project: Path) -> None:
+    (project / "notes").mkdir()
+    (project / "secret.md").write_text("the canary")
+    (project / "notes" / "link.md").symlink_to(project / "secret.md")
+    ways = ["../secret.md", str(project / "secret.md"), "link.md", "x/../../secret.md", "a\0b", "NOTES/../secret.md"]
+    reads = [{"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": way}} for way in ways]
+    writes = [{"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": way, "content": "x"}} for way in ways]
+    put_worker(project, tool_rules=None)
+    put_script(project, {"calls": reads}, {"calls": writes}, DONE)
+    results = [e["data"]["result"] for e in journal(guild, run_of(guild, "scribe", "go")) if e["kind"] == "tool_ended"]
+    assert len(results) == 2 * len(ways)
+    assert all("canary" not in str(result) for result in results)
+    assert all(result["is_error"] for result in results[: len(ways)])
+    assert (project / "secret.md").read_text() == "the canary"
+    assert {path.name for path in project.iterdir()} == {
+        "answers.yaml",
+        "guildhall.yaml",
+        "notes",
+        "secret.md",
+        "workers",
+    }
+
+
+@pytest.mark.req("DO-13")
+@pytest.mark.parametrize("name", ["fs.write", "sandbox.write", "sandbox_write_text"])
+def test_a_rule_is_about_a_capability_or_a_tool(guild: Guild, project: Path, name: str) -> None:
+    put_worker(project, tool_rules={name: {"allowed": False}})
+    put_script(project, WRITE, DONE)
+    entries = journal(guild, run_of(guild, "scribe", "go"))
+    assert [e["data"]["tool"] for e in entries if e["kind"] == "tool_refused"] == ["sandbox_write_text"]
+    assert not (project / "notes" / "a.md").exists()
+
+
+@pytest.mark.req("DO-13")
+def test_a_rule_that_means_nothing_is_an_error(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules={"fs.wirte": {"allowed": False}})
+    put_script(project, DONE)
+    ran = guild("run", "scribe", "go")
+    assert ran.code == 2
+    assert "fs.wirte" in ran.err
+    assert "'fs.write'" in ran.err
+
+
+@pytest.mark.req("DO-14", "DO-9")
+def test_the_life_of_a_worker(guild: Guild, project: Path) -> None:
+    file = put_worker(project, status="draft", tool_rules=None)
+    put_script(project, DONE)
+    assert guild("run", "scribe", "go").code == 0  # a draft is reached by its name
+    assert guild("worker", "promote", "scribe").code == 0
+    assert guild("worker", "lock", "scribe").code == 0
+    assert guild("run", "scribe", "go").code == 0  # a locked one runs
+    assert guild("worker", "retire", "scribe").code == 4  # and is not changed
+    text = file.read_text()
+    file.write_text(text.replace("Write what", "Do what"))
+    changed = guild("run", "scribe", "go")
+    assert (changed.code, "locked" in changed.err) == (4, True)
+    file.write_text(text)
+    assert guild("worker", "unlock", "scribe").code == 0
+    assert guild("worker", "retire", "scribe").code == 0
+    retired = guild("run", "scribe", "go")
+    assert (retired.code, "retired" in retired.err) == (4, True)
+
+
+@pytest.mark.req("WKR-4", "WKR-17")
+def test_who_a_worker_is_stays_and_what_it_declares_needs_no_leave(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, DONE)
+    runs = [run_of(guild, "scribe", "go") for _ in range(2)]
+    first, second = (frozen(guild, run) for run in runs)
+    assert first["hash"] == second["hash"]
+    assert first["worker"] == second["worker"]
+    assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
+    assert (project / "notes" / "a.md").read_text() == "one"
