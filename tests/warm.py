@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
+
+import coverage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +51,8 @@ class Warm:
             stdout=subprocess.PIPE,
             text=True,
             cwd=Path(__file__).parents[1],
-            env=dict(env),
+            # What is imported here is counted elsewhere; each command counts for itself.
+            env={name: value for name, value in env.items() if not name.startswith("COVERAGE_")},
             start_new_session=True,
         )
 
@@ -79,6 +83,7 @@ def serve() -> None:
     orders, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     for name in _NEEDED:
         importlib.import_module(name)
+    inspect.stack()  # coverage asks for it when it starts; the first time it looks at every module there is
     for line in orders:
         order = json.loads(line)
         pid = os.fork()
@@ -118,6 +123,7 @@ def _child(order: dict[str, Any]) -> NoReturn:
             os.close(opened)
         os.environ.clear()
         os.environ.update(order["env"])
+        measured = coverage.process_startup()
         os.chdir(order["cwd"])
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rww"))
         sys.argv = ["guild", *order["words"]]
@@ -126,6 +132,9 @@ def _child(order: dict[str, Any]) -> NoReturn:
         code = _code_of(entry)
         sys.stdout.flush()
         sys.stderr.flush()
+        if measured is not None:
+            measured.stop()
+            measured.save()
     finally:
         os._exit(code)
 

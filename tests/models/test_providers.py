@@ -311,6 +311,7 @@ def test_whatever_a_server_says_is_a_failure_that_can_be_read(answer: bytes, nam
         ("nobody/claude", {}, "there is no provider 'nobody'"),
         ("anthropic:", {}, "there is no provider"),
         ("claude-sonnet-5", {}, "does not say whose model it is\nWrite 'anthropic:claude-sonnet-5'."),
+        ("gpt-4", {}, "Write 'openai:gpt-4'."),
         ("something", {}, "Write `provider:model`"),
         ("", {}, "does not say whose model it is"),
         ("cohere:command-r", {"CO_API_KEY": "k"}, "pip install 'pydantic-ai-slim[cohere]'"),

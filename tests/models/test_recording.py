@@ -25,4 +25,4 @@ def test_the_answers_are_given_in_their_order_and_then_no_more() -> None:
     with pytest.raises(ModelFailed, match="has 2 answers and another one was asked for"):
         asyncio.run(source.answer(query(conversation), heard.append))
     assert source.name == "replay:r-2222222222"
-    assert source.cost(RequestUsage(input_tokens=5)) is None
+    assert source.cost(RequestUsage(input_tokens=5)) == 0.0

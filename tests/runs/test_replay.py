@@ -576,7 +576,7 @@ def test_a_recording_answers_for_a_new_run(place: Place) -> None:
     assert started.code == 4, started
     ended = place.guild("answer", started.json["asks"][0]["ask"], "yes", "--output", "json")
     assert (ended.code, ended.json["output"]) == (0, {"report": "all entered"})
-    assert ended.json["cost_usd"] is None
+    assert ended.json["cost_usd"] == 0.0
     assert place.book == ["one", "letter"] * 2
     assert ended.json["run"] != place.run
     assert place.guild("replay", ended.json["run"]).code == 0

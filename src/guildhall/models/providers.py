@@ -304,8 +304,9 @@ def _providers() -> set[str]:
 def _with_provider(model: str) -> str:
     from pydantic_ai.models import known_model_names
 
+    known = list(KEYS)  # whoever made the model comes before those who pass it on
     names = [name for name in known_model_names() if name.partition(":")[2] == model]
-    names.sort(key=lambda name: name.startswith("gateway/"))
+    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
     return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
 
 
