@@ -177,3 +177,40 @@ def test_the_doctor_says_what_is_missing(home: Home, frame: Frame, project: Path
     assert "1 with errors" in ill["workers"].detail
     assert not ill["settings"].ok
     assert json.dumps(ill["settings"].detail)
+
+
+# What goes on in the background
+
+
+def growing(project: Path, sleep: float) -> None:
+    """A worker whose first write takes its memory past twice the limit, and somebody slow who condenses it."""
+    put_worker(project, sandboxes=None, tool_rules=None)
+    note = {"call": "memory_write", "with": {"scope": "worker", "key": "note", "content": "x" * 4_000}}
+    workers = {"scribe": [[note, DONE]], "memory-compactor": [[{"say": "condensed", "sleep": sleep}]]}
+    script = {"workers": workers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}
+    (project / "answers.yaml").write_text(json.dumps(script))
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\nmemory: {limit_tokens: 400}\n")
+
+
+def test_what_takes_too_long_is_cut_off_and_told(home: Home, frame: Frame, project: Path) -> None:
+    growing(project, sleep=60)
+
+    async def work(hall: EmbeddedHall) -> None:
+        await followed(hall.run(RunRequest(worker="scribe", input="go"), frame))
+        (told,) = await hall._hall.condenser.settle(patience=0.1)
+        assert told.data["text"] == "the worker memory was not condensed: it took too long"
+        assert told.data["done"] is False
+        (made,) = [run for run in await hall.runs() if run.worker == "memory-compactor"]
+        assert (made.status, made.reason) == ("cancelled", told.data["text"])
+        assert await hall.settle() == [], "told once"
+        left = await hall.memory_ls(frame, scope="worker", worker="scribe")
+        assert [entry.key for entry in left.entries] == ["note"]
+
+    inside(home, work)
+
+
+def test_a_closing_hall_waits_for_what_goes_on(home: Home, frame: Frame, project: Path) -> None:
+    growing(project, sleep=0.2)
+    inside(home, lambda hall: followed(hall.run(RunRequest(worker="scribe", input="go"), frame)))
+    left = inside(home, lambda hall: hall.memory_ls(frame, scope="worker", worker="scribe"), readonly=True)
+    assert [entry.key for entry in left.entries] == ["compacted"]

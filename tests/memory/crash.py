@@ -81,7 +81,7 @@ def compacted(home: Home, place: Place, how: str, number: int) -> int:
         if steps == number + 1 and how == "fail":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    async def ask(system: str, text: str) -> str:
+    async def ask(text: str) -> str:
         if how != "none":
             put(place, "late", "written meanwhile")
         return "condensed"

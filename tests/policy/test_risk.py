@@ -9,6 +9,7 @@ from guildhall.policy.model import Action
 from guildhall.policy.risk import rules_against_risk
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
+RECALL = frozenset({"memory.read"})
 
 
 def asked(**tools: frozenset[str]) -> list[str]:
@@ -17,11 +18,19 @@ def asked(**tools: frozenset[str]) -> list[str]:
 
 def test_all_three_need_approval_for_the_way_out() -> None:
     assert asked(Read=READ, WebFetch=FETCH) == ["WebFetch"]
-    assert asked(recall=frozenset({"memory.read"}), WebFetch=FETCH) == ["WebFetch"]
     assert asked(both=READ | FETCH) == ["both"]
 
 
-@pytest.mark.parametrize("tools", [{}, {"Read": READ}, {"WebFetch": FETCH}, {"Write": WRITE, "WebFetch": FETCH}])
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {},
+        {"Read": READ},
+        {"WebFetch": FETCH},
+        {"Write": WRITE, "WebFetch": FETCH},
+        {"recall": RECALL, "WebFetch": FETCH},
+    ],
+)
 def test_less_than_that_is_fine(tools: dict[str, frozenset[str]]) -> None:
     assert asked(**tools) == []
 

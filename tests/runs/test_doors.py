@@ -32,6 +32,7 @@ def environment() -> str:
 
 toolbox = Toolbox("looking", environment)
 '''
+BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
 SANDBOX_TOOLS = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
 CLAUDE = "anthropic:claude-sonnet-4-5"
 
@@ -73,13 +74,13 @@ def names(body: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"sandboxes": None}, ["record_decision"]),
+        ({"sandboxes": None}, BASE),
         ({"sandboxes": None, "base": False}, []),
-        ({}, ["record_decision", *SANDBOX_TOOLS]),
-        ({"sandboxes": {"in": {"path": "."}}}, ["record_decision", *SANDBOX_TOOLS[:2]]),
+        ({}, [*BASE, *SANDBOX_TOOLS]),
+        ({"sandboxes": {"in": {"path": "."}}}, [*BASE, *SANDBOX_TOOLS[:2]]),
         (
             {"sandboxes": None, "toolboxes": ["looking"], "tools": ["Read", "Bash"]},
-            ["record_decision", "environment", "Read", "Bash"],
+            [*BASE, "environment", "Read", "Bash"],
         ),
     ],
 )
@@ -112,7 +113,7 @@ def test_the_system_prompt_is_the_worker_s_and_no_other(guild: Guild, project: P
 def test_the_prompt_never_changes_which_tools_there_are(guild: Guild, project: Path, provider: Provider) -> None:
     put_worker(project, instructions="You have Bash, Write and WebFetch. Use them.", sandboxes=None, tool_rules=None)
     ran = guild("run", "scribe", "go", "--model", CLAUDE, "--output", "json", env=provider.env)
-    assert names(provider.bodies[0]) == ["record_decision"]
+    assert names(provider.bodies[0]) == BASE
     assert "There is no tool 'Bash'." in told(journal(guild, ran.json["run"]))
 
 

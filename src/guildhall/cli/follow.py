@@ -263,6 +263,8 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "tool_result":
             mark = "✗" if data.get("is_error") else "←"
             return visible.one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
+        case "memory_condensed":
+            return visible.one_line(str(data.get("text")), 500)
         case "error" if data.get("transient"):
             return visible.one_line(f"retrying: {data.get('message')}", 2 * width)
         case _:

@@ -8,16 +8,17 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
+from guildhall.cli import exit_codes, visible
 from guildhall.core.errors import HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
     from guildhall.cli.screen import Screen
+    from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
 
     Work = Callable[[HallClient, Frame], Awaitable[int]]
@@ -40,11 +41,20 @@ def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str 
         except OSError as error:
             raise _unusable(home, error) from None
         try:
-            return await work(client, frame)
+            code = await work(client, frame)
+            if code != exit_codes.INTERRUPTED:
+                tell_rest(await client.settle(), screen)
+            return code
         finally:
             await client.close()
 
     return asyncio.run(until_stopped(done(), screen))
+
+
+def tell_rest(events: Iterable[Event], screen: Screen) -> None:
+    """What the hall did by itself and told in no run, because that had ended."""
+    for event in events:
+        screen.note(visible.one_line(str(event.data.get("text")), 500), "dim")
 
 
 def _unusable(home: Home, error: OSError) -> HallUnavailable:

@@ -23,6 +23,7 @@ EventType = Literal[
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
+    "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)
     "error",  # code, message, hint; transient: it is tried again
     "run_ended",  # status, reason
 ]

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
+    from guildhall.memory.model import Entry as Remembered
+    from guildhall.memory.model import Listing, Scope
+    from guildhall.memory.provenance import Blame
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.workers.model import Listed, Worker
 
@@ -107,7 +110,26 @@ class HallClient(Protocol):
 
     async def worker_retire(self, name: str, frame: Frame) -> Worker: ...
 
+    # memory: of a worker's own scope, and of the project that a worker belongs to, with the worker's name
+    async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing: ...
+
+    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered: ...
+
+    async def memory_write(
+        self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
+    ) -> Remembered: ...
+
+    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered: ...
+
+    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Blame: ...
+
+    async def memory_revert(
+        self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
+    ) -> Remembered: ...
+
     # the place itself
     async def doctor(self, frame: Frame) -> list[Check]: ...
+
+    async def settle(self) -> list[Event]: ...  # waits for what goes on in the background; what no stream has told
 
     async def close(self) -> None: ...

@@ -8,8 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
+from guildhall.core.errors import UsageError
 from guildhall.hall.client import Check, Checked, Replayed, Shown
 from guildhall.hall.wiring import Hall
+from guildhall.memory.model import Writer
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
 
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.memory.model import Entry as Remembered
+    from guildhall.memory.model import Listing, Place, Scope
+    from guildhall.memory.provenance import Blame
     from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.tools.model import Toolbox
@@ -142,12 +147,52 @@ class EmbeddedHall:
     async def _pin(self, pin: Lock) -> None:
         await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
 
+    # memory
+
+    async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
+        memory = self._hall.memory
+        places = [self._place(frame, scope, worker)] if scope else self._places(frame, worker).values()
+        return await asyncio.to_thread(memory.ls, places)
+
+    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
+        return await asyncio.to_thread(self._hall.memory.show, self._place(frame, scope, worker), key)
+
+    async def memory_write(
+        self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
+    ) -> Remembered:
+        place = self._place(frame, scope, worker)
+        return await asyncio.to_thread(self._hall.memory.write, place, key, content, Writer.person())
+
+    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
+        return await asyncio.to_thread(self._hall.memory.rm, self._place(frame, scope, worker), key, Writer.person())
+
+    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Blame:
+        return await asyncio.to_thread(self._hall.memory.blame, self._place(frame, scope, worker), key)
+
+    async def memory_revert(
+        self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
+    ) -> Remembered:
+        revert = partial(self._hall.memory.revert, to=to)
+        return await asyncio.to_thread(revert, self._place(frame, scope, worker), key, Writer.person())
+
+    def _places(self, frame: Frame, worker: str | None) -> Mapping[Scope, Place]:
+        found = self._hall.find_worker(worker, frame) if worker is not None else None
+        return self._hall.memory.places(found, frame)
+
+    def _place(self, frame: Frame, scope: Scope, worker: str | None) -> Place:
+        if (place := self._places(frame, worker).get(scope)) is not None:
+            return place
+        raise UsageError("whose memory is meant?", hint="Name the worker: --worker NAME.")
+
     # the place itself
 
     async def doctor(self, frame: Frame) -> list[Check]:
         from guildhall.hall.doctor import checks
 
         return checks(self._hall, frame)
+
+    async def settle(self) -> list[Event]:
+        return await self._hall.settle()
 
     async def close(self) -> None:
         await self._hall.close()

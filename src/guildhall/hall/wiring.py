@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.core.config import Settings
+    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
+    from guildhall.runs.condense import Condenser
     from guildhall.runs.lifecycle import Runs
     from guildhall.workers.model import Worker
 
@@ -84,10 +87,23 @@ class Hall:
         store.submit(lambda connection: mark_lost(connection, self.boot)).result()
 
     @cached_property
+    def memory(self) -> Memory:
+        from guildhall.memory.memory import Memory
+
+        return Memory(self.home, self.store, self.clock)
+
+    @cached_property
+    def condenser(self) -> Condenser:
+        from guildhall.runs.condense import Condenser
+
+        return Condenser(memory=self.memory, runs=self.runs, store=self.store, bus=self.bus, clock=self.clock)
+
+    @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
         from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
+        from guildhall.runs.remember import Remembering
         from guildhall.runtimes.pydantic import PydanticRuntime
         from guildhall.tools.executor import describe_toolbox
 
@@ -97,6 +113,7 @@ class Hall:
             find=self.find_worker,
             settings=self.settings,
             describe=describe_toolbox,
+            remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
         )
         return Runs(
             store=self.store,
@@ -134,8 +151,13 @@ class Hall:
 
         return RecordingSource(run, self.runs.answers(run))
 
+    async def settle(self) -> list[Event]:
+        """Waits for a while for what goes on in the background; what came of it that no stream has told."""
+        return await self.condenser.settle() if "condenser" in vars(self) else []
+
     async def close(self) -> None:
-        """Parks what runs, then lets go of the home."""
+        """Waits for what goes on in the background, parks what runs, then lets go of the home."""
+        await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
         self.release()

@@ -113,9 +113,11 @@ class Memory:
             wanted = earlier(past, pin(held.content) if held else None, to)
             return self._put(shelf, key, wanted.content or "", writer, "revert")
 
-    async def compact(self, place: Place, ask: Ask, *, limit_tokens: int) -> Compaction:
-        """Condenses a scope that has grown beyond twice the limit."""
-        return await compact.compact(place, ask, limit_tokens=limit_tokens, store=self._store, clock=self._clock)
+    async def compact(self, place: Place, ask: Ask, *, limit_tokens: int, most: int | None = None) -> Compaction:
+        """Condenses a scope that has grown beyond twice the limit. `most`: bytes of notes in the one question."""
+        return await compact.compact(
+            place, ask, limit_tokens=limit_tokens, store=self._store, clock=self._clock, most=most
+        )
 
     def _put(self, shelf: Shelf, key: str, content: str, writer: Writer, action: Action) -> Entry:
         """On the disk first, then on record, then in its place: what is there is on record, whenever we are killed."""

@@ -13,13 +13,13 @@ from guildhall.policy.model import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_PRIVATE = frozenset({"fs.read", "memory.read"})
+_PRIVATE = "fs.read"  # memory is no private file: it is what workers chose to keep, and every worker has it
 _OUTSIDE = "net"  # what reaches other machines takes in their text and can carry ours to them
 
 
 def rules_against_risk(tools: Mapping[str, frozenset[str]], *, accepted: bool) -> tuple[Rule, ...]:
     """The rules that guard the outward tools of a worker, given all its tools with their capabilities."""
-    if accepted or not any(_PRIVATE & capabilities for capabilities in tools.values()):
+    if accepted or not any(_PRIVATE in capabilities for capabilities in tools.values()):
         return ()
     return tuple(Rule(name=name, approval_required=True) for name in outward(tools))
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.policy.model import Mode
+    from guildhall.runs.remember import Remembering
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
@@ -49,7 +50,8 @@ class Assembled:
     worker: Worker
     model: str
     mode: Mode
-    system_prompt: str
+    system_prompt: str  # the worker's instructions, and what it remembers as the last block
+    memory: str  # that block; empty: there is nothing
     first_message: str
     tools: tuple[Tool, ...]
     rules: tuple[Rule, ...]
@@ -72,6 +74,7 @@ class Assembled:
         shown = self.shown()
         return {
             **shown,
+            "memory": self.memory,
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
             "model": self.model,
@@ -91,15 +94,19 @@ class Assembler:
         find: Finder,
         settings: Callable[[Frame], Settings],
         describe: Described,
+        remembering: Remembering,
     ) -> None:
         self._home = home
         self._environ = environ
         self._find = find
         self._settings = settings
         self._describe = describe
+        self._remembering = remembering
         self._supply = Supply(home=home, environ=environ, settings=settings)
 
-    async def assemble(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Assembled:
+    async def assemble(
+        self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = (), *, run: str
+    ) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process."""
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -122,9 +129,13 @@ class Assembler:
             budget=settings.budget if request.budget is None else request.budget,
         )
         schema = output_schema(worker, frame)
-        return await self._build(worker, frame, request.input, choice.model, request.mode, bounds, schema, given)
+        return await self._build(
+            worker, frame, request.input, choice.model, request.mode, bounds, schema, given, run=run
+        )
 
-    async def revive(self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = ()) -> Assembled:
+    async def revive(
+        self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = (), *, run: str
+    ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         worker = from_snapshot(frozen["worker"])
         bounds = Bounds(**frozen["bounds"])
@@ -137,6 +148,8 @@ class Assembler:
             bounds,
             frozen["output_schema"],
             given,
+            run=run,
+            memory=_remembered(frozen),
         )
         now = {tool.name: tool.as_shown() for tool in built.tools}
         for tool in frozen["tools"]:
@@ -149,19 +162,23 @@ class Assembler:
         revived = replace(
             built,
             system_prompt=frozen["system_prompt"],
+            memory=_remembered(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
         if worker.path is None or not worker.path.exists():
             return revived
         today = self._find(str(worker.path), frame)
-        return tightened(revived, await self._build(today, frame, "", built.model, built.mode, bounds, None, given))
+        as_today = await self._build(
+            today, frame, "", built.model, built.mode, bounds, None, given, run=run, memory=built.memory
+        )
+        return tightened(revived, as_today)
 
     async def again(
-        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame
+        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str
     ) -> tuple[Assembled, bool]:
         """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
 
-        Says also whether it is there no more.
+        What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
         gone = False
         try:
@@ -177,6 +194,8 @@ class Assembler:
             Bounds(**frozen["bounds"]),
             frozen["output_schema"] if gone else output_schema(worker, frame),
             [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
+            run=run,
+            memory=_remembered(frozen),
         )
         return assembled, gone
 
@@ -190,7 +209,11 @@ class Assembler:
         bounds: Bounds,
         output_schema: Mapping[str, Any] | None,
         given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        memory: str | None = None,
     ) -> Assembled:
+        """`memory` is the block of the prompt where it is known already; else it is made of what is there now."""
         refuse_later_fields(worker)
         settings = self._settings(frame)
         surroundings = Surroundings(
@@ -200,20 +223,28 @@ class Assembler:
             environ=self._environ,
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
-        tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given})
+        limit = settings.memory.limit_tokens
+        base: tuple[Tool, ...] = ()
+        if worker.definition.base:
+            remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
+            base = (*base_toolbox().tools, *remember)
+        tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given}, base)
         by_name = {tool.name: tool.capabilities for tool in tools}
         if output_schema is not None and OUTPUT_TOOL in by_name:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk)
         rules = (*worker.rules_for(by_name), *guards)
+        if memory is None:
+            memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
         patience = settings.approvals.timeout
         rules = tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules)
         return Assembled(
             worker=worker,
             model=model,
             mode=mode,
-            system_prompt=worker.instructions,
+            system_prompt=f"{worker.instructions.rstrip()}\n\n{memory}" if memory else worker.instructions,
+            memory=memory,
             first_message=input,
             tools=tools,
             rules=rules,
@@ -231,12 +262,10 @@ class Assembler:
         return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
 
     async def _tools(
-        self, worker: Worker, surroundings: Surroundings, given: Mapping[str, Toolbox]
+        self, worker: Worker, surroundings: Surroundings, given: Mapping[str, Toolbox], base: Sequence[Tool]
     ) -> tuple[Tool, ...]:
         """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
-        tools: list[Tool] = []
-        if worker.definition.base:
-            tools += base_toolbox().tools
+        tools = [*base]
         if worker.definition.sandboxes:
             tools += sandbox_tools(surroundings.view)
         for name in worker.definition.toolboxes:
@@ -286,6 +315,10 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         digest=data["digest"],
         path=Path(data["path"]) if data["path"] else None,
     )
+
+
+def _remembered(frozen: Mapping[str, Any]) -> str:
+    return frozen.get("memory", "")
 
 
 def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:

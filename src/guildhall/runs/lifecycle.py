@@ -97,13 +97,13 @@ class Runs:
 
     async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process."""
-        assembled = await self._assembler.assemble(request, frame, given)
+        run = new_id(RUN)  # first, because what the run remembers is on record under its name
+        assembled = await self._assembler.assemble(request, frame, given, run=run)
         source = self._source_of(assembled.model, frame)
         assembled = _priced(assembled, source, explicit=request.budget is not None)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
-        run = new_id(RUN)
         now = stamp(self._clock.now())
         first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
 
@@ -145,7 +145,7 @@ class Runs:
         self._refuse_resuming(run)
         journal = self._history.journal(run_id)
         frame = _frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame, given)
+        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
         source = self._source_of(assembled.model, frame)
         before = self._seconds_before(run, journal)
 
@@ -225,6 +225,29 @@ class Runs:
         finally:
             del self._alive[prepared.run]
 
+    def alive(self, run: str) -> bool:
+        return run in self._alive
+
+    def source(self, model: str, frame: Frame) -> Source:
+        """Who answers under this name."""
+        return self._source_of(model, frame)
+
+    async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
+        """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""
+        prepared = await self.prepare(request, frame)
+        began(prepared.run)
+        self.launch(prepared)
+        _, task = self._alive[prepared.run]
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await self.park(prepared.run)
+            await self._store.write(
+                lambda connection: records.cancel(connection, prepared.run, stamp(self._clock.now()))
+            )
+            raise
+        return self._history.get(prepared.run)
+
     async def park(self, run: str) -> None:
         """Stops a live run for now; returns when it has stopped."""
         if (alive := self._alive.get(run)) is not None:
@@ -242,7 +265,7 @@ class Runs:
         journal = self._history.journal(run_id)
         frozen = journal.entries[0].data
         frame = _frame_then(run.request["frame"], frame)
-        assembled, gone = await self._assembler.again(run.request, frozen, frame)
+        assembled, gone = await self._assembler.again(run.request, frozen, frame, run=run_id)
         return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime), gone
 
     def _refuse_resuming(self, run: Run) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
+HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
+
 AskKind = Literal["approval", "unknown_effect", "limit"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 

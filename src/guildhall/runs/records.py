@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
-from guildhall.runs.model import Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
@@ -36,13 +36,21 @@ def list_runs(connection: Connection, limit: int | None = None) -> list[Run]:
 
 
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
-    """Every run that another hall was running is lost: that hall is gone. Gives their ids."""
+    """Every run that another hall was running is lost: that hall is gone. Gives their ids.
+
+    One that the hall had made by itself is over: nobody is to go on with it.
+    """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
-    connection.execute(
-        update(runs).where(runs.c.id.in_(ids)).values(status="lost", reason="the process that ran it is gone")
-    )
+    gone = {"reason": "the process that ran it is gone", "status": "lost"}
+    connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
+    by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
+    connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
     return ids
+
+
+def cancel(connection: Connection, run: str, now: str) -> None:
+    change_run(connection, run, status="cancelled", reason="cut off", ended_at=now)
 
 
 def running_seconds(connection: Connection, run: str) -> float:
