@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
@@ -42,6 +43,11 @@ _PASSED_ON = re.compile(r"^(PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|COVERAGE_\w+|PYTHONP
 for _name in [name for name in os.environ if _SURPRISING.search(name) and name not in _KEPT]:
     del os.environ[_name]
 _REQUIRED = bool(os.environ.get(REQUIRE_ALL))
+
+# Enough to find what is wrong within the time that the whole suite may take; HYPOTHESIS_PROFILE=deep looks further.
+hypothesis.settings.register_profile("suite", max_examples=40, deadline=None)
+hypothesis.settings.register_profile("deep", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
 # Fixtures
