@@ -42,7 +42,11 @@ def built_in_tools(names: Iterable[str], surroundings: Surroundings) -> list[Too
     """The named built-in tools, in the order of their names."""
     wanted = list(names)
     view = surroundings.view
-    tools = [*file_tools(view), *search_tools(view)]
+    tools: list[Tool] = []
+    if {"Read", "Write", "Edit"} & set(wanted):
+        tools += file_tools(view)
+    if {"Grep", "Glob"} & set(wanted):
+        tools += search_tools(view)
     if "Bash" in wanted:
         tools += shell_tools(_reduced(view, surroundings.forbidden), surroundings.env)
     if "WebFetch" in wanted:
