@@ -27,9 +27,12 @@ runs = Table(
     Column("output_tokens", Integer, nullable=False, default=0),
     Column("cost_usd", Float),  # NULL: the model has no price
     Column("running_seconds", Float, nullable=False, default=0.0),
+    Column("parent_call", Text),  # the call of the parent that made it
+    Column("ordinal", Integer, nullable=False, default=0, server_default="0"),  # which run of its worker in the tree
 )
 Index("runs_by_creation", runs.c.created_at)
 Index("runs_by_root", runs.c.root)
+Index("runs_by_call", runs.c.parent, runs.c.parent_call, unique=True)
 
 journal = Table(
     "journal",
@@ -68,6 +71,14 @@ locks = Table(
     Column("digest", Text, nullable=False),  # its text when it was locked
     Column("locked_at", Text, nullable=False),
     Column("wished", Boolean, nullable=False, default=False),  # by `locked: true` in the file
+)
+
+trust = Table(
+    "trust",
+    metadata,
+    Column("path", Text, primary_key=True),  # of a file of a project that may be executed
+    Column("digest", Text, nullable=False),  # its content when a person trusted it
+    Column("trusted_at", Text, nullable=False),
 )
 
 memory_log = Table(
