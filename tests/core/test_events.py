@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def told(text: str, run: str = "r-1") -> Event:
-    return Event(type="text_delta", run=run, at="2026-01-01T00:00:00.000Z", data={"text": text})
+    return Event(type="text_delta", run=run, root=run, at="2026-01-01T00:00:00.000Z", data={"text": text})
 
 
 async def take(events: AsyncIterator[Event], count: int) -> list[str]:

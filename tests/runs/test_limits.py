@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.runs.budget import Budget
-from guildhall.runs.limits import affordable
+from guildhall.runs.budget import affordable
 from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, put_worker
 from tests.runs.test_asks import terminal as terminal
 
@@ -190,9 +190,9 @@ def test_at_a_terminal_no_more_time_ends_it(terminal: Callable[..., Terminal], p
 
 @pytest.mark.req("X-3")
 def test_dollars_are_a_tree() -> None:
-    command = Budget(name="budget", limit=1.0)
-    run = Budget(name="max_budget_usd", limit=0.4, parent=command)
-    other = Budget(name="max_budget_usd", parent=command)
+    command = Budget(name="budget", owner="r-1", limit=1.0)
+    run = Budget(name="max_budget_usd", owner="r-1", limit=0.4, parent=command)
+    other = Budget(name="max_budget_usd", owner="r-2", parent=command)
     assert run.tightest() is run
     run.reserve(0.3)
     assert (run.left, command.left) == (pytest.approx(0.1), pytest.approx(0.7))
@@ -201,7 +201,7 @@ def test_dollars_are_a_tree() -> None:
     assert command.left == pytest.approx(0.1)
     assert run.tightest() is command
     assert other.tightest() is command
-    assert Budget(name="x").tightest() is None
+    assert Budget(name="x", owner="r-1").tightest() is None
     assert other.left is None
 
 

@@ -42,9 +42,10 @@ class Follower:
         self._client = client
         self._screen = screen
         self._run: str | None = None
-        self._held = HeldBack()
+        self._held: dict[str, HeldBack] = {}  # by run
+        self._called: dict[str, str] = {}  # the runs that others have called, with what is said before their lines
         self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
-        self._calls: dict[str, str] = {}  # those of the last answer, by id, with their arguments
+        self._calls: dict[tuple[str, str], str] = {}  # those of the last answers, by run and id, with their arguments
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was shown while it was written
 
@@ -74,39 +75,55 @@ class Follower:
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
+        if event.type == "run_started" and event.run != self._run:
+            self._called[event.run] = self._before_lines(event)
+        if event.type == "turn_end":
+            self._calls = {call: told for call, told in self._calls.items() if call[0] != event.run}
+        if event.type == "tool_use":
+            said = _arguments(self._screen.scrubbed(event.data.get("arguments")))
+            self._calls[event.run, str(event.data.get("id"))] = said
+        if event.run != self._run:
+            return
         if event.type == "turn_end":
             self._turn_over = True
-            self._calls.clear()
         elif event.type == "text_delta":
             self._streamed = ("" if self._turn_over else self._streamed) + event.data.get("text", "")
             self._turn_over = False
-        elif event.type == "tool_use":
-            self._calls[str(event.data.get("id"))] = _arguments(self._screen.scrubbed(event.data.get("arguments")))
         elif event.type == "error" and not event.data.get("transient"):
             self._error = event.data
 
+    def _before_lines(self, event: Event) -> str:
+        """What is said before the lines of a run that another one has called: how deep it is, and whose it is."""
+        indent = "  " + self._called.get(str(event.data.get("parent")), "").partition("[")[0]
+        name = visible.one_line(str(event.data.get("worker")), 40)
+        same = sum(f"[{name}]" in told or f"[{name} " in told for told in self._called.values())
+        return f"{indent}[{name} {same + 1}] " if same else f"{indent}[{name}] "
+
     def _tell(self, event: Event) -> None:
+        held = self._held.setdefault(event.run, HeldBack())
         if event.type == "text_delta":
-            self._piece(event, self._held.add(event.data.get("text", "")))
+            self._piece(event, held.add(event.data.get("text", "")))
             return
-        self._piece(event, self._held.rest())
+        self._piece(event, held.rest())
         if self._screen.wanted.form == "stream-json":
             self._screen.json(event.as_dict())
             return
         data = self._screen.scrubbed(event.data)  # before anything of it is cut
-        if event.type == "tool_result" and len(self._calls) > 1:
-            data["tool"] = f"{data.get('tool')} {visible.one_line(self._calls.get(str(data.get('id')), ''), 40)}"
-        if (line := _line(event, data, self._screen.width)) is not None:
+        if event.type == "tool_result" and sum(call[0] == event.run for call in self._calls) > 1:
+            said = self._calls.get((event.run, str(data.get("id"))), "")
+            data["tool"] = f"{data.get('tool')} {visible.one_line(said, 40)}"
+        before = self._called.get(event.run, "")
+        if (line := _line(event, data, self._screen.width - len(before))) is not None:
             failed = bool(data.get("is_error") or data.get("refused"))
-            self._screen.note(line, "red" if failed else None if event.type == "run_started" else "dim")
+            self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
 
     def _piece(self, event: Event, text: str) -> None:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event(type="text_delta", run=event.run, at=event.at, data={"text": text})
+            piece = Event(type="text_delta", run=event.run, root=event.root, at=event.at, data={"text": text})
             self._screen.json(piece.as_dict())
-        else:
+        elif event.run == self._run:  # texts that are written side by side cannot be read
             self._screen.delta(text)
 
     async def _ask(self, ask: Mapping[str, Any]) -> None:
@@ -157,9 +174,12 @@ class Follower:
             self._screen.note(line)
 
     async def _say_what_was_cut_off(self, run: str) -> None:
-        last = {entry.key: entry for entry in await self._client.journal(run) if entry.kind.startswith("tool_")}
-        for entry in last.values():
-            if entry.kind == "tool_started":
+        shown = await self._client.show(run)
+        for one in (shown.run, *shown.below):
+            entries = [entry for entry in await self._client.journal(one.id) if entry.kind.startswith("tool_")]
+            for entry in {entry.key: entry for entry in entries}.values():
+                if entry.kind != "tool_started" or entry.data.get("tool") == "worker_call":
+                    continue
                 self._screen.note(
                     f"{entry.data.get('tool')} was cut off before its end; "
                     "when the run goes on you may be asked whether it took effect.",
@@ -198,10 +218,17 @@ def result_of(shown: Shown) -> dict[str, Any]:
         "status": run.status,
         "output": run.output,
         "error": run.error,
-        "usage": run.usage.as_dict(),
-        "cost_usd": run.usage.cost_usd,
+        "usage": shown.usage.as_dict(),
+        "cost_usd": shown.usage.cost_usd,
+        "runs": [_called(one) for one in shown.below],
         "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
     }
+
+
+def _called(run: Run) -> dict[str, Any]:
+    keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
+    told = run.as_dict()
+    return {key: told[key] for key in keys}
 
 
 def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
@@ -239,8 +266,9 @@ def _may_try_again(run: Run) -> bool:
 
 def used(shown: Shown) -> str:
     """What a run used, in one line."""
-    usage = shown.run.usage
+    usage = shown.usage
     turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
+    turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
     return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
 
 

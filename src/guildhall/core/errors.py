@@ -96,18 +96,26 @@ class Conflict(GuildError):
 
 
 class LimitReached(GuildError):
-    """A limit of the run was reached: turns, tokens, dollars or time. `limit` is its name."""
+    """A limit was reached: turns, tokens, dollars or time. `limit` is its name, `run` the run whose limit it is."""
 
     code = "limit_reached"
 
     def __init__(
-        self, message: str, *, limit: str | None = None, hint: str | None = None, where: str | None = None
+        self,
+        message: str,
+        *,
+        limit: str | None = None,
+        run: str | None = None,
+        hint: str | None = None,
+        where: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.limit = limit
+        self.run = run
 
     def as_dict(self) -> dict[str, str]:
-        return {**super().as_dict(), **({"limit": self.limit} if self.limit else {})}
+        fields = {"limit": self.limit, "run": self.run}
+        return {**super().as_dict(), **{name: value for name, value in fields.items() if value}}
 
 
 class TimedOut(GuildError):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
-    "run_started",  # worker, model, resumed
+    "run_started",  # worker, model, plan, resumed; parent: the run that called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
     "tool_result",  # id, tool, text, is_error
@@ -35,35 +35,36 @@ class Event:
 
     type: EventType
     run: str
+    root: str  # the run at the top of its tree
     at: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def as_dict(self) -> dict[str, Any]:
-        return {"type": self.type, "run": self.run, "at": self.at, **self.data}
+        return {"type": self.type, "run": self.run, "root": self.root, "at": self.at, **self.data}
 
 
 class EventBus:
-    """Hands each event to whoever listens to its run."""
+    """Hands each event to whoever listens to the tree that its run belongs to."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Callable[[Event], None]]] = {}
 
     def publish(self, event: Event) -> None:
-        for listener in tuple(self._listeners.get(event.run, ())):  # one that leaves meanwhile must not hide the next
+        for listener in tuple(self._listeners.get(event.root, ())):  # one that leaves meanwhile must not hide the next
             listener(event)
 
     @contextmanager
-    def listening(self, run: str) -> Generator[AsyncIterator[Event]]:
-        """The events of a run from now on; they are kept until they are read."""
+    def listening(self, root: str) -> Generator[AsyncIterator[Event]]:
+        """The events of a tree of runs from now on; they are kept until they are read."""
         queue: asyncio.Queue[Event] = asyncio.Queue()
-        listeners = self._listeners.setdefault(run, [])
+        listeners = self._listeners.setdefault(root, [])
         listeners.append(queue.put_nowait)
         try:
             yield _drain(queue)
         finally:
             listeners.remove(queue.put_nowait)
             if not listeners:
-                del self._listeners[run]
+                del self._listeners[root]
 
 
 async def _drain(queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:

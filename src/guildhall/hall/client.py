@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from guildhall.runs.model import Usage
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
@@ -49,8 +51,14 @@ class Shown:
     """A run with all that belongs to it."""
 
     run: Run
-    asks: Sequence[Ask]
+    below: Sequence[Run]  # those that it has called, and those that these have called
+    asks: Sequence[Ask]  # of all of them
     messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+
+    @property
+    def usage(self) -> Usage:
+        """What the run and all below it used up."""
+        return Usage.total(run.usage for run in (self.run, *self.below))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +90,7 @@ class HallClient(Protocol):
 
     async def show(self, run: str) -> Shown: ...
 
-    async def runs(self, *, everything: bool = False) -> list[Run]: ...
+    async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]: ...
 
     async def journal(self, run: str, after: int = -1) -> list[Entry]: ...
 

@@ -64,9 +64,10 @@ class EmbeddedHall:
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        prepared = await self._hall.runs.prepare_again(
-            run, frame, toolboxes, max_turns=max_turns, max_tokens=max_tokens, budget=budget
-        )
+        from guildhall.runs.grants import Grant
+
+        grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+        prepared = await self._hall.runs.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -77,7 +78,7 @@ class EmbeddedHall:
             try:
                 async for event in events:
                     yield event
-                    if event.type == "run_ended":
+                    if event.type == "run_ended" and event.run == prepared.run:
                         break
             finally:
                 await self._hall.runs.park(prepared.run)
@@ -90,10 +91,15 @@ class EmbeddedHall:
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)
-        return Shown(run=found, asks=self._hall.asks.of_run(run), messages=self._hall.history.messages(run))
+        return Shown(
+            run=found,
+            below=self._hall.history.below(run),
+            asks=self._hall.asks.of_run(run),
+            messages=self._hall.history.messages(run),
+        )
 
-    async def runs(self, *, everything: bool = False) -> list[Run]:
-        return self._hall.history.recent(None if everything else _RECENT)
+    async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:
+        return self._hall.history.recent(None if everything else _RECENT, called=called)
 
     async def journal(self, run: str, after: int = -1) -> list[Entry]:
         return self._hall.history.entries(run, after)

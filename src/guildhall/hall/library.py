@@ -99,7 +99,7 @@ class Worker:
         run = ""
         async with aclosing(self.stream(input, approver=approver, **options)) as events:
             async for event in events:
-                run = event.run
+                run = event.root
         return await self.result(run)
 
     async def stream(
@@ -183,8 +183,8 @@ class Worker:
             output=shown.run.output,
             error=shown.run.error,
             messages=shown.messages,
-            usage=shown.run.usage,
-            cost_usd=shown.run.usage.cost_usd,
+            usage=shown.usage,
+            cost_usd=shown.usage.cost_usd,
             asks=[ask.as_dict() for ask in shown.asks if ask.status == "open"],
         )
 

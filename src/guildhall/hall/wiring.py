@@ -111,6 +111,7 @@ class Hall:
             self.home,
             self.environ,
             find=self.find_worker,
+            everyone=lambda frame: self.registry(frame).listed(),
             settings=self.settings,
             describe=describe_toolbox,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),

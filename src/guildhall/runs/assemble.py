@@ -10,6 +10,7 @@ from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
+from guildhall.runs.delegate import call_tool, callable_workers
 from guildhall.runs.limits import in_words
 from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.supply import Supply, output_schema, refuse, refuse_later_fields
@@ -20,7 +21,7 @@ from guildhall.tools.model import Folder, Tool, Toolbox, View
 from guildhall.tools.rooted import settled
 from guildhall.tools.sandboxes import sandbox_tools
 from guildhall.workers.choose import choose_model
-from guildhall.workers.definition import Definition
+from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.lifecycle import usable
 from guildhall.workers.model import Worker
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.policy.model import Mode
     from guildhall.runs.remember import Remembering
+    from guildhall.workers.model import Listed
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
@@ -58,6 +60,7 @@ class Assembled:
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
+    allow_workers: tuple[str, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
 
     def shown(self) -> dict[str, Any]:
@@ -92,27 +95,29 @@ class Assembler:
         home: Home,
         environ: Mapping[str, str],
         find: Finder,
+        everyone: Callable[[Frame], Iterable[Listed]],
         settings: Callable[[Frame], Settings],
         describe: Described,
         remembering: Remembering,
     ) -> None:
         self._home = home
         self._environ = environ
-        self._find = find
+        self.find = find
+        self._everyone = everyone
         self._settings = settings
         self._describe = describe
         self._remembering = remembering
         self._supply = Supply(home=home, environ=environ, settings=settings)
 
     async def assemble(
-        self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = (), *, run: str
+        self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, called: bool = False
     ) -> Assembled:
-        """A new run. `given` are toolboxes of the caller's own process."""
+        """A new run. `given` are toolboxes of the caller's own process. The budget is that of the run that `called`."""
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
         if not request.input.strip():
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
-        worker = self._find(request.worker, frame)
+        worker = self.find(request.worker, frame)
         usable(worker, "name")
         settings = self._settings(frame)
         choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
@@ -126,7 +131,7 @@ class Assembler:
             max_tokens=limits.max_tokens if request.max_tokens is None else request.max_tokens,
             max_budget_usd=limits.max_budget_usd if request.max_budget_usd is None else request.max_budget_usd,
             timeout=limits.timeout,
-            budget=settings.budget if request.budget is None else request.budget,
+            budget=None if called else settings.budget if request.budget is None else request.budget,
         )
         schema = output_schema(worker, frame)
         return await self._build(
@@ -151,6 +156,7 @@ class Assembler:
             run=run,
             memory=_remembered(frozen),
         )
+        built = replace(built, tools=_told_as_then(built.tools, frozen["tools"]))
         now = {tool.name: tool.as_shown() for tool in built.tools}
         for tool in frozen["tools"]:
             if now.get(tool["name"]) != tool:
@@ -167,7 +173,7 @@ class Assembler:
         )
         if worker.path is None or not worker.path.exists():
             return revived
-        today = self._find(str(worker.path), frame)
+        today = self.find(str(worker.path), frame)
         as_today = await self._build(
             today, frame, "", built.model, built.mode, bounds, None, given, run=run, memory=built.memory
         )
@@ -182,7 +188,7 @@ class Assembler:
         """
         gone = False
         try:
-            worker = self._find(request["worker"], frame)
+            worker = self.find(request["worker"], frame)
         except NotFound:
             worker, gone = from_snapshot(frozen["worker"]), True
         assembled = await self._build(
@@ -228,6 +234,10 @@ class Assembler:
         if worker.definition.base:
             remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
             base = (*base_toolbox().tools, *remember)
+        if allowed := worker.definition.allow_workers:
+            near = worker.frame(frame)
+            known = callable_workers(allowed, lambda name: self.find(name, near), lambda: self._everyone(near))
+            base = (*base, call_tool(known))
         tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given}, base)
         by_name = {tool.name: tool.capabilities for tool in tools}
         if output_schema is not None and OUTPUT_TOOL in by_name:
@@ -251,6 +261,7 @@ class Assembler:
             bounds=bounds,
             output_schema=output_schema,
             surroundings=surroundings,
+            allow_workers=worker.definition.allow_workers,
             given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
         )
 
@@ -293,7 +304,22 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
         if folder.name in folders and folders[folder.name].path == folder.path
     )
     surroundings = replace(then.surroundings, view=replace(view, folders=left))
-    return replace(then, rules=(*then.rules, *today.rules, *gone), surroundings=surroundings)
+    allowed = then.allow_workers
+    if EVERY_WORKER in allowed:
+        allowed = today.allow_workers
+    elif EVERY_WORKER not in today.allow_workers:
+        allowed = tuple(name for name in allowed if name in today.allow_workers)
+    rules = (*then.rules, *today.rules, *gone)
+    return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
+
+
+def _told_as_then(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Tools of the run itself keep the words in which the model knows them: they name workers, which come and go."""
+    told = {tool["name"]: tool["description"] for tool in frozen}
+    return tuple(
+        replace(tool, description=told.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
+        for tool in tools
+    )
 
 
 def snapshot(worker: Worker) -> dict[str, Any]:

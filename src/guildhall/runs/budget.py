@@ -1,11 +1,19 @@
-"""Dollars as a tree: a call is reserved at every level above it before it is made.
+"""Dollars and tokens as trees: a call is reserved at every level above it before it is made.
 
 Pure bookkeeping in memory; the amounts themselves are in the journals, from which a tree is built again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.runs.limits import Spent
+    from guildhall.runs.model import Bounds
 
 
 @dataclass(kw_only=True)
@@ -13,6 +21,7 @@ class Budget:
     """One level: a run, a command, a workflow. `limit` None: it only counts."""
 
     name: str
+    owner: str  # the run whose limit it is
     limit: float | None = None
     parent: Budget | None = None
     spent: float = 0.0
@@ -40,3 +49,94 @@ class Budget:
         for level in self.levels():
             level.reserved = max(0.0, level.reserved - reserved)
             level.spent += spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Short:
+    """A level that has not enough left for a call, and what the call takes at the least."""
+
+    level: Budget
+    needed: float
+
+
+class Purse:
+    """What the model calls of one run may still take, below that of the run that has called it."""
+
+    def __init__(self, run: str, bounds: Bounds, spent: Spent, above: Purse | None) -> None:
+        """`spent` is what the run and all that it has called have spent; the levels above know of it already."""
+        top = above.dollars if above else Budget(name="budget", owner=run, limit=bounds.budget, spent=spent.dollars)
+        self.dollars = Budget(
+            name="max_budget_usd", owner=run, limit=bounds.max_budget_usd, parent=top, spent=spent.dollars
+        )
+        self.tokens = Budget(
+            name="max_tokens",
+            owner=run,
+            limit=bounds.max_tokens,
+            parent=above.tokens if above else None,
+            spent=spent.tokens,
+        )
+        self.moved: asyncio.Event = above.moved if above else asyncio.Event()  # something was settled in the tree
+        self._held: dict[str, tuple[float, int]] = {}  # dollars and tokens of the calls under way
+
+    def reserve(
+        self, key: str, sent: int, price: Callable[[int], float | None], *, floor: int, ceiling: int
+    ) -> tuple[float | None, int | None] | Short:
+        """Reserves a call: its dollars, and the most tokens of its answer, if that is limited.
+
+        `sent` tokens are the question; an answer has at least `floor` and at most `ceiling`.
+        """
+        most: int | None = None
+        if (level := self.tokens.tightest()) is not None:
+            most = min(int(level.left or 0) - sent, ceiling)
+            if most < floor:
+                return Short(level=level, needed=sent + floor)
+        cost = price(ceiling if most is None else most)
+        if cost is not None and (level := self.dollars.tightest()) is not None:
+            most = affordable(level.left or 0.0, price, ceiling if most is None else most)
+            if most < floor:
+                return Short(level=level, needed=price(floor) or 0.0)
+            cost = price(most)
+        self._hold(key, cost or 0.0, sent + (ceiling if most is None else most))
+        return cost, most
+
+    async def room(self, short: Short) -> bool:
+        """Whether there is room once others have given back what they hold: waits until one of them has."""
+        level = short.level
+        if level.limit is None or level.spent + short.needed > level.limit:
+            return False
+        self.moved.clear()
+        await self.moved.wait()
+        return True
+
+    def settle(self, key: str, dollars: float, tokens: int) -> None:
+        """Turns what a call holds into what it has really taken."""
+        held = self._held.pop(key)
+        self.dollars.settle(held[0], dollars)
+        self.tokens.settle(held[1], tokens)
+        self.moved.set()
+
+    def let_go(self) -> None:
+        """At the end of a stretch: a call that was cut off may have been paid for, so all that it holds is spent."""
+        for key, held in list(self._held.items()):
+            self.settle(key, *held)
+
+    def allow(self, run: str, bounds: Bounds) -> None:
+        """Takes over the limits of a run that was granted more."""
+        for level in (*self.dollars.levels(), *self.tokens.levels()):
+            if level.owner == run:
+                level.limit = getattr(bounds, level.name)
+        self.moved.set()
+
+    def _hold(self, key: str, dollars: float, tokens: int) -> None:
+        self._held[key] = (dollars, tokens)
+        self.dollars.reserve(dollars)
+        self.tokens.reserve(tokens)
+
+
+def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
+    """How many tokens of answer the rest of a budget pays for; below 0 when it does not even pay for the question."""
+    base, full = price(0) or 0.0, price(ceiling) or 0.0
+    if full <= left:
+        return ceiling
+    rate = (full - base) / ceiling
+    return int((left - base) / rate) if rate > 0 else -1

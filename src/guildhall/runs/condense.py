@@ -126,8 +126,9 @@ class Condenser:
 
     def _tell(self, growth: Growth, came: Compaction, asked: list[str]) -> None:
         data = {"text": str(came), **came.as_dict(), "by": asked[0] if asked else None}
-        event = Event(type="memory_condensed", run=growth.run, at=stamp(self._clock.now()), data=data)
-        if self._runs.alive(growth.run):
+        root = self._runs.root(growth.run)
+        event = Event(type="memory_condensed", run=growth.run, root=root, at=stamp(self._clock.now()), data=data)
+        if self._runs.alive(root):
             self._bus.publish(event)
         else:
             self._untold.append(event)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
-from guildhall.runs import limits, records
+from guildhall.runs import records
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -39,6 +39,9 @@ class Stretch:
     reason: str | None = None
     error: Mapping[str, Any] | None = None
     output: Any = None
+
+
+_WAITING = Stretch(status="waiting", reason="ask")
 
 
 class Execution:
@@ -71,6 +74,8 @@ class Execution:
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
+        self._called: set[Execution] = set()
+        self.stopped = asyncio.Event()
 
     # the doors, as the runtime sees them
 
@@ -104,8 +109,20 @@ class Execution:
     # the stretch
 
     def park(self) -> None:
-        """Stops the run for now, by the wish of a person."""
+        """Stops the run for now, and those that it has called, by the wish of a person."""
         self._parked.set()
+        for called in self._called:
+            called.park()
+
+    async def carry_out(self, called: Execution) -> Stretch:
+        """Executes a run that this one has called. It is parked with this one, and cut off with it."""
+        self._called.add(called)
+        try:
+            if self._parked.is_set():
+                called.park()
+            return await called.run()
+        finally:
+            self._called.discard(called)
 
     async def run(self) -> Stretch:
         """Executes until something ends the stretch, and puts the end on record."""
@@ -121,22 +138,25 @@ class Execution:
             if first == "parked":
                 await self._let_calls_finish()
             stretch = self._judge(body, first)
-        except asyncio.CancelledError:
-            stretch = Stretch(status="parked", reason="interrupted")
-            await self._stop(body, *watchers)
-            await self._record(stretch)
+        except asyncio.CancelledError:  # of a run that waits the answer is still awaited
+            cut_off = _WAITING if self._patience.only_waits else Stretch(status="parked", reason="interrupted")
+            await self._end(cut_off, body, *watchers)
             raise
-        await self._stop(body, *watchers)
-        await self._record(stretch)
+        await self._end(stretch, body, *watchers)
         return stretch
+
+    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
+        await self._stop(*tasks)
+        await self._record(stretch)
+        self.stopped.set()
 
     def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
         if first == "stuck":
-            return Stretch(status="waiting", reason="ask")
+            return _WAITING
         if first == "parked":
             return Stretch(status="parked", reason="by the user")
         if first == "late":
-            return _failed(limits.reached("timeout", self._ledger.bounds, self._ledger.run))
+            return _failed(self._ledger.limit_reached("timeout"))
         error = body.exception()
         if error is None:
             return Stretch(status="completed", output=body.result().output)
@@ -168,6 +188,8 @@ class Execution:
     async def _let_calls_finish(self) -> None:
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=_GRACE)
+        for called in tuple(self._called):
+            await called.stopped.wait()
 
     async def _stop(self, *tasks: asyncio.Task[Any]) -> None:
         running = [*tasks, *self._under_way]
@@ -176,6 +198,7 @@ class Execution:
         for task in running:
             with suppress(asyncio.CancelledError, Exception):
                 await task
+        self._ledger.purse.let_go()
         await self._clean_up()
 
     async def _record(self, stretch: Stretch) -> None:

@@ -26,12 +26,17 @@ class History:
     def get(self, run: str) -> Run:
         found = self._store.read(lambda connection: records.find_run(connection, run))
         if found is None:
-            known = [near.id for near in self.recent(_NEAR)]
+            known = [near.id for near in self.recent(_NEAR, called=True)]
             raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
         return found
 
-    def recent(self, limit: int | None = None) -> list[Run]:
-        return self._store.read(lambda connection: records.list_runs(connection, limit))
+    def recent(self, limit: int | None = None, *, called: bool = False) -> list[Run]:
+        """The newest runs; with those that another one has `called` only if they are wanted."""
+        return self._store.read(lambda connection: records.list_runs(connection, limit, called=called))
+
+    def below(self, run: str) -> list[Run]:
+        """The runs that a run has called, and those that these have called."""
+        return self._store.read(lambda connection: records.below(connection, run))
 
     def journal(self, run: str) -> Journal:
         return Journal(run, self._store, self._clock, self.entries(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -15,12 +16,13 @@ from guildhall.core.events import Event, EventBus, EventType
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown
+from guildhall.runs.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Ask, AskKind, Bounds, Question, amount_of
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -54,10 +56,15 @@ class LiveLedger:
         clock: Clock,
         patience: Patience,
         interactive: bool,
+        below: Iterable[Journal] = (),
+        above: LiveLedger | None = None,
     ) -> None:
+        """`below` are the journals of the runs that this one has called before, `above` is the run that called it."""
         self.journal = journal
         self.bounds: Bounds = limits.in_force(journal)
-        self._budget = limits.budget_of(journal, self.bounds)
+        self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
+        self._above = above
+        self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
         self._worker = worker
         self._root = root
         self._asks = asks
@@ -73,7 +80,7 @@ class LiveLedger:
         return self.journal.run
 
     def publish(self, type: EventType, **data: Any) -> None:
-        self._bus.publish(Event(type=type, run=self.run, at=stamp(self._clock.now()), data=data))
+        self._bus.publish(Event(type=type, run=self.run, root=self._root, at=stamp(self._clock.now()), data=data))
 
     # the model door
 
@@ -95,32 +102,19 @@ class LiveLedger:
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
         while self.bounds.max_turns is not None and limits.used(self.journal).turns >= self.bounds.max_turns:
-            await self._limit(key, "max_turns")
-        most = await self._tokens_left(key, sent)
+            await self.limit("max_turns")
         while True:
-            cost = price(most or OUTPUT_CEILING)
-            if cost is None:
-                return None, most
-            level = self._budget.tightest()
-            if level is None:
-                self._budget.reserve(cost)
-                return cost, most
-            tokens = limits.affordable(level.left or 0.0, price, most or OUTPUT_CEILING)
-            if tokens >= OUTPUT_FLOOR:
-                reserved = price(tokens)
-                self._budget.reserve(reserved or 0.0)
-                return reserved, tokens
-            await self._limit(key, cast("LimitName", level.name), level.spent + (price(OUTPUT_FLOOR) or 0.0))
+            held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
+            if not isinstance(held, Short):
+                return held
+            if not await self.purse.room(held):
+                name = cast("LimitName", held.level.name)
+                needed = held.level.spent + held.needed
+                await self.owner(held.level.owner).limit(name, needed, waiting=self._patience)
 
-    async def _tokens_left(self, key: str, sent: int) -> int | None:
-        """The most tokens that an answer may have where tokens are limited."""
-        while (limit := self.bounds.max_tokens) is not None:
-            used = limits.used(self.journal)
-            before = used.input_tokens + used.output_tokens + sent
-            if limit - before >= OUTPUT_FLOOR:
-                return min(limit - before, OUTPUT_CEILING)
-            await self._limit(key, "max_tokens", before + OUTPUT_FLOOR)
-        return None
+    def owner(self, run: str) -> LiveLedger:
+        """The ledger of the run above, or of this one, whose limit it is."""
+        return self if self.run == run or self._above is None else self._above.owner(run)
 
     async def asked(self, call: ModelCall) -> None:
         data = {
@@ -137,7 +131,7 @@ class LiveLedger:
             self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
-        self._budget.settle(call.reserved_usd or 0.0, cost or 0.0)
+        self.purse.settle(call.key, cost or 0.0, 0)
         data = {**error.as_dict(), "transient": error.transient, "cost_usd": cost}
 
         def also(connection: Connection) -> None:
@@ -167,7 +161,7 @@ class LiveLedger:
             key=call.key,
             also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
         )
-        self._budget.settle(call.reserved_usd or 0.0, cost or 0.0)
+        self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish("turn_end", turn=total.turns, **usage, cost_usd=cost)
 
     def on_text(self, text: str) -> None:
@@ -176,39 +170,56 @@ class LiveLedger:
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""
         try:
-            await self._limit("timeout", "timeout")
+            await self.limit("timeout")
         except LimitReached:
             return False
         return True
 
-    async def _limit(self, key: str, name: LimitName, needed: float = 0.0) -> None:
-        """At a limit: asks for more where somebody is to be asked, ends the run where nobody is."""
-        error = limits.reached(name, self.bounds, self.run, needed)
+    def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
+        """The error that ends the run at one of its limits."""
+        return limits.reached(name, self.bounds, self.run, needed, called=self._above is not None)
+
+    async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
+        """At a limit: asks for more where somebody is to be asked, ends the run where nobody is.
+
+        `waiting` is the patience of the run that came to the limit, where that is another one further down.
+        """
+        patience = waiting or self._patience
+        value = getattr(self.bounds, name)
+        with patience.waiting():
+            await self._asking.acquire()
+        try:
+            if getattr(self.bounds, name) == value:  # it was not raised while another call of the tree was asking
+                await self._ask_for_more(name, value, needed, patience)
+        finally:
+            self._asking.release()
+
+    async def _ask_for_more(self, name: LimitName, value: float, needed: float, patience: Patience) -> None:
+        error = self.limit_reached(name, needed)
         if name != "budget" and not self._interactive:
             raise error
-        value = getattr(self.bounds, name)
         ask = await self._ask(
             "limit",
-            f"{key}/{name}",
+            name,
             [name, value],
             Question(
                 title=f"{self._worker} has reached its limit of {limits.in_words(name, value)} ({name})",
-                body=f"{error.message}.\nSpent so far: {self._budget.spent:.4f} USD. 'yes' allows as much again.",
+                body=f"{error.message}.\nSpent so far: {self.purse.dollars.spent:.4f} USD. 'yes' allows as much again.",
                 choices=("yes", "no", AMOUNT),
             ),
             "limit_asked",
             {"limit": name, "value": value},
+            patience=patience,
         )
         choice = ask.answer.choice if ask.answer else "no"
         more = value if choice == "yes" else amount_of(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
-        await self._apply(ask, f"{key}/{name}", {"bounds": granted})
+        await self._apply(ask, name, {"bounds": granted})
         if not granted:
             raise error
         self.bounds = replace(self.bounds, **granted)
-        for level in self._budget.levels():
-            level.limit = getattr(self.bounds, level.name)
+        self.purse.allow(self.run, self.bounds)
 
     # the tool door
 
@@ -300,6 +311,7 @@ class LiveLedger:
         entry: Kind,
         data: Mapping[str, Any],
         seconds: float | None = None,
+        patience: Patience | None = None,
     ) -> Ask:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
         mark = fingerprint(subject)
@@ -310,6 +322,7 @@ class LiveLedger:
             ask = Ask(
                 id=new_id(ASK),
                 run=self.run,
+                root=self._root,
                 kind=kind,
                 key=key,
                 subject=mark,
@@ -323,12 +336,12 @@ class LiveLedger:
             made = ask
 
             def also(connection: Connection) -> None:
-                records.add_ask(connection, made, self._root)
+                records.add_ask(connection, made)
 
             await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
         if ask.status == "open":
             self.publish("ask_opened", ask=ask.as_dict())
-            with self._patience.waiting():
+            with (patience or self._patience).waiting():
                 ask = await self._asks.wait(ask)
             self.publish("ask_closed", id=ask.id, status=ask.status)
         return ask

@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.usage import RequestUsage
-
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable, UsageError
+from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
-from guildhall.runs import records, shown
+from guildhall.runs import delegate, records, shown
 from guildhall.runs.assemble import plan_line
 from guildhall.runs.execute import Execution
+from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.limits import cut_off, in_force, in_words, seconds_since_start, used
-from guildhall.runs.model import Entry
+from guildhall.runs.limits import in_force, seconds_since_start
+from guildhall.runs.model import ENDED, Entry, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.replay import replay
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
+from guildhall.tools.model import ToolResult
+from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembled, Assembler
     from guildhall.runs.history import History
-    from guildhall.runs.model import Bounds, Run, RunRequest
+    from guildhall.runs.model import Run
     from guildhall.runs.replay import Difference
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
-    from guildhall.tools.model import Toolbox
+    from guildhall.tools.model import Tool, Toolbox, ToolCall
 
     SourceOf = Callable[[str, Frame], Source]
 
@@ -60,8 +61,28 @@ class Prepared:
     frame: Frame
     journal: Journal
     ordinal: int
+    given: tuple[Toolbox, ...]  # of the caller's own process, for it and for those that it calls
+    override_model: str | None
+    limited: bool  # whoever runs it has set a limit in dollars
+    below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
     resumed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """A run that is alive, below the one that called it."""
+
+    prepared: Prepared
+    ledger: LiveLedger
+    patience: Patience
+    execution: Execution
+    calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
+    above: Live | None = None
+
+    @property
+    def depth(self) -> int:
+        return 1 if self.above is None else self.above.depth + 1
 
 
 class Runs:
@@ -89,29 +110,47 @@ class Runs:
         self._assembler = assembler
         self._source_of = source_of
         self._runtime = runtime
-        self._alive: dict[str, tuple[Execution, asyncio.Task[Any]]] = {}
+        self._alive: dict[str, Live] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
 
     def answers(self, run: str) -> list[ModelResponse]:
         """The model answers of a recorded run, in order."""
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
-    async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
-        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process."""
+    async def prepare(
+        self,
+        request: RunRequest,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        caller: Live | None = None,
+        call: str | None = None,
+    ) -> Prepared:
+        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
+
+        `caller` is the run that has called it, in the `call` of this key.
+        """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
-        assembled = await self._assembler.assemble(request, frame, given, run=run)
+        root = caller.prepared.root if caller else run
+        assembled = await self._assembler.assemble(request, frame, given, run=run, called=caller is not None)
         source = self._source_of(assembled.model, frame)
-        assembled = _priced(assembled, source, explicit=request.budget is not None)
+        limited = request.budget is not None or (caller is not None and caller.prepared.limited)
+        assembled = priced(assembled, source, limited=limited)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
         _make_folders(assembled)
         now = stamp(self._clock.now())
         first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
 
-        def write(connection: Connection) -> None:
+        def write(connection: Connection) -> int:
+            ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
             records.add_run(
                 connection,
                 id=run,
-                root=run,
+                root=root,
+                parent=caller.prepared.run if caller else None,
+                parent_call=call,
+                ordinal=ordinal,
                 worker=assembled.worker.name,
                 model=source.name,
                 status="running",
@@ -121,28 +160,37 @@ class Runs:
                 turns=0,
                 input_tokens=0,
                 output_tokens=0,
-                cost_usd=0.0 if _has_price(source) else None,
+                cost_usd=0.0 if has_price(source) else None,
                 running_seconds=0.0,
             )
             records.add_entry(connection, first)
+            return ordinal
 
-        await self._store.write(write)
-        journal = Journal(run, self._store, self._clock, [first])
-        return Prepared(run=run, root=run, assembled=assembled, source=source, frame=frame, journal=journal, ordinal=0)
+        return Prepared(
+            run=run,
+            root=root,
+            assembled=assembled,
+            source=source,
+            frame=frame,
+            ordinal=await self._store.write(write),
+            journal=Journal(run, self._store, self._clock, [first]),
+            given=tuple(given),
+            override_model=request.override_model,
+            limited=limited or assembled.bounds.max_budget_usd is not None,
+        )
 
     async def prepare_again(
         self,
         run_id: str,
         frame: Frame,
         given: Sequence[Toolbox] = (),
+        grant: Grant | None = None,
         *,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        budget: float | None = None,
+        caller: Live | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
         run = self._history.get(run_id)
-        self._refuse_resuming(run)
+        self._refuse_resuming(run, caller)
         journal = self._history.journal(run_id)
         frame = _frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
@@ -153,19 +201,23 @@ class Runs:
             columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
 
-        _refuse_too_little(journal, max_turns, max_tokens, budget)
-        granted = _granted(in_force(journal), source, max_turns, max_tokens, budget)
+        granted = (grant or Grant()).bounds(journal, source)
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
-        ordinal = self._store.read(lambda c: records.earlier_runs(c, run.root, run.worker, run.id))
+        bounds = in_force(journal)
+        explicit = run.request.get("budget") is not None or bool(caller and caller.prepared.limited)
         return Prepared(
             run=run_id,
             root=run.root,
-            assembled=replace(assembled, bounds=in_force(journal)),
+            assembled=replace(assembled, bounds=bounds),
             source=source,
             frame=frame,
             journal=journal,
-            ordinal=ordinal,
+            ordinal=run.ordinal,
+            given=tuple(given),
+            override_model=run.request.get("override_model"),
+            limited=explicit or bounds.max_budget_usd is not None,
+            below=tuple(self._history.journal(below.id) for below in self._history.below(run_id)),
             seconds_before=before,
             resumed=True,
         )
@@ -179,8 +231,13 @@ class Runs:
 
     def launch(self, prepared: Prepared) -> None:
         """Begins to execute; what happens is told as events."""
+        live = self._enliven(prepared, None)
+        self._tasks[prepared.run] = asyncio.create_task(self._live(live))
+
+    def _enliven(self, prepared: Prepared, above: Live | None) -> Live:
+        """Puts together what a run is executed with."""
         assembled = prepared.assembled
-        patience = Patience(self._clock, hold=prepared.frame.interactive)
+        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=above and above.patience)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             root=prepared.root,
@@ -191,8 +248,14 @@ class Runs:
             clock=self._clock,
             patience=patience,
             interactive=prepared.frame.interactive,
+            below=prepared.below,
+            above=above and above.ledger,
         )
-        executor = Executor(assembled.tools, assembled.surroundings)
+
+        async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
+            return await self._call_worker(live, call)
+
+        executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
             assignment=assignment_of(assembled),
@@ -206,27 +269,79 @@ class Runs:
             seconds_before=prepared.seconds_before,
             clean_up=executor.close,
         )
-        task = asyncio.create_task(self._live(prepared, ledger, execution))
-        self._alive[prepared.run] = (execution, task)
+        live = Live(
+            prepared=prepared,
+            ledger=ledger,
+            patience=patience,
+            execution=execution,
+            calling=above.calling if above else asyncio.Lock(),
+            above=above,
+        )
+        self._alive[prepared.run] = live
+        _tell_start(live)
+        return live
 
-    async def _live(self, prepared: Prepared, ledger: LiveLedger, execution: Execution) -> None:
+    async def _live(self, live: Live) -> None:
         try:
-            ledger.publish(
-                "run_started",
-                worker=prepared.assembled.worker.name,
-                model=prepared.source.name,
-                plan=plan_line(prepared.assembled, prepared.source.name, priced=_has_price(prepared.source)),
-                resumed=prepared.resumed,
-            )
-            await execution.run()
+            await live.execution.run()
         except Exception as error:  # noqa: BLE001 - the disk is full, the database gone: whoever follows must hear it
-            ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
-            ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
+            live.ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
+            live.ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
+        finally:
+            del self._alive[live.prepared.run]
+            del self._tasks[live.prepared.run]
+
+    # delegation
+
+    async def _call_worker(self, caller: Live, call: ToolCall) -> ToolResult:
+        """A run of another worker, on behalf of a call. The same call leads to the same run, also after a crash."""
+        async with caller.calling:
+            made = self._store.read(lambda c: records.run_of_call(c, caller.prepared.run, call.key))
+            if made is not None and made.status in ENDED and not delegate.limit_above(made):
+                return delegate.result_of(made)
+            try:
+                prepared = await (self._again(caller, made) if made else self._called(caller, call))
+            except GuildError as error:
+                if made is not None or isinstance(error, LimitReached):
+                    raise
+                return ToolResult.error(str(error))
+            live = self._enliven(prepared, caller)
+        try:
+            stretch = await caller.execution.carry_out(live.execution)
         finally:
             del self._alive[prepared.run]
+        if stretch.status not in ENDED:
+            raise delegate.ChildStopped
+        return delegate.result_of(self._history.get(prepared.run))
+
+    async def _again(self, caller: Live, run: Run) -> Prepared:
+        return await self.prepare_again(run.id, caller.prepared.frame, caller.prepared.given, caller=caller)
+
+    async def _called(self, caller: Live, call: ToolCall) -> Prepared:
+        """The new run that a call asks for, if it may."""
+        if caller.depth >= delegate.DEEPEST:
+            raise Refused(f"worker_call: workers call one another at most {delegate.DEEPEST} deep. Do this yourself.")
+        arguments = call.arguments or {}
+        assembled = caller.prepared.assembled
+        frame = assembled.worker.frame(caller.prepared.frame)
+        name = delegate.permitted(arguments["worker_name"], assembled.allow_workers)
+        if name not in assembled.allow_workers:
+            usable(self._assembler.find(name, frame), "star")
+        request = RunRequest(
+            worker=name,
+            input=delegate.as_input(arguments["input_data"]),
+            model=assembled.model,
+            override_model=caller.prepared.override_model,
+            mode=assembled.mode,
+        )
+        return await self.prepare(request, frame, caller.prepared.given, caller=caller, call=call.key)
 
     def alive(self, run: str) -> bool:
         return run in self._alive
+
+    def root(self, run: str) -> str:
+        """The run at the top of a run's tree."""
+        return self._history.get(run).root
 
     def source(self, model: str, frame: Frame) -> Source:
         """Who answers under this name."""
@@ -237,9 +352,8 @@ class Runs:
         prepared = await self.prepare(request, frame)
         began(prepared.run)
         self.launch(prepared)
-        _, task = self._alive[prepared.run]
         try:
-            await asyncio.wait({task})
+            await asyncio.wait({self._tasks[prepared.run]})
         except asyncio.CancelledError:
             await self.park(prepared.run)
             await self._store.write(
@@ -249,14 +363,13 @@ class Runs:
         return self._history.get(prepared.run)
 
     async def park(self, run: str) -> None:
-        """Stops a live run for now; returns when it has stopped."""
-        if (alive := self._alive.get(run)) is not None:
-            execution, task = alive
-            execution.park()
+        """Stops a live run, and all that it has called, for now; returns when it has stopped."""
+        if (task := self._tasks.get(run)) is not None:
+            self._alive[run].execution.park()
             await asyncio.wait({task})
 
     async def park_all(self) -> None:
-        for run in list(self._alive):
+        for run in list(self._tasks):
             await self.park(run)
 
     async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None, bool]:
@@ -268,11 +381,27 @@ class Runs:
         assembled, gone = await self._assembler.again(run.request, frozen, frame, run=run_id)
         return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime), gone
 
-    def _refuse_resuming(self, run: Run) -> None:
-        if run.id in self._alive or run.status == "running":
+    def _refuse_resuming(self, run: Run, caller: Live | None) -> None:
+        if run.parent is not None and caller is None:
+            raise Conflict(
+                f"the run {run.id} belongs to {run.root}, which has called it", hint=f"guild resume {run.root}"
+            )
+        if run.id in self._alive or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+
+
+def _tell_start(live: Live) -> None:
+    prepared = live.prepared
+    live.ledger.publish(
+        "run_started",
+        worker=prepared.assembled.worker.name,
+        model=prepared.source.name,
+        plan=plan_line(prepared.assembled, prepared.source.name, priced=has_price(prepared.source)),
+        resumed=prepared.resumed,
+        parent=live.above.prepared.run if live.above else None,
+    )
 
 
 def _make_folders(assembled: Assembled) -> None:
@@ -296,60 +425,6 @@ def assignment_of(assembled: Assembled) -> Assignment:
         tools=tuple(tool.as_shown() for tool in assembled.tools),
         output_schema=assembled.output_schema,
     )
-
-
-def _granted(
-    bounds: Bounds, source: Source, max_turns: int | None, max_tokens: int | None, budget: float | None
-) -> dict[str, Any]:
-    """What a person allows when a run goes on. Dollars count for the run's own limit and for the command's budget."""
-    granted: dict[str, Any] = {}
-    if max_turns is not None:
-        granted["max_turns"] = max_turns
-    if max_tokens is not None:
-        granted["max_tokens"] = max_tokens
-    if budget is not None:
-        _refuse_unpriced(source)
-        granted["budget"] = budget
-        if bounds.max_budget_usd is not None:
-            granted["max_budget_usd"] = budget
-    return granted
-
-
-def _refuse_too_little(journal: Journal, max_turns: int | None, max_tokens: int | None, budget: float | None) -> None:
-    """Limits are for the run all told: one that is used up already would only end it again."""
-    spent = used(journal)
-    tokens = spent.input_tokens + spent.output_tokens
-    dollars = (spent.cost_usd or 0.0) + cut_off(journal)
-    already = None
-    if max_turns is not None and max_turns <= spent.turns:
-        already = f"max_turns {max_turns}: the run has already used {in_words('max_turns', spent.turns)}"
-    elif max_tokens is not None and max_tokens <= tokens:
-        already = f"max_tokens {max_tokens:,}: the run has already used {tokens:,} tokens"
-    elif budget is not None and budget <= dollars:
-        already = f"budget {budget:g}: the run has already used {dollars:.4f} USD"
-    if already is not None:
-        raise UsageError(already, hint="The limit is for the whole run: give more than it has used.")
-
-
-def _refuse_unpriced(source: Source) -> None:
-    if not _has_price(source):
-        raise ModelUnusable(
-            f"the model {source.name} has no known price, so a limit in dollars cannot be kept",
-            hint="Use a model with a price, or limit the run by max_turns instead.",
-        )
-
-
-def _has_price(source: Source) -> bool:
-    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
-
-
-def _priced(assembled: Assembled, source: Source, *, explicit: bool) -> Assembled:
-    """Refuses dollar limits that cannot be kept. The default budget does not apply to a model without a price."""
-    if explicit or assembled.bounds.max_budget_usd is not None:
-        _refuse_unpriced(source)
-    if _has_price(source):
-        return assembled
-    return replace(assembled, bounds=replace(assembled.bounds, budget=None))
 
 
 def _frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:

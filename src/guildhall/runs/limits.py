@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
-from guildhall.runs.budget import Budget
 from guildhall.runs.model import Bounds, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from guildhall.runs.journal import Journal
 
@@ -42,16 +41,26 @@ def used(journal: Journal) -> Usage:
     )
 
 
-def budget_of(journal: Journal, bounds: Bounds) -> Budget:
-    """The run's level below the command's, with what the record says was spent.
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What runs have used up, by what is on record."""
 
-    A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
-    whole reservation counts as spent: a limit in dollars is never passed by crashing.
-    """
-    command = Budget(name="budget", limit=bounds.budget)
-    run = Budget(name="max_budget_usd", limit=bounds.max_budget_usd, parent=command)
-    run.settle(0.0, (used(journal).cost_usd or 0.0) + cut_off(journal))
-    return run
+    dollars: float = 0.0
+    tokens: int = 0
+
+    @staticmethod
+    def by(journals: Iterable[Journal]) -> Spent:
+        """What these runs have spent.
+
+        A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
+        whole reservation counts as spent: a limit in dollars is never passed by crashing.
+        """
+        dollars, tokens = 0.0, 0
+        for journal in journals:
+            usage = used(journal)
+            dollars += (usage.cost_usd or 0.0) + cut_off(journal)
+            tokens += usage.input_tokens + usage.output_tokens
+        return Spent(dollars=dollars, tokens=tokens)
 
 
 def cut_off(journal: Journal) -> float:
@@ -68,15 +77,6 @@ def cut_off(journal: Journal) -> float:
     return lost + sum(open_calls.values())
 
 
-def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
-    """How many tokens of answer the rest of a budget pays for; below 0 when it does not even pay for the question."""
-    base, full = price(0) or 0.0, price(ceiling) or 0.0
-    if full <= left:
-        return ceiling
-    rate = (full - base) / ceiling
-    return int((left - base) / rate) if rate > 0 else -1
-
-
 def in_words(name: LimitName, value: float) -> str:
     """A limit as people read it: 1 turn, 150 turns, 2.5 USD."""
     unit = _UNITS.get(name, "USD")
@@ -84,8 +84,11 @@ def in_words(name: LimitName, value: float) -> str:
     return f"{number} {unit.removesuffix('s') if value == 1 else unit}"
 
 
-def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0) -> LimitReached:
-    """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`."""
+def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, called: bool = False) -> LimitReached:
+    """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`.
+
+    A run that another one `called` cannot be given more by itself: what it may use up is in its worker's file.
+    """
     value = getattr(bounds, name)
     if name == "max_turns":
         message, more = f"the run has used its {in_words(name, value)}", f"--max-turns {value * 2}"
@@ -97,7 +100,8 @@ def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0) -> L
     else:
         message = f"the next model call may cost more than what is left of {in_words(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
-    return LimitReached(f"{name}: {message}", limit=name, hint=f"guild resume {run} {more}")
+    hint = f"limits.{name} in the worker's file allows more." if called else f"guild resume {run} {more}"
+    return LimitReached(f"{name}: {message}", limit=name, run=run, hint=hint)
 
 
 def seconds_since_start(journal: Journal) -> float:

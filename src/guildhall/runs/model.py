@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from guildhall.policy.model import Mode
 
@@ -98,6 +98,18 @@ class Usage:
     output_tokens: int = 0
     cost_usd: float | None = None
 
+    @staticmethod
+    def total(usages: Iterable[Usage]) -> Usage:
+        """What several runs used up together."""
+        every = list(usages)
+        known = [usage.cost_usd for usage in every if usage.cost_usd is not None]
+        return Usage(
+            turns=sum(usage.turns for usage in every),
+            input_tokens=sum(usage.input_tokens for usage in every),
+            output_tokens=sum(usage.output_tokens for usage in every),
+            cost_usd=sum(known) if known else None,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -108,7 +120,8 @@ class Run:
 
     id: str
     root: str
-    parent: str | None
+    parent: str | None  # the run that has called it
+    ordinal: int  # which run of its worker in the tree
     worker: str
     model: str
     status: RunStatus
@@ -118,12 +131,15 @@ class Run:
     output: Any
     created_at: str
     ended_at: str | None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = field(default_factory=Usage)  # its own
+    cost_usd: float | None = None  # at the top of a tree that of all runs in it
 
     def as_dict(self) -> dict[str, Any]:
         """The run as `--json` prints it."""
         return {
             "run": self.id,
+            "root": self.root,
+            "parent": self.parent,
             "worker": self.worker,
             "model": self.model,
             "status": self.status,
@@ -132,7 +148,7 @@ class Run:
             "output": self.output,
             "error": self.error,
             "usage": self.usage.as_dict(),
-            "cost_usd": self.usage.cost_usd,
+            "cost_usd": self.cost_usd,
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }
@@ -150,7 +166,7 @@ class Entry:
     at: str
 
     def as_dict(self) -> dict[str, Any]:
-        return {"seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
+        return {"run": self.run, "seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +193,7 @@ class Ask:
 
     id: str
     run: str
+    root: str
     kind: AskKind
     key: str
     subject: str
@@ -202,6 +219,7 @@ class Ask:
         return {
             "ask": self.id,
             "run": self.run,
+            "root": self.root,
             "kind": self.kind,
             "status": self.status,
             "title": self.question.title,

@@ -19,13 +19,15 @@ class Patience:
     """Counts the calls of a run that are open and those of them that wait.
 
     When every open call waits and nobody sits at the terminal (`hold` is false), the run is `stuck`: it can be put
-    away until there is an answer.
+    away until there is an answer. A run that another one called is never stuck by itself: it makes the call that it
+    answers wait, and the run at the top is put away when nothing in its tree goes on.
     """
 
-    def __init__(self, clock: Clock, *, hold: bool) -> None:
+    def __init__(self, clock: Clock, *, hold: bool, parent: Patience | None = None) -> None:
         self.stuck = asyncio.Event()
         self._clock = clock
         self._hold = hold
+        self._parent = parent
         self._open = 0
         self._waiting = 0
         self._idle = 0.0
@@ -45,31 +47,39 @@ class Patience:
     @contextmanager
     def waiting(self) -> Generator[None]:
         """Around the part of a call that waits for a person."""
-        self._waiting += 1
-        self._look()
+        self.wait(1)
         try:
             yield
         finally:
-            self._waiting -= 1
-            self._look()
+            self.wait(-1)
+
+    def wait(self, more: int) -> None:
+        """So many calls more, or less, wait for a person."""
+        self._waiting += more
+        self._look()
 
     def idle_seconds(self) -> float:
         """How long the run has only waited; that time is not its own."""
         now = self._clock.monotonic()
         return self._idle + (0.0 if self._idle_since is None else now - self._idle_since)
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether nothing goes on but waiting for people."""
+        return self._open > 0 and self._waiting == self._open
+
     def _look(self) -> None:
         now = self._clock.monotonic()
+        waited = self._idle_since is not None
         if self._idle_since is not None:
             self._idle += now - self._idle_since
-        self._idle_since = now if self._only_waits else None
-        if self._only_waits and not self._hold:
+        self._idle_since = now if self.only_waits else None
+        if self._parent is not None:
+            if waited != self.only_waits:
+                self._parent.wait(1 if self.only_waits else -1)
+        elif self.only_waits and not self._hold:
             asyncio.get_running_loop().call_later(_SETTLED, self._confirm)
 
     def _confirm(self) -> None:
-        if self._only_waits:
+        if self.only_waits:
             self.stuck.set()
-
-    @property
-    def _only_waits(self) -> bool:
-        return self._open > 0 and self._waiting == self._open

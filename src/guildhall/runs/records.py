@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import CTE, Connection, Integer, RowMapping, func, insert, literal_column, select, update
 
 from guildhall.runs.model import HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # runs
+
+_PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
+_other = runs.alias()
+_TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
+_RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
 
 
 def add_run(connection: Connection, **columns: Any) -> None:
@@ -25,13 +30,15 @@ def change_run(connection: Connection, run: str, **columns: Any) -> None:
 
 
 def find_run(connection: Connection, run: str) -> Run | None:
-    row = connection.execute(select(runs).where(runs.c.id == run)).mappings().first()
+    row = connection.execute(_RUNS.where(runs.c.id == run)).mappings().first()
     return _run(row) if row else None
 
 
-def list_runs(connection: Connection, limit: int | None = None) -> list[Run]:
-    """The runs, newest first."""
-    query = select(runs).order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
+def list_runs(connection: Connection, limit: int | None = None, *, called: bool = False) -> list[Run]:
+    """The runs, newest first; with those that another one has `called` only if they are wanted."""
+    query = _RUNS.order_by(runs.c.created_at.desc(), runs.c.id).limit(limit)
+    if not called:
+        query = query.where(runs.c.parent.is_(None))
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
@@ -57,13 +64,28 @@ def running_seconds(connection: Connection, run: str) -> float:
     return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
 
 
-def earlier_runs(connection: Connection, root: str, worker: str, run: str) -> int:
-    """How many runs of the same worker its tree had before this one."""
-    mine = select(runs.c.created_at).where(runs.c.id == run).scalar_subquery()
-    query = select(func.count()).where(
-        runs.c.root == root, runs.c.worker == worker, runs.c.id != run, runs.c.created_at <= mine
-    )
+def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
+    """How many runs of a worker a tree has."""
+    query = select(func.count()).where(runs.c.root == root, runs.c.worker == worker)
     return connection.execute(query).scalar_one()
+
+
+def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
+    """The run that a call of another one has made."""
+    query = _RUNS.where(runs.c.parent == parent, runs.c.parent_call == call)
+    row = connection.execute(query).mappings().first()
+    return _run(row) if row else None
+
+
+def below(connection: Connection, run: str) -> list[Run]:
+    """All that a run has called, and what those have called, oldest first."""
+    query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(runs.c.created_at, _PLACE)
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
+def _ids_below(run: str) -> CTE:
+    top = select(runs.c.id).where(runs.c.parent == run).cte(recursive=True)
+    return top.union(select(runs.c.id).join(top, runs.c.parent == top.c.id))
 
 
 def _run(row: RowMapping) -> Run:
@@ -72,6 +94,7 @@ def _run(row: RowMapping) -> Run:
         id=row["id"],
         root=row["root"],
         parent=row["parent"],
+        ordinal=row["ordinal"],
         worker=row["worker"],
         model=row["model"],
         status=status,
@@ -87,6 +110,7 @@ def _run(row: RowMapping) -> Run:
             output_tokens=row["output_tokens"],
             cost_usd=row["cost_usd"],
         ),
+        cost_usd=row["cost_usd"] if row["parent"] else row["tree_cost_usd"],
     )
 
 
@@ -105,12 +129,12 @@ def entries(connection: Connection, run: str, after: int = -1) -> list[Entry]:
 # asks
 
 
-def add_ask(connection: Connection, ask: Ask, root: str) -> None:
+def add_ask(connection: Connection, ask: Ask) -> None:
     connection.execute(
         insert(asks).values(
             id=ask.id,
             run=ask.run,
-            root=root,
+            root=ask.root,
             kind=ask.kind,
             key=ask.key,
             subject=ask.subject,
@@ -129,8 +153,9 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
 
 
 def withdraw_asks(connection: Connection, run: str, now: str) -> None:
-    """Closes what a run still asks, because it has ended."""
-    still_open = (asks.c.run == run) & (asks.c.status == "open")
+    """Closes what a run, and those that it has called, still ask, because it has ended."""
+    theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
+    still_open = theirs & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
@@ -167,9 +192,10 @@ def session_approval(connection: Connection, root: str, subject: str) -> Ask | N
 
 
 def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
+    """The asks, oldest first; of one run, those that it has called included."""
     query = select(asks).order_by(asks.c.created_at, asks.c.id)
     if run is not None:
-        query = query.where(asks.c.run == run)
+        query = query.where((asks.c.run == run) | asks.c.run.in_(select(_ids_below(run))))
     if status is not None:
         query = query.where(asks.c.status == status)
     return [_ask(row) for row in connection.execute(query).mappings()]
@@ -181,6 +207,7 @@ def _ask(row: RowMapping) -> Ask:
     return Ask(
         id=row["id"],
         run=row["run"],
+        root=row["root"],
         kind=row["kind"],
         key=row["key"],
         subject=row["subject"],

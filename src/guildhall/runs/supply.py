@@ -113,7 +113,6 @@ def refuse_later_fields(worker: Worker) -> None:
         "runtime": definition.runtime if definition.runtime != "pydantic" else None,
         "members": ", ".join(definition.members),
         "mcp_servers": ", ".join(definition.mcp_servers),
-        "allow_workers": ", ".join(definition.allow_workers),
         "output_schema_ref": schema if schema and not schema.endswith(".json") else None,
     }
     lacking = [f"{field}: {value}" for field, value in declared.items() if value]

@@ -1,4 +1,4 @@
-"""Where handlers execute: system ones here in the hall, all others in a tool host of the run.
+"""Where handlers execute: system ones here in the hall or by the run itself, all others in a tool host of the run.
 
 A run has one host for each set of capabilities that its tools have, made when it is first needed: a handler that may
 only read files lives in a process that can only read files.
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.model import Execute
 
 
 class Executor:
     """Executes the calls of one run, and ends with it."""
 
-    def __init__(self, tools: Iterable[Tool], surroundings: Surroundings) -> None:
+    def __init__(self, tools: Iterable[Tool], surroundings: Surroundings, by_run: Execute) -> None:
+        """`by_run` executes the tools that are done by the run itself."""
         self._tools = tuple(tools)
         self._surroundings = surroundings
+        self._by_run = by_run
         self._hosts: dict[frozenset[str], ToolHost] = {}
         self._closed = False
 
@@ -34,6 +37,8 @@ class Executor:
         if self._closed:
             return ToolResult.error("The run has ended: nothing is called any more.")
         arguments = call.arguments or {}
+        if tool.runs_in == "run":
+            return await self._by_run(tool, call)
         if tool.runs_in == "hall":
             return await invoke(tool, arguments)
         return await self._host(tool.capabilities).call(tool.name, arguments)

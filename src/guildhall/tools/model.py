@@ -79,7 +79,7 @@ class ToolResult:
 
 
 Handler = Callable[..., Any]  # typed arguments in; str, ToolResult, a block or JSON out; may be async
-Place = Literal["hall", "host"]
+Place = Literal["hall", "host", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,8 @@ class Tool:
     """A name, a description, a typed input and a handler.
 
     `runs_in` says where the handler executes: system handlers in the hall, all others in a tool host, a child process
-    that sees the run's folders and nothing of the hall. `repeatable` says that a call cut off by a crash may simply be
+    that sees the run's folders and nothing of the hall, and those that need to know which call of which run they are by
+    the run itself. `repeatable` says that a call cut off by a crash may simply be
     made again (it changes nothing, or the same call twice is the same as once).
     """
 

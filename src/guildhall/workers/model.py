@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,6 +116,10 @@ class Worker:
     def folder(self, frame: Frame) -> Path:
         """Where its sandboxes start: its project, or the caller's for a worker that belongs to none."""
         return project_of(self.path) if self.path and self.scope == "project" else frame.root
+
+    def frame(self, frame: Frame) -> Frame:
+        """The frame in which it looks for other workers: in its own project, wherever it was called from."""
+        return replace(frame, root=self.folder(frame))
 
     def beside(self, frame: Frame) -> Path:
         """Where the files that belong to it lie: prompts, schemas, scripts."""

@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        lines = by_worker_and_model(await client.runs(everything=True))
+        lines = by_worker_and_model(await client.runs(everything=True, called=True))
         if args.json:
             screen.json({"lines": lines, "total_usd": _rounded(sum(line["cost_usd"] for line in lines))})
         else:

@@ -34,13 +34,16 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         run = (await client.ask(name)).run if is_id(name, ASK) else name
         clock = SystemClock()
-        last = -1
+        last: dict[str, int] = {}
         while True:
             shown = await client.show(run)
-            for entry in await client.journal(run, after=last):
+            runs = [shown.run, *shown.below]
+            labels = {one.id: "" if one.id == run else f"  [{one.worker} {one.id}]" for one in runs}
+            new = [entry for one in runs for entry in await client.journal(one.id, after=last.get(one.id, -1))]
+            for entry in sorted(new, key=lambda entry: entry.at):  # those of one run stay in their order
                 told = replace(entry, data=screen.scrubbed(entry.data))  # before any of it is cut
-                screen.json(told.as_dict()) if args.json else screen.result(entry_line(told))
-                last = entry.seq
+                screen.json(told.as_dict()) if args.json else screen.result(labels[entry.run] + entry_line(told))
+                last[entry.run] = entry.seq
             if not args.follow:
                 return exit_codes.DONE
             if shown.run.status != "running":

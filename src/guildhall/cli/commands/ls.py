@@ -41,7 +41,7 @@ class Groups:
 
     @staticmethod
     def of(runs: Sequence[Run], asks: Sequence[Ask]) -> Groups:
-        asked = {ask.run for ask in asks}
+        asked = {ask.root for ask in asks}
         return Groups(
             asks=asks,
             stopped=[
@@ -93,9 +93,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     parts = {
         "needs you": asks + stopped,
         "working": [[run.id, run.worker, task(run), age(run.created_at, now)] for run in groups.working],
-        "done": [
-            [run.id, run.status, run.worker, task(run), _when(run, now), money(run.usage.cost_usd)] for run in done
-        ],
+        "done": [[run.id, run.status, run.worker, task(run), _when(run, now), money(run.cost_usd)] for run in done],
     }
     for name, rows in parts.items():
         if rows:

@@ -34,7 +34,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         shown = await client.show(name)
         if args.json:
             asks = [ask.as_dict() for ask in shown.asks]
-            screen.json({**shown.run.as_dict(), "asks": asks, "messages": list(shown.messages)})
+            below = [run.as_dict() for run in shown.below]
+            screen.json({**shown.run.as_dict(), "below": below, "asks": asks, "messages": list(shown.messages)})
         else:
             _print_run(shown, screen)
         return exit_codes.DONE
@@ -72,12 +73,15 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
         ["started", run.created_at],
     ]
+    if run.parent:
+        rows.insert(1, ["called by", run.parent])
     if run.ended_at:
         rows.append(["ended", run.ended_at])
     rows.append(["used", used(shown)])
     for name in ("code", "message", "where", "hint"):
         if run.error and run.error.get(name):
             rows.append(["error" if name == "code" else name, str(run.error[name])])
+    rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
     rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
     screen.table(rows)
     for name, text in (("input", str(run.request.get("input") or "")), ("output", text_of(run.output))):

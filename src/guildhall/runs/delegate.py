@@ -1,0 +1,97 @@
+"""Delegation: a worker calls another one. The call is a run of its own below the caller's, with its own tools."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, LimitReached, Refused, did_you_mean
+from guildhall.tools.define import tool
+from guildhall.tools.model import ToolResult
+from guildhall.workers.definition import EVERY_WORKER
+from guildhall.workers.model import GENERATED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from guildhall.runs.model import Run
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Listed, Worker
+
+DEEPEST = 8  # runs below one another, the one at the top included
+
+
+class ChildStopped(Exception):
+    """A run that was called has stopped for now, and so does the one that called it."""
+
+
+@tool(name="worker_call", capabilities={"worker.call"}, repeatable=True, runs_in="run")
+def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments: list[str] | None = None) -> str:
+    """Give another worker a task, and get its result.
+
+    Args:
+        worker_name: The worker's name.
+        input_data: All that it needs to know and is to do, as text or as a JSON object.
+        attachments: Files to hand over, each as sandbox/path in one of your own sandboxes.
+    """
+    raise AssertionError
+
+
+def call_tool(callable_workers: Iterable[tuple[str, str | None]]) -> Tool:
+    """`worker_call`, as a worker is shown it that may call these: names, and what each is for."""
+    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
+    told = (
+        "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
+        "this conversation. Several calls in one answer are carried out side by side. The workers are:"
+    )
+    return replace(_worker_call, description="\n".join([told, *lines]))
+
+
+def callable_workers(
+    allowed: Sequence[str], find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+) -> list[tuple[str, str | None]]:
+    """The workers that an allow-list names, with what they are for. A draft that a worker wrote has only its name."""
+    if EVERY_WORKER in allowed:
+        return [(one.name, one.description) for one in everyone() if one.status == "active"]
+    found: list[tuple[str, str | None]] = []
+    for name in allowed:
+        try:
+            worker = find(name)
+        except GuildError:  # it may be written later; a call of one that is not there is told so
+            found.append((name, None))
+            continue
+        generated = worker.path is not None and worker.path.parent.name == GENERATED
+        found.append((name, None if generated and worker.status == "draft" else worker.description))
+    return found
+
+
+def permitted(name: str, allowed: Sequence[str], created: Sequence[str] = ()) -> str:
+    """The worker that is meant, if it may be called: by the allow-list, or because this tree of runs has made it."""
+    for entry in (*allowed, *created):
+        if name in (entry, entry.rpartition("/")[2]):
+            return entry
+    if EVERY_WORKER in allowed:
+        return name
+    raise Refused(f"worker_call: you may not call {name!r}.", hint=did_you_mean(name, [*allowed, *created]))
+
+
+def as_input(data: object) -> str:
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
+
+
+def result_of(run: Run) -> ToolResult:
+    """What the caller is told of a run that has ended. A limit that is not the run's own is the caller's too."""
+    if run.status == "completed":
+        return ToolResult.of(as_input(run.output))
+    error = run.error or {}
+    said = error.get("message") or run.reason or "no reason given"
+    if limit_above(run):
+        raise LimitReached(said, limit=error.get("limit"), run=error.get("run"), hint=error.get("hint"))
+    return ToolResult.error(f"The worker {run.worker} did not finish ({run.id} {run.status}): {said}")
+
+
+def limit_above(run: Run) -> bool:
+    """Whether a run stopped at a limit of one that called it, so that with more it can go on."""
+    error = run.error or {}
+    return error.get("code") == LimitReached.code and error.get("run") not in (None, run.id)

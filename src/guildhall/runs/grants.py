@@ -1,0 +1,73 @@
+"""Dollars, turns and tokens that a person allows: for a new run, and when one goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.errors import ModelUnusable, UsageError
+from guildhall.runs.limits import cut_off, in_force, in_words, used
+
+if TYPE_CHECKING:
+    from guildhall.models.model import Source
+    from guildhall.runs.assemble import Assembled
+    from guildhall.runs.journal import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """What a run that goes on may use up all told, where that is to be more than before."""
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    budget: float | None = None  # counts for the run's own limit in dollars and for the command's budget
+
+    def bounds(self, journal: Journal, source: Source) -> dict[str, Any]:
+        """The bounds that it comes to for a run; one that is used up already would only end the run again."""
+        self._refuse_too_little(journal)
+        granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
+        if self.budget is not None:
+            refuse_unpriced(source)
+            if in_force(journal).max_budget_usd is not None:
+                granted["max_budget_usd"] = self.budget
+        return {name: value for name, value in granted.items() if value is not None}
+
+    def _refuse_too_little(self, journal: Journal) -> None:
+        spent = used(journal)
+        tokens = spent.input_tokens + spent.output_tokens
+        dollars = (spent.cost_usd or 0.0) + cut_off(journal)
+        already = None
+        if self.max_turns is not None and self.max_turns <= spent.turns:
+            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', spent.turns)}"
+        elif self.max_tokens is not None and self.max_tokens <= tokens:
+            already = f"max_tokens {self.max_tokens:,}: the run has already used {tokens:,} tokens"
+        elif self.budget is not None and self.budget <= dollars:
+            already = f"budget {self.budget:g}: the run has already used {dollars:.4f} USD"
+        if already is not None:
+            raise UsageError(already, hint="The limit is for the whole run: give more than it has used.")
+
+
+def refuse_unpriced(source: Source) -> None:
+    if not has_price(source):
+        raise ModelUnusable(
+            f"the model {source.name} has no known price, so a limit in dollars cannot be kept",
+            hint="Use a model with a price, or limit the run by max_turns instead.",
+        )
+
+
+def has_price(source: Source) -> bool:
+    return source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
+
+
+def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
+    """Refuses limits in dollars that cannot be kept: the worker's own, and one that whoever runs it has set.
+
+    The default budget does not apply to a model without a price, unless those that it may call have one.
+    """
+    if limited or assembled.bounds.max_budget_usd is not None:
+        refuse_unpriced(source)
+    if has_price(source) or assembled.allow_workers:
+        return assembled
+    return replace(assembled, bounds=replace(assembled.bounds, budget=None))
