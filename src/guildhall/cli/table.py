@@ -67,6 +67,12 @@ COMMANDS = (
         first=True,
     ),
     Command(
+        "stop",
+        "RUN",
+        "end a run for good that waits or was parked, with all that it has called",
+        example="guild stop r-7k2m9x4qpw",
+    ),
+    Command(
         "replay",
         "RUN",
         "do a run again on its recorded answers, and show the first difference",

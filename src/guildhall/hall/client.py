@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Listing, Scope
     from guildhall.memory.provenance import Blame
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
 
 
@@ -29,21 +30,6 @@ class Check:
     ok: bool
     detail: str
     hint: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """What a replay found: how many steps it took, and the first difference, if any."""
-
-    run: str
-    steps: int
-    step: int | None = None  # the journal's number of the first difference
-    difference: str | None = None  # what differs, then lines with - (on record) and + (now)
-    worker_gone: bool = False  # the recorded definition was used, because there is none today
-
-    @property
-    def same(self) -> bool:
-        return self.difference is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +71,8 @@ class HallClient(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncIterator[Event]: ...
+
+    async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
 

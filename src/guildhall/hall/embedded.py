@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
-from guildhall.hall.client import Check, Checked, Replayed, Shown
+from guildhall.hall.client import Check, Checked, Shown
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
 from guildhall.workers import lifecycle, records
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.memory.provenance import Blame
     from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.replay import Replayed
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
 
@@ -83,11 +84,11 @@ class EmbeddedHall:
             finally:
                 await self._hall.runs.park(prepared.run)
 
+    async def stop(self, run: str) -> list[str]:
+        return await self._hall.runs.cancel(run)
+
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        steps, difference, gone = await self._hall.runs.replay(run, frame)
-        if difference is None:
-            return Replayed(run=run, steps=steps, worker_gone=gone)
-        return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text, worker_gone=gone)
+        return await self._hall.runs.replay(run, frame)
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.core.events import Event
+    from guildhall.hall.client import Shown
     from guildhall.hall.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
@@ -114,6 +116,7 @@ class Worker:
         max_budget_usd: float | None = None,
         budget: float | None = None,
         mode: Mode = "ask",
+        call: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs the worker and gives its events as they come. Leaving the loop early parks the run."""
         if mode not in get_args(Mode):
@@ -128,11 +131,31 @@ class Worker:
             max_budget_usd=max_budget_usd,
             budget=budget,
             mode=mode,
+            call=call,
         )
         frame = self._frame(approver is not None)
         async with _opened(self) as hall, aclosing(hall.run(request, frame, self.toolboxes)) as events:
             async for event in _answering(hall, events, approver):
                 yield event
+
+    def delegate_to(self, worker: str | Worker, input: str | Mapping[str, Any], **options: Any) -> RunResult:
+        """Has the worker call another one, without asking its own model. Options as for `adelegate_to`."""
+        return _synchronously(self.adelegate_to(worker, input, **options))
+
+    async def adelegate_to(
+        self,
+        worker: str | Worker,
+        input: str | Mapping[str, Any],
+        *,
+        approver: Approver | None = None,
+        attachments: Sequence[str] = (),
+        **options: Any,
+    ) -> RunResult:
+        """The same, awaited. It is a call like one of its model's: by its allow-list, its rules, from its sandboxes."""
+        name = worker.name if isinstance(worker, Worker) else worker
+        call = {"worker_name": name, "input_data": input, "attachments": list(attachments)}
+        text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
+        return await self.arun(text, approver=approver, call=call, **options)
 
     def resume(self, run: str, **options: Any) -> RunResult:
         """Goes on with a run that waits, was parked, lost, or stopped at a limit. Options as for `aresume`."""
@@ -180,7 +203,7 @@ class Worker:
         return RunResult(
             run=run,
             status=shown.run.status,
-            output=shown.run.output,
+            output=_output(shown),
             error=shown.run.error,
             messages=shown.messages,
             usage=shown.usage,
@@ -222,6 +245,13 @@ class _opened:  # noqa: N801 - used like a function
                 return
             await hall.close()
             del self._opening[self._key]
+
+
+def _output(shown: Shown) -> Any:
+    """What came out: of a run that only called another one, what came out of that one."""
+    if shown.run.request.get("call") and shown.run.status == "completed":
+        return shown.below[0].output
+    return shown.run.output
 
 
 async def _answering(

@@ -6,20 +6,35 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, LimitReached, Refused, did_you_mean
+from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed, did_you_mean
+from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
-from guildhall.tools.model import ToolResult
+from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.model import GENERATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from guildhall.runs.model import Run
+    from guildhall.runtimes.model import Assignment, Doors
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed, Worker
 
 DEEPEST = 8  # runs below one another, the one at the top included
+
+
+class OneCall:
+    """Runs a worker without its model: it calls another worker, as the code that uses it says, and that is all."""
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._arguments = arguments
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        result = await doors.tool(ToolCall(key="d1/call", tool="worker_call", arguments=self._arguments))
+        if result.is_error:
+            raise RuntimeFailed(result.text)
+        return Outcome(output=result.text, messages=[])
 
 
 class ChildStopped(Exception):

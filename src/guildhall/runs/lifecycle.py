@@ -21,7 +21,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import ENDED, Entry, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.replay import replay
+from guildhall.runs.replay import Replayed, replay
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from guildhall.runs.assemble import Assembled, Assembler
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
-    from guildhall.runs.replay import Difference
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, Toolbox, ToolCall
@@ -63,6 +62,7 @@ class Prepared:
     ordinal: int
     given: tuple[Toolbox, ...]  # of the caller's own process, for it and for those that it calls
     override_model: str | None
+    call: Mapping[str, Any] | None  # all that it does, instead of asking its model
     limited: bool  # whoever runs it has set a limit in dollars
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
@@ -176,6 +176,7 @@ class Runs:
             journal=Journal(run, self._store, self._clock, [first]),
             given=tuple(given),
             override_model=request.override_model,
+            call=request.call,
             limited=limited or assembled.bounds.max_budget_usd is not None,
         )
 
@@ -216,6 +217,7 @@ class Runs:
             ordinal=run.ordinal,
             given=tuple(given),
             override_model=run.request.get("override_model"),
+            call=run.request.get("call"),
             limited=explicit or bounds.max_budget_usd is not None,
             below=tuple(self._history.journal(below.id) for below in self._history.below(run_id)),
             seconds_before=before,
@@ -259,7 +261,7 @@ class Runs:
         execution = Execution(
             ledger=ledger,
             assignment=assignment_of(assembled),
-            runtime=self._runtime,
+            runtime=self._runtime_of(prepared.call),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -280,6 +282,9 @@ class Runs:
         self._alive[prepared.run] = live
         _tell_start(live)
         return live
+
+    def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
+        return self._runtime if call is None else delegate.OneCall(call)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -372,24 +377,45 @@ class Runs:
         for run in list(self._tasks):
             await self.park(run)
 
-    async def replay(self, run_id: str, frame: Frame) -> tuple[int, Difference | None, bool]:
-        """Plays a run again on its record: how many steps it has, the first difference, whether its worker is gone."""
-        run = self._history.get(run_id)
-        journal = self._history.journal(run_id)
-        frozen = journal.entries[0].data
-        frame = _frame_then(run.request["frame"], frame)
-        assembled, gone = await self._assembler.again(run.request, frozen, frame, run=run_id)
-        return len(journal.entries), await replay(journal, assembled, assignment_of(assembled), self._runtime), gone
+    async def replay(self, run: str, frame: Frame) -> Replayed:
+        """Plays a run and all that it has called again on their records, up to the first difference."""
+        found = self._history.get(run)
+        steps, gone = 0, False
+        for one in (found, *self._history.below(run)):
+            journal = self._history.journal(one.id)
+            steps += len(journal.entries)
+            then = _frame_then(one.request["frame"], frame)
+            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
+            gone = gone or left
+            runtime = self._runtime_of(one.request.get("call"))
+            difference = await replay(journal, assembled, assignment_of(assembled), runtime)
+            if difference is not None:
+                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
+        return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    async def cancel(self, run: str) -> list[str]:
+        """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
+        found = self._history.get(run)
+        if found.parent is not None:
+            raise _belongs(found, "stop")
+        if found.status in ENDED and found.status != "failed":
+            raise Conflict(f"the run {run} is {found.status}: there is nothing to stop", hint=f"guild show {run}")
+        await self.park(run)
+        now = stamp(self._clock.now())
+        return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
 
     def _refuse_resuming(self, run: Run, caller: Live | None) -> None:
         if run.parent is not None and caller is None:
-            raise Conflict(
-                f"the run {run.id} belongs to {run.root}, which has called it", hint=f"guild resume {run.root}"
-            )
+            raise _belongs(run, "resume")
         if run.id in self._alive or (run.status == "running" and caller is None):
             raise Conflict(f"the run {run.id} is running")
         if run.status in {"completed", "cancelled"}:
             raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+
+
+def _belongs(run: Run, verb: str) -> Conflict:
+    message = f"the run {run.id} belongs to {run.root}, which has called it"
+    return Conflict(message, hint=f"guild {verb} {run.root}")
 
 
 def _tell_start(live: Live) -> None:

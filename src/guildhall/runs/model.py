@@ -84,6 +84,7 @@ class RunRequest:
     max_budget_usd: float | None = None
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
+    call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

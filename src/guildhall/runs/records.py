@@ -60,6 +60,20 @@ def cancel(connection: Connection, run: str, now: str) -> None:
     change_run(connection, run, status="cancelled", reason="cut off", ended_at=now)
 
 
+def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
+    """Ends a run and all below it that have not completed, closes what they ask, and gives their ids."""
+    theirs = (runs.c.id == run) | runs.c.id.in_(select(_ids_below(run)))
+    unfinished = theirs & runs.c.status.not_in(["completed", "cancelled"])
+    ids = connection.execute(select(runs.c.id).where(unfinished)).scalars().all()
+    withdraw_asks(connection, run, now)
+    for one in ids:
+        change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)
+        last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == one)).scalar_one()
+        data = {"status": "cancelled", "reason": "by the user", "error": None, "output": None}
+        add_entry(connection, Entry(run=one, seq=last + 1, kind="ended", key=None, data=data, at=now))
+    return list(ids)
+
+
 def running_seconds(connection: Connection, run: str) -> float:
     return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
 

@@ -49,6 +49,20 @@ class Difference:
     text: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a replay found: how many steps it took, and the first difference, if any."""
+
+    run: str  # the run of the tree in which the difference is, else the one that was asked for
+    steps: int
+    difference: Difference | None = None
+    worker_gone: bool = False  # a recorded definition was used, because there is none today
+
+    @property
+    def same(self) -> bool:
+        return self.difference is None
+
+
 class _Over(Exception):
     """The record has nothing more to compare with."""
 

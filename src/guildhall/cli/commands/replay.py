@@ -26,12 +26,14 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         replayed = await client.replay(run, frame)
+        difference = replayed.difference
         if args.json:
-            screen.json({**asdict(replayed), "same": replayed.same})
-        elif replayed.same:
+            told = asdict(difference) if difference else {"step": None, "text": None}
+            screen.json({**asdict(replayed), "step": told["step"], "difference": told["text"], "same": replayed.same})
+        elif difference is None:
             screen.result(f"{run}: {replayed.steps} steps, all as on record")
         else:
-            screen.result(f"{run}: differs at step {replayed.step}\n{replayed.difference}")
+            screen.result(f"{replayed.run}: differs at step {difference.step}\n{difference.text}")
         if replayed.worker_gone:
             screen.note("Its worker is not there any more: the definition on record was used.", "yellow")
         return exit_codes.DONE if replayed.same else exit_codes.FAILED
