@@ -76,11 +76,30 @@ class Worker:
 
         `toolboxes` are Python objects for the toolboxes that the worker names. Their handlers run in this process.
         """
-        here = Path(cwd).absolute() if cwd else Path.cwd()
-        place = Home(Path(home).absolute()) if home else Home.locate(dict(os.environ))
-        worker = Worker(name=str(name), cwd=here, home=place, toolboxes=tuple(toolboxes))
+        worker = Worker(name=str(name), **_place(cwd, home), toolboxes=tuple(toolboxes))
         worker.definition()
         return worker
+
+    @staticmethod
+    def create(spec: Mapping[str, Any], *, cwd: Path | str | None = None, home: Path | str | None = None) -> Worker:
+        """A new worker: name, instructions, and if wanted description, model and output_schema.
+
+        It has the rights that `worker_creation` in the settings gives, and is saved as a draft below
+        `workers/generated/`. One that is there is not overwritten.
+        """
+        from guildhall.hall.wiring import Hall
+        from guildhall.workers.create import draft, spec_of
+
+        new = Worker(name="", **_place(cwd, home))
+        frame = new._frame(interactive=False)
+        hall = Hall(new.home, environ=os.environ, readonly=True)
+        try:
+            taken = [listed.name for listed in hall.registry(frame).listed()]
+            made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
+        finally:
+            hall.release()
+        made.save()
+        return replace(new, name=made.worker.name)
 
     def definition(self) -> Mapping[str, Any]:
         """What its file says now."""
@@ -215,6 +234,12 @@ class Worker:
         bare = Frame.here(self.cwd, os.environ, caller="library")
         allowed = frozenset(load_settings(self.home, bare.root).env)
         return Frame.here(self.cwd, os.environ, allowed=allowed, interactive=interactive, caller="library")
+
+
+def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
+    """Where a worker is looked for, and where its runs are on record."""
+    here = Path(cwd).absolute() if cwd else Path.cwd()
+    return {"cwd": here, "home": Home(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 
 
 class _opened:  # noqa: N801 - used like a function

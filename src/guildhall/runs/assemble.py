@@ -10,6 +10,7 @@ from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
+from guildhall.runs.create import RULES, create_tool, may_create
 from guildhall.runs.delegate import call_tool, callable_workers
 from guildhall.runs.limits import in_words
 from guildhall.runs.model import Bounds, RunRequest, is_text
@@ -103,8 +104,8 @@ class Assembler:
         self._home = home
         self._environ = environ
         self.find = find
-        self._everyone = everyone
-        self._settings = settings
+        self.everyone = everyone
+        self.settings = settings
         self._describe = describe
         self._remembering = remembering
         self._supply = Supply(home=home, environ=environ, settings=settings)
@@ -119,7 +120,7 @@ class Assembler:
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = self.find(request.worker, frame)
         usable(worker, "name")
-        settings = self._settings(frame)
+        settings = self.settings(frame)
         choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
         given = tuple(given)
         named = [toolbox.name for toolbox in given]
@@ -221,7 +222,7 @@ class Assembler:
     ) -> Assembled:
         """`memory` is the block of the prompt where it is known already; else it is made of what is there now."""
         refuse_later_fields(worker)
-        settings = self._settings(frame)
+        settings = self.settings(frame)
         surroundings = Surroundings(
             view=self._view(worker, frame),
             env=dict(frame.env),
@@ -234,17 +235,18 @@ class Assembler:
         if worker.definition.base:
             remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
             base = (*base_toolbox().tools, *remember)
-        if allowed := worker.definition.allow_workers:
+        creates = may_create(worker)
+        if (allowed := worker.definition.allow_workers) or creates:
             near = worker.frame(frame)
-            known = callable_workers(allowed, lambda name: self.find(name, near), lambda: self._everyone(near))
-            base = (*base, call_tool(known))
+            known = callable_workers(allowed, lambda name: self.find(name, near), lambda: self.everyone(near))
+            base = (*base, call_tool(known, creates=creates), *((create_tool,) if creates else ()))
         tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given}, base)
         by_name = {tool.name: tool.capabilities for tool in tools}
         if output_schema is not None and OUTPUT_TOOL in by_name:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk)
-        rules = (*worker.rules_for(by_name), *guards)
+        rules = (*map(_asked_by_itself, worker.rules_for(by_name)), *guards)
         if memory is None:
             memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
         patience = settings.approvals.timeout
@@ -290,6 +292,11 @@ class Assembler:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
         return tuple(tools)
+
+
+def _asked_by_itself(rule: Rule) -> Rule:
+    """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
+    return replace(rule, approval_required=False) if rule.name in RULES else rule
 
 
 def tightened(then: Assembled, today: Assembled) -> Assembled:

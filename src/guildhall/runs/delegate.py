@@ -14,7 +14,7 @@ from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.model import GENERATED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from guildhall.runs.model import Run
     from guildhall.runtimes.model import Assignment, Doors
@@ -53,9 +53,11 @@ def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments
     raise AssertionError
 
 
-def call_tool(callable_workers: Iterable[tuple[str, str | None]]) -> Tool:
-    """`worker_call`, as a worker is shown it that may call these: names, and what each is for."""
+def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bool) -> Tool:
+    """`worker_call`, as a worker is shown it that may call these (names, and what each is for) and maybe make more."""
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in callable_workers]
+    if creates:
+        lines.append("- those that you make with worker_create")
     told = (
         "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
         "this conversation. Several calls in one answer are carried out side by side. The workers are:"
@@ -81,9 +83,9 @@ def callable_workers(
     return found
 
 
-def permitted(name: str, allowed: Sequence[str], created: Sequence[str] = ()) -> str:
+def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) -> str:
     """The worker that is meant, if it may be called: by the allow-list, or because this tree of runs has made it."""
-    for entry in (*allowed, *created):
+    for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
     if EVERY_WORKER in allowed:

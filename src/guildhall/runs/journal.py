@@ -9,6 +9,7 @@
     tool_started     a call, before it was made
     tool_doubted     a call that was caught between start and end by a crash
     tool_ended       what came of it
+    worker_created   a worker that the run has written
     limit_asked      a limit was reached and the person was asked
     answered         what the person said, when it was applied
     resumed          the run went on after a crash, a park, a limit
@@ -47,6 +48,7 @@ Kind = Literal[
     "tool_started",
     "tool_doubted",
     "tool_ended",
+    "worker_created",
     "limit_asked",
     "answered",
     "resumed",

@@ -237,6 +237,12 @@ class LiveLedger:
         return last is not None and last.kind == "tool_started"
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
+        return await self.confirm(call, _as_text(call.arguments or {}), verdict.reason, verdict.timeout)
+
+    async def confirm(
+        self, call: ToolCall, body: str, reason: str | None = None, seconds: float | None = None
+    ) -> tuple[Approval, str | None]:
+        """The person's word on a call that is shown to them as `body`, and their note; waits for it."""
         subject = [call.tool, call.arguments]
         given = self._store.read(lambda c: records.session_approval(c, self._root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
@@ -247,12 +253,12 @@ class LiveLedger:
             subject,
             Question(
                 title=f"{self._worker} wants to call {call.tool}",
-                body=_as_text(call.arguments or {}),
+                body=body,
                 choices=("yes", "no", "session"),
             ),
             "tool_asked",
-            {"tool": call.tool, "arguments": call.arguments, "reason": verdict.reason},
-            seconds=verdict.timeout,
+            {"tool": call.tool, "arguments": call.arguments, "reason": reason},
+            seconds=seconds,
         )
         if ask.status == "expired" or ask.answer is None:
             return "timed_out", None

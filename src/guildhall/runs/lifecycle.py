@@ -12,7 +12,7 @@ from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused, T
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
-from guildhall.runs import delegate, records, shown
+from guildhall.runs import create, delegate, records, shown
 from guildhall.runs.assemble import plan_line
 from guildhall.runs.execute import Execution
 from guildhall.runs.grants import Grant, has_price, priced
@@ -78,6 +78,7 @@ class Live:
     patience: Patience
     execution: Execution
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
+    created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
     above: Live | None = None
 
     @property
@@ -255,7 +256,7 @@ class Runs:
         )
 
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
-            return await self._call_worker(live, call)
+            return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
@@ -277,6 +278,7 @@ class Runs:
             patience=patience,
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
+            created=above.created if above else create.created([prepared.journal, *prepared.below]),
             above=above,
         )
         self._alive[prepared.run] = live
@@ -329,8 +331,10 @@ class Runs:
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.frame(caller.prepared.frame)
-        name = delegate.permitted(arguments["worker_name"], assembled.allow_workers)
-        if name not in assembled.allow_workers:
+        name = delegate.permitted(arguments["worker_name"], assembled.allow_workers, caller.created)
+        if name in caller.created:
+            create.not_changed(self._assembler.find(name, frame), caller.created)
+        elif name not in assembled.allow_workers:
             usable(self._assembler.find(name, frame), "star")
         request = RunRequest(
             worker=name,
@@ -340,6 +344,15 @@ class Runs:
             mode=assembled.mode,
         )
         return await self.prepare(request, frame, caller.prepared.given, caller=caller, call=call.key)
+
+    async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
+        """A worker that another one writes."""
+        prepared = caller.prepared
+        settings = self._assembler.settings(prepared.frame)
+        near = prepared.assembled.worker.frame(prepared.frame)
+        result = await create.create(call, prepared, caller.ledger, settings, self._assembler.everyone(near))
+        caller.created.update(create.created([caller.ledger.journal]))
+        return result
 
     def alive(self, run: str) -> bool:
         return run in self._alive

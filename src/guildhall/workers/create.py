@@ -1,0 +1,276 @@
+"""Workers that are written by a program: by a worker (`worker_create`) or by the library (`Worker.create`).
+
+What is asked for is a name, instructions, a description, a model and an output schema. Rights come from
+`worker_creation:` in the user's settings and from nowhere else, and are at most those of the worker that writes:
+no network, no toolboxes, no other workers, no right to write workers. The file is a draft below `workers/generated/`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr, ValidationError
+
+from guildhall.core import yaml
+from guildhall.core.config import WorkerCreation
+from guildhall.core.errors import Conflict, InvalidFile, Refused, ToolUnavailable, UsageError
+from guildhall.core.ids import digest, is_name
+from guildhall.core.yaml_text import dump
+from guildhall.tools.builtin import BUILT_IN
+from guildhall.tools.model import Folder
+from guildhall.workers.definition import Definition, Line
+from guildhall.workers.edit import replace_file
+from guildhall.workers.load import check
+from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+
+SCHEMAS = "schemas"
+_LONGEST = 100_000  # characters of instructions
+_NOT_HANDED_ON = frozenset({"worker.call", "worker.create", "worker_call", "worker_create", "net"})
+_FILES = ("script:", "replay:")  # models that are files or records of this machine
+
+
+class Spec(BaseModel):
+    """What can be asked for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: StrictStr
+    instructions: Annotated[StrictStr, Field(min_length=1, max_length=_LONGEST)]
+    description: Annotated[StrictStr, Field(max_length=1000)] | None = None
+    model: Line | None = None
+    output_schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A worker that is not saved yet: its file, its schema's file, and the rights that it does not get."""
+
+    worker: Worker
+    path: Path
+    text: str
+    schema_path: Path
+    schema: str | None
+    left_out: tuple[str, ...]
+
+    def is_saved(self) -> bool:
+        """Whether exactly this has been saved already."""
+        try:
+            return self.path.read_text() == self.text
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def save(self) -> None:
+        """Writes the files, the worker's last. One that is there is never overwritten."""
+        if self.schema is not None:
+            _write_new(self.schema_path, self.schema)
+        _write_new(self.path, self.text)
+
+
+def spec_of(data: Mapping[str, Any]) -> Spec:
+    """What is asked for, checked."""
+    try:
+        spec = Spec.model_validate(dict(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise UsageError(f"{yaml.field_name(first['loc'])}: {first['msg']}") from None
+    if not is_name(spec.name):
+        raise UsageError(f"name: {spec.name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
+    if not spec.instructions.strip() or "\0" in spec.instructions:
+        raise UsageError("instructions: say in text how the worker is to work")
+    return spec
+
+
+def draft(
+    spec: Spec,
+    defaults: WorkerCreation | None,
+    frame: Frame,
+    *,
+    taken: Iterable[str],
+    creator: Worker | None = None,
+    by: str,
+) -> Draft:
+    """The worker that is asked for, with the rights that it may have. `by` says who writes it.
+
+    `taken` are the names of all workers that can be reached: none is shadowed by a new one.
+    """
+    root = creator.folder(frame) if creator else frame.root
+    path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
+    schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
+    rights, left_out = _rights(defaults or WorkerCreation(), creator, frame)
+    data: dict[str, Any] = {"name": spec.name}
+    if spec.description:
+        data["description"] = " ".join(spec.description.split())
+    data["status"] = "draft"
+    if (model := spec.model or (defaults.model if defaults else None)) is not None:
+        data["model"] = _model(model, defaults, creator)
+    data["instructions"] = spec.instructions
+    if spec.output_schema is not None:
+        data["output_schema_ref"] = str(schema_path.relative_to(root))
+    data |= rights
+    text = f"# Written by {by}. A draft: read it, then `guild worker promote {spec.name}`.\n{dump(data)}"
+    definition = _checked(path, text)
+    made = Draft(
+        worker=Worker(
+            definition=definition,
+            instructions=spec.instructions,
+            scope="project",
+            digest=digest(text.encode()),
+            path=path,
+        ),
+        path=path,
+        text=text,
+        schema_path=schema_path,
+        schema=_schema(spec.output_schema),
+        left_out=left_out,
+    )
+    if spec.name.casefold() in {name.casefold() for name in taken} and not made.is_saved():
+        raise Conflict(f"name: there is already a worker {spec.name!r}", hint="Choose another name.")
+    return made
+
+
+def _checked(path: Path, text: str) -> Definition:
+    try:
+        return check(yaml.parse(path, text))
+    except InvalidFile as error:
+        raise UsageError(f"the worker cannot be made: {error.message}", hint=error.hint) from None
+
+
+def _schema(schema: dict[str, Any] | None) -> str | None:
+    if schema is None:
+        return None
+    from jsonschema.exceptions import SchemaError
+    from jsonschema.validators import validator_for
+
+    if schema.get("type") != "object":
+        raise UsageError("output_schema: an output schema must have `type: object`")
+    try:
+        validator_for(schema).check_schema(schema)
+        return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    except SchemaError as error:
+        raise UsageError(f"output_schema: not a JSON Schema: {error.message}") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"output_schema: not JSON: {error}") from None
+
+
+def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
+    """The model, unless it is a file of this machine that nobody has chosen for this."""
+    chosen = {defaults.model if defaults else None, creator.definition.model if creator else None}
+    if model.startswith(_FILES) and model not in chosen:
+        raise Refused(f"model: {model!r} is a file of this machine", hint="Name a provider's model, or none at all.")
+    return model
+
+
+def _rights(defaults: WorkerCreation, creator: Worker | None, frame: Frame) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that give rights: those of the settings, as far as the creator has them; and what is left out."""
+    left_out: list[str] = []
+    tools: list[str] = []
+    for name in defaults.tools:
+        if "net" in BUILT_IN.get(name, frozenset()):
+            left_out.append(f"tools: {name} reaches the network")
+        elif creator is not None and name not in creator.definition.tools:
+            left_out.append(f"tools: {creator.name} has no {name} itself")
+        else:
+            tools.append(name)
+    sandboxes: dict[str, Any] = {}
+    for name, wanted in defaults.sandboxes.items():
+        if (narrowed := _narrowed(name, wanted, creator, frame)) is None:
+            left_out.append(f"sandboxes.{name}: {creator.name if creator else 'it'} has no such right itself")
+        else:
+            sandboxes[name] = narrowed
+    rules = _rules(defaults, creator)
+    fields: dict[str, Any] = {"tools": tools, "sandboxes": sandboxes, "tool_rules": rules}
+    if creator is not None:
+        fields["limits"] = creator.definition.limits.model_dump(mode="json", exclude_defaults=True)
+        if not creator.definition.base:
+            fields["base"] = False
+    return {name: value for name, value in fields.items() if value not in ({}, [])}, tuple(left_out)
+
+
+def _rules(defaults: WorkerCreation, creator: Worker | None) -> dict[str, dict[str, Any]]:
+    """The rules of both, the tighter of the two for each name."""
+    handed_on = rule_names() - _NOT_HANDED_ON
+    own = creator.definition.tool_rules if creator else {}
+    asked = _parsed({"tool_rules": defaults.tool_rules}).tool_rules
+    rules: dict[str, dict[str, Any]] = {}
+    for name in sorted({*own, *asked} & handed_on):
+        both = [rules_of[name] for rules_of in (own, asked) if name in rules_of]
+        tighter: dict[str, Any] = {}
+        if not all(rule.allowed for rule in both):
+            tighter["allowed"] = False
+        if any(rule.approval_required for rule in both):
+            tighter["approval_required"] = True
+        if times := [rule.timeout for rule in both if rule.timeout is not None]:
+            tighter["timeout"] = f"{min(times):g}s"
+        if tighter:
+            rules[name] = tighter
+    return rules
+
+
+def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> dict[str, Any] | None:
+    """A sandbox of the settings within the creator's own; None where the creator has nothing of the kind."""
+    asked = _parsed({"sandboxes": {name: wanted}})
+    fields = asked.sandboxes[name].model_dump(mode="json", exclude_defaults=True)
+    if creator is None:
+        return fields
+    try:
+        (folder,) = replace(creator, definition=asked).folders(frame)
+    except ToolUnavailable:  # it is to be read and is not there
+        return None
+    for own in (*creator.folders(frame), *_looked_at(creator, frame)):
+        if not folder.path.is_relative_to(own.path) or (folder.writable and not own.writable):
+            continue
+        for limit in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
+            narrowed = _common(getattr(folder, limit), getattr(own, limit))
+            if narrowed is None:
+                return None
+            if narrowed:
+                fields[limit] = list(narrowed)
+        fields["max_bytes"] = min(folder.max_bytes, own.max_bytes)
+        return fields
+    return None
+
+
+def _looked_at(creator: Worker, frame: Frame) -> tuple[Folder, ...]:
+    """The folder that it works in, if it has tools that look at files there."""
+    looks = any("fs.read" in BUILT_IN[name] for name in creator.definition.tools)
+    return (Folder(path=frame.root.resolve()),) if looks else ()
+
+
+def _common(wanted: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The suffixes that both allow, where none named means all of them; None: there are none."""
+    if not wanted or not own:
+        return wanted or own
+    return tuple(suffix for suffix in wanted if suffix in own) or None
+
+
+def _parsed(fields: dict[str, Any]) -> Definition:
+    """Fields of the settings as those of a worker file."""
+    try:
+        return Definition.model_validate({"name": "new", "instructions": "-", **fields})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise InvalidFile(
+            f"worker_creation.{yaml.field_name(first['loc'])}: {first['msg']}",
+            hint="Correct it in config.yaml of your home.",
+        ) from None
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Writes a file that must not be there, unless with this very text. No link leads it elsewhere."""
+    for folder in (path.parent.parent, path.parent):
+        if folder.is_symlink():
+            raise Refused("a new worker is not written through a link", where=str(folder))
+    if os.path.lexists(path):
+        if not path.is_symlink() and path.read_bytes() == text.encode():
+            return
+        raise Conflict("there is already such a file", where=str(path), hint="Choose another name.")
+    replace_file(path, text)
