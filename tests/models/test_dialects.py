@@ -66,6 +66,9 @@ class Fixed:
     def cost(self, usage: RequestUsage) -> float | None:
         return None
 
+    def takes(self, media_type: str) -> bool:
+        return True
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         return self.response
 

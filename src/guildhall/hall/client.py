@@ -51,6 +51,7 @@ class Shown:
     run: Run
     asks: Sequence[Ask]
     messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+    attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
 
 
 @dataclass(frozen=True, kw_only=True)

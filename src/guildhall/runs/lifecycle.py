@@ -16,6 +16,7 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
 from guildhall.runs import records, shown
 from guildhall.runs.assemble import plan_line
+from guildhall.runs.attachments import refuse_untaken
 from guildhall.runs.execute import Execution
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.history import History
     from guildhall.runs.model import Bounds, Run, RunRequest
     from guildhall.runs.replay import Difference
-    from guildhall.runtimes.model import Runtime
+    from guildhall.runtimes.model import Attachment, Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
 
@@ -95,11 +96,22 @@ class Runs:
         """The model answers of a recorded run, in order."""
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
-    async def prepare(self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = ()) -> Prepared:
-        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process."""
+    async def prepare(
+        self,
+        request: RunRequest,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        attached: tuple[Attachment, ...] | None = None,
+    ) -> Prepared:
+        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
+
+        `attached` are attachments that a worker hands on; without them the request's are those of a person.
+        """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
-        assembled = await self._assembler.assemble(request, frame, given, run=run)
+        assembled = await self._assembler.assemble(request, frame, given, run=run, attached=attached)
         source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
         assembled = _priced(assembled, source, explicit=request.budget is not None)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
             assembled = replace(assembled, model=source.name)
@@ -147,6 +159,7 @@ class Runs:
         frame = _frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
         source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
@@ -216,6 +229,7 @@ class Runs:
                 worker=prepared.assembled.worker.name,
                 model=prepared.source.name,
                 plan=plan_line(prepared.assembled, prepared.source.name, priced=_has_price(prepared.source)),
+                attachments=[file.as_described() for file in prepared.assembled.attachments],
                 resumed=prepared.resumed,
             )
             await execution.run()
@@ -295,6 +309,7 @@ def assignment_of(assembled: Assembled) -> Assignment:
         first_message=assembled.first_message,
         tools=tuple(tool.as_shown() for tool in assembled.tools),
         output_schema=assembled.output_schema,
+        attachments=assembled.attachments,
     )
 
 
