@@ -125,7 +125,7 @@ class Script(_Strict):
     """The whole file."""
 
     price: Price | None = None
-    accepts: tuple[Literal["image", "pdf"], ...] = ("image", "pdf")
+    accepts: list[Literal["image", "pdf"]] = ["image", "pdf"]
     workers: dict[str, list[ScriptedRun]]
     election: dict[str, str] = Field(default_factory=dict)
     repeat: bool = False
