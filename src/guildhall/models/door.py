@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_ai.messages import BaseToolCallPart
+from pydantic_ai.messages import BaseToolCallPart, TextContent
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
@@ -205,6 +205,8 @@ def _size(content: Any) -> int:
         return len(content)
     if isinstance(content, list):
         return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(content, TextContent):
+        return _size(content.content)
     data = getattr(content, "data", None)
     if not isinstance(data, bytes):
         return _size(str(content))

@@ -22,13 +22,13 @@ def _unpacked(data: bytes) -> list[bytes]:
     """What is in the streams that hold objects, up to a limit."""
     texts: list[bytes] = []
     left = _MOST_UNPACKED
-    for stream in _STREAM.finditer(data):
-        end = data.find(b"endstream", stream.end())
+    end = 0
+    while left > 0 and (stream := _STREAM.search(data, end)):  # each byte is passed once
+        if (end := data.find(b"endstream", stream.end())) < 0:
+            break
         try:
             texts.append(zlib.decompressobj().decompress(data[stream.end() : end], left))
         except zlib.error:
             continue
         left -= len(texts[-1])
-        if left <= 0:
-            break
     return texts

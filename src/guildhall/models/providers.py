@@ -34,7 +34,10 @@ _NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insis
 _DEFAULT_ADDRESSES = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI_BASE_URL": "https://api.openai.com/v1"}
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
 # Models without eyes that pydantic-ai's profiles say nothing about, wherever they are served.
-_READ_ONLY_TEXT = re.compile(r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r")
+_READ_ONLY_TEXT = re.compile(
+    r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
+)
+_NO_DOCUMENTS = frozenset({"ollama"})  # its API has pictures, and no other files
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 # Providers whose every whole answer says why it ended: one that does not say was cut off on the way.
@@ -94,6 +97,8 @@ class ProviderSource:
             return False
         if media_type.startswith("image/"):
             return self._profile.get("supports_image_input", True)
+        if self._provider in _NO_DOCUMENTS:
+            return False
         documents = self._profile.get("supported_document_media_types")
         return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
 
