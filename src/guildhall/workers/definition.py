@@ -36,6 +36,10 @@ def _suffix(value: object) -> object:
     return suffix
 
 
+def _mode(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
 def _allowed_workers(value: object) -> object:
     return (EVERY_WORKER,) if value == EVERY_WORKER else value
 
@@ -65,7 +69,7 @@ class Sandbox(Part):
 
     name: Name | None = Field(default=None, description="The sandbox's name again; it may be left out.")
     path: Line = Field(description="The folder. A relative path starts at the project.")
-    mode: Literal["ro", "rw"] = Field(
+    mode: Annotated[Literal["ro", "rw"], BeforeValidator(_mode)] = Field(
         default="ro", description="Whether the worker may only read (ro) or also write (rw)."
     )
     allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only files with these suffixes; empty: all.")
