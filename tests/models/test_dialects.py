@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_ai.direct import model_request, model_request_stream
-from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ThinkingPart, ToolCallPart, UserPromptPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
@@ -34,6 +43,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from starlette.applications import Starlette
 
+    from guildhall.models.dialects.model import Dialect
     from guildhall.models.model import OnText, Query
 
 # Any answer, through the clients' own code
@@ -65,6 +75,9 @@ class Fixed:
 
     def cost(self, usage: RequestUsage) -> float | None:
         return None
+
+    def takes(self, media_type: str) -> bool:
+        return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         return self.response
@@ -204,6 +217,55 @@ def test_a_custom_tool_of_codex_is_read_as_a_call() -> None:
     assert [message.kind for message in request.messages] == ["request", "response", "request", "response", "request"]
 
 
+PICTURE = b"\x89PNG\r\n\x1a\n"
+SENT = base64.b64encode(PICTURE).decode()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "blocks"),
+    [
+        (
+            Anthropic(),
+            [
+                {"type": "text", "text": "look"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": SENT}},
+                {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": SENT}},
+                {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+            ],
+        ),
+        (
+            OpenAIChat(),
+            [
+                {"type": "text", "text": "look"},
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{SENT}"}},
+                {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{SENT}", "filename": "a.pdf"}},
+                {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            ],
+        ),
+        (
+            OpenAIResponses(),
+            [
+                {"type": "input_text", "text": "look"},
+                {"type": "input_image", "image_url": f"data:image/png;base64,{SENT}"},
+                {"type": "input_file", "file_data": f"data:application/pdf;base64,{SENT}"},
+                {"type": "input_image", "image_url": "https://example.org/a.png"},
+            ],
+        ),
+    ],
+)
+def test_files_that_come_with_a_request_are_read(dialect: Dialect, blocks: list[dict[str, Any]]) -> None:
+    asked = [{"role": "user", "content": blocks}]
+    request = dialect.read({"model": "m", "max_tokens": 5, "messages": asked, "input": asked})
+    contents = [part.content for message in request.messages for part in message.parts]
+    read = [item for content in contents for item in ([content] if isinstance(content, str) else content)]
+    assert read[0] == "look"
+    assert [(item.data, item.media_type) for item in read if isinstance(item, BinaryContent)] == [
+        (PICTURE, "image/png"),
+        (PICTURE, "application/pdf"),
+    ]
+    assert read[3] == f"[{blocks[3]['type']}]"  # another address is not fetched
+
+
 # Requests that are wrong
 
 MESSAGES = "/anthropic/v1/messages"
@@ -256,6 +318,30 @@ def with_turns(route: str, *turns: dict[str, Any]) -> dict[str, Any]:
 def test_a_sound_request_is_answered(server: ScriptedServer, route: str) -> None:
     assert post(server, route, sound(route)).status_code == 200
     assert post(server, route, sound(route), {"authorization": "Bearer script-coder"}).status_code == 200
+
+
+BASE64 = {"type": "base64", "media_type": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("route", "block"),
+    [
+        (MESSAGES, {"type": "image"}),
+        (MESSAGES, {"type": "image", "source": BASE64}),
+        (MESSAGES, {"type": "image", "source": {**BASE64, "data": "no base64!"}}),
+        (MESSAGES, {"type": "document", "source": {**BASE64, "data": "YQ==", "media_type": 5}}),
+        (CHAT, {"type": "image_url"}),
+        (CHAT, {"type": "image_url", "image_url": {"url": 5}}),
+        (CHAT, {"type": "image_url", "image_url": {"url": "data:image/png,plain"}}),
+        (CHAT, {"type": "file", "file": {"file_data": "data:application/pdf;base64,ä"}}),
+        (RESPONSES, {"type": "input_image", "image_url": ["data:"]}),
+        (RESPONSES, {"type": "input_file", "file_data": "data:"}),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told(server: ScriptedServer, route: str, block: dict[str, Any]) -> None:
+    response = post(server, route, with_turns(route, {"role": "user", "content": [block]}))
+    assert response.status_code == 400
+    assert "content[0]" in told(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic_ai.messages import BinaryContent, ModelRequest, ModelResponse, TextPart, ToolCallPart, UserPromptPart
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    UserPromptPart,
+)
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
@@ -76,6 +84,9 @@ class Provider:
         if self.price is None:
             return None
         return usage.input_tokens * self.price[0] + usage.output_tokens * self.price[1]
+
+    def takes(self, media_type: str) -> bool:
+        return True
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         self.asked.append(query)
@@ -338,6 +349,18 @@ def test_an_estimate_counts_everything_that_is_sent() -> None:
     assert size("\ud800" * 300) > 100
     assert size("a" * 300, BinaryContent(data=b"x" * 3000, media_type="image/png")) >= bare + 1000
     assert size("a" * 300, tools=3) >= bare + 300
+
+
+def test_an_estimate_counts_the_files_that_are_attached() -> None:
+    def size(*content: Any) -> int:
+        return estimate([ModelRequest(parts=[UserPromptPart(list(content))])], ModelRequestParameters())
+
+    tagged = TextContent("字" * 3000, metadata={"name": "a" * 100_000})
+    assert 3000 <= size(tagged) < 5000  # what it is tagged with is not sent
+    page = size(BinaryContent(data=b"%PDF-1.4 /Type /Page ", media_type="application/pdf"))
+    many = size(BinaryContent(data=b"%PDF-1.4" + b"/Type/Page " * 50, media_type="application/pdf"))
+    assert page >= 3_000
+    assert many >= 150_000
 
 
 def test_an_estimate_goes_on_from_what_was_charged() -> None:

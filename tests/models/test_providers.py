@@ -40,6 +40,8 @@ workers:
   poor: [[{fail: 402}]]
   wrong: [[{fail: 422}]]
 """
+KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "DEEPSEEK_API_KEY": "k", "OPENROUTER_API_KEY": "k"}
+SERVERS = {"OLLAMA_BASE_URL": "http://127.0.0.1:1/v1", "VLLM_BASE_URL": "http://127.0.0.1:1/v1"}
 NAMES = ["anthropic:claude-sonnet-5", "openai:gpt-5", "openai-chat:gpt-5"]
 
 
@@ -372,3 +374,23 @@ def test_a_model_that_cannot_be_streamed_is_heard_at_the_end(said: str) -> None:
     conversation: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
     assert asyncio.run(_asked(model, query(conversation), _Heard(heard.append))).text == said
     assert heard == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "pdfs"),
+    [
+        ("anthropic:claude-sonnet-5", True, True),
+        ("openai:gpt-5", True, True),
+        ("openai-chat:gpt-5", True, True),
+        ("openrouter:anthropic/claude-sonnet-5", True, True),
+        ("vllm:some-model", True, False),  # its adapter can send no documents
+        ("ollama:llava", True, False),
+        ("ollama:gpt-oss:20b", False, False),
+        ("openai:o3-mini", False, False),
+        ("deepseek:deepseek-chat", False, False),
+        ("openrouter:deepseek/deepseek-chat", False, False),
+    ],
+)
+def test_which_files_a_model_takes(name: str, images: bool, pdfs: bool) -> None:
+    source = provider_source(name, {**KEYS, **SERVERS})
+    assert (source.takes("image/png"), source.takes("application/pdf")) == (images, pdfs)

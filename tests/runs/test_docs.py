@@ -15,6 +15,7 @@ from guildhall.core.events import EventType
 from guildhall.hall.library import RunResult, Worker
 from guildhall.runs.journal import Kind
 from guildhall.runs.model import AskKind, AskStatus, Bounds
+from guildhall.workers.definition import AttachmentPolicy, Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,6 +57,21 @@ def test_what_the_library_offers() -> None:
             for option in inspect.signature(member).parameters.values():
                 if option.kind is option.KEYWORD_ONLY:
                     assert f"`{option.name}`" in text or f"{option.name}=" in text, f"{name}: {option.name}"
+
+
+def test_what_can_be_attached() -> None:
+    from guildhall.runs.attachments import CEILING, MEDIA_TYPES
+
+    section = page("attachments.md").partition("\n## What can be attached\n")[2].partition("\n## ")[0]
+    named = {
+        suffix for line in section.splitlines() if line.startswith("|") for suffix in re.findall(r"`(\.\w+)`", line)
+    }
+    assert named == set(MEDIA_TYPES)
+    assert f"{CEILING:,}" in page("attachments.md")
+    for part in (AttachmentPolicy, Sandbox):
+        for field in part.model_fields:
+            if "suffixes" in field or "max" in field:
+                assert f"`{field}`" in page("attachments.md") or field == "text_suffixes"
 
 
 def test_what_the_model_is_told_is_quoted_as_it_is_said() -> None:

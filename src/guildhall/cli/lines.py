@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli.visible import one_line
 from guildhall.core.clock import moment
+from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,6 +50,10 @@ def _told(entry: Entry) -> str:
 
 def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str) if data else ""
+
+
+def _assembled(data: Mapping[str, Any]) -> str:
+    return "; ".join([str(data.get("model") or ""), *map(labelled, _parts(data.get("attachments")))])
 
 
 def _asked(data: Mapping[str, Any]) -> str:
@@ -121,7 +126,7 @@ def _text(content: Any) -> str:
 
 
 _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "assembled": _words("model"),
+    "assembled": _assembled,
     "model_asked": _asked,
     "model_failed": _words("message"),
     "model_answered": _answered,

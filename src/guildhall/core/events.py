@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
-    "run_started",  # worker, model, plan, resumed; parent: the run that called it
+    "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
     "tool_result",  # id, tool, text, is_error

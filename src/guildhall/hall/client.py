@@ -40,6 +40,7 @@ class Shown:
     below: Sequence[Run]  # those that it has called, and those that these have called
     asks: Sequence[Ask]  # of all of them
     messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
+    attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
 
     @property
     def usage(self) -> Usage:

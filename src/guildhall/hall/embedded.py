@@ -12,6 +12,7 @@ from guildhall.core.errors import UsageError
 from guildhall.hall.client import Check, Checked, Shown
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
+from guildhall.runs.transcript import conversation
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
 
@@ -92,18 +93,20 @@ class EmbeddedHall:
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)
+        journal = self._hall.history.journal(run)
         return Shown(
             run=found,
             below=self._hall.history.below(run),
             asks=self._hall.asks.of_run(run),
-            messages=self._hall.history.messages(run),
+            messages=conversation(journal),
+            attachments=journal.entries[0].data.get("attachments", ()),
         )
 
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:
         return self._hall.history.recent(None if everything else _RECENT, called=called)
 
     async def journal(self, run: str, after: int = -1) -> list[Entry]:
-        return self._hall.history.entries(run, after)
+        return self._hall.history.shown(run, after)
 
     # asks
 

@@ -128,6 +128,7 @@ class Worker:
         input: str,
         *,
         approver: Approver | None = None,
+        attachments: Sequence[str | Path] = (),
         model: str | None = None,
         override_model: str | None = None,
         max_turns: int | None = None,
@@ -137,12 +138,18 @@ class Worker:
         mode: Mode = "ask",
         call: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Event]:
-        """Runs the worker and gives its events as they come. Leaving the loop early parks the run."""
+        """Runs the worker and gives its events as they come. Leaving the loop early parks the run.
+
+        `attachments` are files, as `guild run --attach` takes them.
+        """
+        if isinstance(attachments, str | Path):
+            raise UsageError("attachments is one name", hint="Give a list of them.")
         if mode not in get_args(Mode):
             raise UsageError(f"there is no mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
         request = RunRequest(
             worker=self.name,
             input=input,
+            attachments=tuple(map(str, attachments)),
             model=model,
             override_model=override_model,
             max_turns=max_turns,

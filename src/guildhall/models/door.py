@@ -9,15 +9,15 @@ The runtime gets whole answers only; text is published while it is being written
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_ai.messages import BaseToolCallPart
+from pydantic_ai.messages import BaseToolCallPart, TextContent
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelFailed
 from guildhall.models.model import Query
+from guildhall.models.pdf import pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ _LONGEST_PAUSE = 60.0
 # On the safe side, because a reservation must not be too small: digits and code come close to this, prose has twice it.
 _BYTES_A_TOKEN = 2
 _BYTES_A_PICTURE = 5_000 * _BYTES_A_TOKEN  # providers scale pictures down: larger ones count no more than this
-_BYTES_A_PAGE = 3_000 * _BYTES_A_TOKEN
+_BYTES_A_PAGE = 5_000 * _BYTES_A_TOKEN  # a page is sent as its text and as a picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +205,8 @@ def _size(content: Any) -> int:
         return len(content)
     if isinstance(content, list):
         return sum(map(_size, content))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if isinstance(content, TextContent):
+        return _size(content.content)
     data = getattr(content, "data", None)
     if not isinstance(data, bytes):
         return _size(str(content))
@@ -212,5 +214,5 @@ def _size(content: Any) -> int:
     if kind.startswith("image/"):
         return _BYTES_A_PICTURE
     if kind == "application/pdf":
-        return _BYTES_A_PAGE * max(1, len(re.findall(rb"/Type\s*/Page\b", data)), len(data) // 200_000)
+        return _BYTES_A_PAGE * pages(data)
     return len(data)

@@ -48,6 +48,10 @@ class Source(Protocol):
         """What this usage costs in dollars; None when the model has no price."""
         ...
 
+    def takes(self, media_type: str) -> bool:
+        """Whether it can be sent a file of this type, an image or a PDF, to look at."""
+        ...
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         """The answer, whole. Raises ModelFailed, transient or not."""
         ...

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic_ai.exceptions import ModelAPIError
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model
+    from pydantic_ai.profiles import ModelProfile
     from pydantic_ai.providers import Provider
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 _NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
 _DEFAULT_ADDRESSES = {"ANTHROPIC_BASE_URL": "https://api.anthropic.com", "OPENAI_BASE_URL": "https://api.openai.com/v1"}
 _VARIABLE = re.compile(r"`([A-Z][A-Z0-9_]{3,})`")
+# Models without eyes that pydantic-ai's profiles say nothing about, wherever they are served.
+_READ_ONLY_TEXT = re.compile(
+    r"^deepseek:|\bdeepseek-|gpt-oss|gpt-3\.5|\bo1-mini|\bo3-mini|codestral|\bcommand-r|llama-?3\.[13]"
+)
+_NO_DOCUMENTS = frozenset({"ollama"})  # its API has pictures, and no other files
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 # Providers whose every whole answer says why it ended: one that does not say was cut off on the way.
@@ -66,6 +72,7 @@ class ProviderSource:
         self._model = model
         self._environ = environ
         self._ssl: SSLContext | None = None
+        self._profile: ModelProfile = {}
 
     @property
     def name(self) -> str:
@@ -79,7 +86,21 @@ class ProviderSource:
         import httpx2
 
         self._ssl = httpx2.create_ssl_context()
-        self._built(self._client())
+        self._profile = self._built(self._client()).profile
+
+    def takes(self, media_type: str) -> bool:
+        """As pydantic-ai knows it of the model and of what its adapter can send; some it does not know are known here.
+
+        Where nobody knows, the provider is asked: its refusal ends the run, in its words.
+        """
+        if _READ_ONLY_TEXT.search(f"{self._provider}:{self._model}"):
+            return False
+        if media_type.startswith("image/"):
+            return self._profile.get("supports_image_input", True)
+        if self._provider in _NO_DOCUMENTS:
+            return False
+        documents = self._profile.get("supported_document_media_types")
+        return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError

@@ -30,6 +30,9 @@ class RecordingSource:
     def cost(self, usage: RequestUsage) -> float | None:
         return 0.0
 
+    def takes(self, media_type: str) -> bool:
+        return True
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         if query.step >= len(self.answers):
             raise ModelFailed(

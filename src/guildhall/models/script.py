@@ -10,7 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
 
@@ -125,6 +125,7 @@ class Script(_Strict):
     """The whole file."""
 
     price: Price | None = None
+    accepts: list[Literal["image", "pdf"]] = ["image", "pdf"]
     workers: dict[str, list[ScriptedRun]]
     election: dict[str, str] = Field(default_factory=dict)
     repeat: bool = False
@@ -153,7 +154,11 @@ class ScriptSource:
             return None
         return (usage.input_tokens * price.input + usage.output_tokens * price.output) / 1_000_000
 
+    def takes(self, media_type: str) -> bool:
+        return ("pdf" if media_type == "application/pdf" else media_type.partition("/")[0]) in self.script.accepts
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        self._refuse_files(query)
         answer = self._find(query)
         self._expect(answer, query)
         if answer.sleep:
@@ -209,6 +214,18 @@ class ScriptSource:
             hint="Add a run, or say `repeat: true` to use the last one again.",
             where=self._place(query),
         )
+
+    def _refuse_files(self, query: Query) -> None:
+        """As a provider does with what its model cannot look at."""
+        from pydantic_ai.messages import BinaryContent
+
+        for message in query.messages:
+            for part in message.parts if message.kind == "request" else ():
+                content = getattr(part, "content", None)
+                for item in content if isinstance(content, list | tuple) else ():  # pyright: ignore[reportUnknownVariableType]
+                    if isinstance(item, BinaryContent) and not self.takes(item.media_type):
+                        text = f"the scripted model does not accept {item.media_type}"
+                        raise ModelFailed(text, status=400, where=str(self.path))
 
     def _expect(self, answer: Answer, query: Query) -> None:
         if answer.expect is None:

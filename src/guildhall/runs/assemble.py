@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
+from guildhall.runs.attachments import collect_for_person, permit, size_in_words
 from guildhall.runs.create import RULES, create_tool, may_create
 from guildhall.runs.delegate import call_tool, callable_workers
 from guildhall.runs.limits import in_words
 from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.supply import Supply, output_schema, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
+from guildhall.runtimes.model import Attachment
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
 from guildhall.tools.model import Folder, Tool, Toolbox, View
@@ -62,6 +65,7 @@ class Assembled:
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
     allow_workers: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
 
     def shown(self) -> dict[str, Any]:
@@ -69,6 +73,7 @@ class Assembled:
         return {
             "system_prompt": self.system_prompt,
             "first_message": self.first_message,
+            "attachments": [file.as_described() for file in self.attachments],
             "tools": [tool.as_shown() for tool in self.tools],
             "output_schema": self.output_schema,
         }
@@ -78,6 +83,7 @@ class Assembled:
         shown = self.shown()
         return {
             **shown,
+            "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
@@ -111,9 +117,19 @@ class Assembler:
         self._supply = Supply(home=home, environ=environ, settings=settings)
 
     async def assemble(
-        self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = (), *, run: str, called: bool = False
+        self,
+        request: RunRequest,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        called: bool = False,
+        attached: tuple[Attachment, ...] | None = None,
     ) -> Assembled:
-        """A new run. `given` are toolboxes of the caller's own process. The budget is that of the run that `called`."""
+        """A new run. `given` are toolboxes of the caller's own process.
+
+        One that another run has `called` has the budget of that one, and `attached` are the files that it hands over.
+        """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
         if not request.input.strip():
@@ -135,9 +151,22 @@ class Assembler:
             budget=None if called else settings.budget if request.budget is None else request.budget,
         )
         schema = output_schema(worker, frame)
-        return await self._build(
+        built = await self._build(
             worker, frame, request.input, choice.model, request.mode, bounds, schema, given, run=run
         )
+        return replace(built, attachments=await self._attached(worker, request, frame, attached))
+
+    async def _attached(
+        self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
+    ) -> tuple[Attachment, ...]:
+        policy = worker.definition.attachment_policy
+        if attached is None and request.attachments:
+            view = self._view(worker, frame)
+            attached = await asyncio.to_thread(
+                collect_for_person, request.attachments, view, policy, root=frame.root, where=worker.place
+            )
+        permit(attached or (), policy, where=worker.place)
+        return attached or ()
 
     async def revive(
         self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = (), *, run: str
@@ -170,6 +199,7 @@ class Assembler:
             built,
             system_prompt=frozen["system_prompt"],
             memory=_remembered(frozen),
+            attachments=_files(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
         if worker.path is None or not worker.path.exists():
@@ -204,7 +234,7 @@ class Assembler:
             run=run,
             memory=_remembered(frozen),
         )
-        return assembled, gone
+        return replace(assembled, attachments=_files(frozen)), gone
 
     async def _build(
         self,
@@ -350,6 +380,11 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
     )
 
 
+def _files(frozen: Mapping[str, Any]) -> tuple[Attachment, ...]:
+    """The attachments as they were read then."""
+    return tuple(Attachment.from_dict(file) for file in frozen.get("files", ()))
+
+
 def _remembered(frozen: Mapping[str, Any]) -> str:
     return frozen.get("memory", "")
 
@@ -377,6 +412,9 @@ def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
         parts.append("runs programs")
     if "net" in capabilities:
         parts.append("uses the network")
+    if assembled.attachments:
+        files = (f"{file.name} ({size_in_words(len(file.data))})" for file in assembled.attachments)
+        parts.append("attached: " + ", ".join(files))
     if assembled.mode != "ask":
         parts.append(_MODES[assembled.mode])
     dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]

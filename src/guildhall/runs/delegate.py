@@ -48,7 +48,7 @@ def _worker_call(worker_name: str, input_data: str | dict[str, Any], attachments
     Args:
         worker_name: The worker's name.
         input_data: All that it needs to know and is to do, as text or as a JSON object.
-        attachments: Files to hand over, each as sandbox/path in one of your own sandboxes.
+        attachments: Files to hand over: sandbox/path in one of your own sandboxes, or one that you were given.
     """
     raise AssertionError
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, did_you_mean
-from guildhall.runs import records, transcript
+from guildhall.runs import records
 from guildhall.runs.journal import Journal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from guildhall.core.clock import Clock
     from guildhall.runs.model import Entry, Run
     from guildhall.store.engine import Store
@@ -46,6 +49,10 @@ class History:
         self.get(run)
         return self._store.read(lambda connection: records.entries(connection, run, after))
 
-    def messages(self, run: str) -> list[dict[str, Any]]:
-        """The conversation of a run as far as it is on record."""
-        return transcript.conversation(self.journal(run))
+    def shown(self, run: str, after: int = -1) -> list[Entry]:
+        """The entries as people and programs see them: what is attached is named there, and not in them once more."""
+        return [replace(entry, data=_without_files(entry.data)) for entry in self.entries(run, after)]
+
+
+def _without_files(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != "files"}

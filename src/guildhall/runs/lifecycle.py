@@ -14,6 +14,7 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records, shown
 from guildhall.runs.assemble import plan_line
+from guildhall.runs.attachments import hand_on, refuse_untaken
 from guildhall.runs.execute import Execution
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assemble import Assembled, Assembler
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
-    from guildhall.runtimes.model import Runtime
+    from guildhall.runtimes.model import Attachment, Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, Toolbox, ToolCall
 
@@ -126,15 +127,20 @@ class Runs:
         *,
         caller: Live | None = None,
         call: str | None = None,
+        attached: tuple[Attachment, ...] | None = None,
     ) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
 
-        `caller` is the run that has called it, in the `call` of this key.
+        `caller` is the run that has called it, in the `call` of this key, and hands over what is `attached`; without
+        one the attachments of the request are those of a person.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
         root = caller.prepared.root if caller else run
-        assembled = await self._assembler.assemble(request, frame, given, run=run, called=caller is not None)
+        assembled = await self._assembler.assemble(
+            request, frame, given, run=run, called=caller is not None, attached=attached
+        )
         source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.prepared.limited)
         assembled = priced(assembled, source, limited=limited)
         if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
@@ -197,6 +203,7 @@ class Runs:
         frame = _frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
         source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
@@ -332,18 +339,23 @@ class Runs:
         assembled = caller.prepared.assembled
         frame = assembled.worker.frame(caller.prepared.frame)
         name = delegate.permitted(arguments["worker_name"], assembled.allow_workers, caller.created)
+        callee = self._assembler.find(name, frame)
         if name in caller.created:
-            create.not_changed(self._assembler.find(name, frame), caller.created)
+            create.not_changed(callee, caller.created)
         elif name not in assembled.allow_workers:
-            usable(self._assembler.find(name, frame), "star")
+            usable(callee, "star")
+        files = tuple(arguments.get("attachments") or ())
+        attached = await asyncio.to_thread(hand_on, files, assembled.attachments, assembled.surroundings.view, callee)
         request = RunRequest(
             worker=name,
             input=delegate.as_input(arguments["input_data"]),
             model=assembled.model,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
+            attachments=files,
         )
-        return await self.prepare(request, frame, caller.prepared.given, caller=caller, call=call.key)
+        given = caller.prepared.given
+        return await self.prepare(request, frame, given, caller=caller, call=call.key, attached=attached)
 
     async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
         """A worker that another one writes."""
@@ -438,6 +450,7 @@ def _tell_start(live: Live) -> None:
         worker=prepared.assembled.worker.name,
         model=prepared.source.name,
         plan=plan_line(prepared.assembled, prepared.source.name, priced=has_price(prepared.source)),
+        attachments=[file.as_described() for file in prepared.assembled.attachments],
         resumed=prepared.resumed,
         parent=live.above.prepared.run if live.above else None,
     )
@@ -463,6 +476,7 @@ def assignment_of(assembled: Assembled) -> Assignment:
         first_message=assembled.first_message,
         tools=tuple(tool.as_shown() for tool in assembled.tools),
         output_schema=assembled.output_schema,
+        attachments=assembled.attachments,
     )
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _SHOWN = {
     "system_prompt": "the system prompt",
     "first_message": "the first message",
+    "attachments": "what is attached",
     "tools": "the tools that the model is shown",
     "output_schema": "the output schema",
 }
@@ -123,10 +124,11 @@ class _Record:
         first = self.journal.entries[0]
         now = assembled.shown()
         for name, label in _SHOWN.items():
-            self.compare(first, label, first.data[name], now[name])
+            self.compare(first, label, first.data.get(name) or None, now[name] or None)
         then = first.data["worker"]["definition"]
         today = assembled.worker.definition.model_dump(mode="json")
-        for name, label in _SAID.items():
+        said = {**_SAID, "attachment_policy": "the worker's attachment policy"} if assembled.attachments else _SAID
+        for name, label in said.items():
             self.compare(first, label, then.get(name), today.get(name))
 
     def compare_end(self, output: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter
+from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter, TextContent
 
 from guildhall.core.ids import digest, fingerprint
 
@@ -34,6 +34,9 @@ def _part(part: Any) -> dict[str, Any]:
 def _content(content: Any) -> Any:
     if isinstance(content, BinaryContent):
         return f"[{content.media_type}, {len(content.data):,} bytes, {digest(content.data)}]"
+    if isinstance(content, TextContent):
+        what: dict[str, Any] = content.metadata
+        return f"[{what['media_type']}, {what['bytes']:,} bytes, {what['digest']}]"
     if isinstance(content, list | tuple):
         return [_content(item) for item in content]  # pyright: ignore[reportUnknownVariableType]
     return content

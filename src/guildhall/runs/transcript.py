@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guildhall.runtimes.model import labelled
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,18 +14,20 @@ if TYPE_CHECKING:
 
 def conversation(journal: Journal) -> list[dict[str, Any]]:
     """What was said to the model and by it, as far as it is on record."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": journal.entries[0].data["system_prompt"]}]
+    frozen = journal.entries[0].data
+    messages: list[dict[str, Any]] = [{"role": "system", "content": frozen["system_prompt"]}]
+    asked_first = "\n".join([frozen["first_message"], *map(labelled, frozen.get("attachments", ()))])
     for answer in journal.kind("model_answered"):
         asked = journal.last(answer.key or "", "model_asked")
         if asked is not None:
-            messages += [_said_to_model(part) for part in asked.data["message"]]
+            messages += [_said_to_model(part, asked_first) for part in asked.data["message"]]
         messages.append(_said_by_model(answer.data["response"]))
     return messages
 
 
-def _said_to_model(part: Mapping[str, Any]) -> dict[str, Any]:
-    if part["part"] != "tool-return":
-        return {"role": "user", "content": part["content"]}
+def _said_to_model(part: Mapping[str, Any], asked_first: str) -> dict[str, Any]:
+    if part["part"] != "tool-return":  # in more than one piece it is the first message with what is attached
+        return {"role": "user", "content": part["content"] if isinstance(part["content"], str) else asked_first}
     return {
         "role": "tool",
         "id": part["tool_call_id"],

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
+
+from guildhall.core.ids import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +20,53 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attachment:
+    """A file that comes with the first message: text in UTF-8, or bytes that a model looks at (an image, a PDF)."""
+
+    name: str  # as whoever attached it calls it
+    media_type: str
+    data: bytes
+
+    @property
+    def is_text(self) -> bool:
+        return not is_looked_at(self.media_type)
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.data)
+
+    @property
+    def label(self) -> str:
+        return labelled(self.as_described())
+
+    def as_described(self) -> dict[str, Any]:
+        """What it is, without what is in it."""
+        return {"name": self.name, "media_type": self.media_type, "bytes": len(self.data), "digest": self.digest}
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it, as the record keeps it: text as text, so that it can be read there."""
+        content = (
+            {"text": self.data.decode()} if self.is_text else {"data": base64.b64encode(self.data).decode("ascii")}
+        )
+        return {"name": self.name, "media_type": self.media_type, **content}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Attachment:
+        content = data["text"].encode() if "text" in data else base64.b64decode(data["data"])
+        return Attachment(name=data["name"], media_type=data["media_type"], data=content)
+
+
+def is_looked_at(media_type: str) -> bool:
+    """Whether it is handed over as bytes, to a model that can look at them; all else is text."""
+    return media_type == "application/pdf" or media_type.startswith("image/")
+
+
+def labelled(described: Mapping[str, Any]) -> str:
+    """A described attachment in a line."""
+    return f"[{described['media_type']}, {described['bytes']:,} bytes] {described['name']}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """All that a runtime needs to know about a run."""
 
@@ -23,6 +74,7 @@ class Assignment:
     first_message: str
     tools: tuple[Mapping[str, Any], ...]  # as the model is shown them
     output_schema: Mapping[str, Any] | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

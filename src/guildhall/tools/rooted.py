@@ -103,8 +103,11 @@ class Rooted:
         here = os.path.abspath(self.view.cwd)  # noqa: PTH100
         return full[len(here) :].lstrip("/") or "." if _below(full, here) else full
 
-    def read(self, spot: Spot, *, text: bool = False) -> Contents:
-        """The file's bytes; `text` says that it is read as text, which a folder may permit for some suffixes only."""
+    def read(self, spot: Spot, *, text: bool = False, most: int | None = None) -> Contents:
+        """The file's bytes; `text` says that it is read as text, which a folder may permit for some suffixes only.
+
+        `most` is how many bytes are wanted: of a file that has more, one more is read and the rest is left.
+        """
         with self.trail(spot) as trail:
             arrival = trail.walk(spot.parts, follow=True)
             if arrival.missing:
@@ -114,7 +117,8 @@ class Rooted:
             folder = trail.here.folder
             for name in {_last(spot), arrival.name}:
                 must_suit(folder, name, spot.shown, text=text)
-            return Contents(data=_read(trail, arrival.name, folder, spot.shown), name=arrival.name, folder=folder)
+            data = _read(trail, arrival.name, folder, spot.shown, most)
+            return Contents(data=data, name=arrival.name, folder=folder)
 
     def write(self, spot: Spot, data: bytes) -> bool:
         """Puts the bytes there, all at once; missing folders are made. True: the file is new."""
@@ -321,7 +325,7 @@ def _must_be_regular(status: os.stat_result, shown: str) -> None:
         raise Refused(f"{shown} is not a regular file", hint="Devices, pipes, sockets and links are left alone.")
 
 
-def _read(trail: Trail, name: str, folder: Folder, shown: str) -> bytes:
+def _read(trail: Trail, name: str, folder: Folder, shown: str, most: int | None) -> bytes:
     before = trail.status(name)
     if before is None:
         raise trail.absent(name)
@@ -332,7 +336,8 @@ def _read(trail: Trail, name: str, folder: Folder, shown: str) -> bytes:
         _must_be_regular(status, shown)
         trail.must_be_visible(name, identity(status))
         limit = folder.max_bytes
-        data = _drained(fd, limit + 1) if status.st_size <= limit else None
+        wanted = limit if most is None else min(limit, most)
+        data = _drained(fd, wanted + 1) if status.st_size <= limit else None
         if data is None or len(data) > limit:
             raise Refused(f"{shown} is larger than the {limit:,} bytes allowed here")
         return data

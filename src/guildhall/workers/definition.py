@@ -36,6 +36,10 @@ def _suffix(value: object) -> object:
     return suffix
 
 
+def _mode(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
 def _allowed_workers(value: object) -> object:
     return (EVERY_WORKER,) if value == EVERY_WORKER else value
 
@@ -65,12 +69,12 @@ class Sandbox(Part):
 
     name: Name | None = Field(default=None, description="The sandbox's name again; it may be left out.")
     path: Line = Field(description="The folder. A relative path starts at the project.")
-    mode: Literal["ro", "rw"] = Field(
+    mode: Annotated[Literal["ro", "rw"], BeforeValidator(_mode)] = Field(
         default="ro", description="Whether the worker may only read (ro) or also write (rw)."
     )
     allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only files with these suffixes; empty: all.")
     text_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these are read as text; empty: all.")
-    attachment_suffixes: tuple[Suffix, ...] = Field(default=(), description="Files that may be attached to a request.")
+    attachment_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these may be attached; empty: all.")
     max_bytes: Bytes = Field(default=10_000_000, description="The largest file that is read or written.")
 
 
@@ -81,6 +85,14 @@ class AttachmentPolicy(Part):
     max_total_bytes: Bytes = Field(default=10_000_000, description="How many bytes all of them may have.")
     allowed_suffixes: tuple[Suffix, ...] = Field(default=(), description="Only these suffixes; empty: all.")
     denied_suffixes: tuple[Suffix, ...] = Field(default=(), description="Never these suffixes.")
+
+    def __str__(self) -> str:
+        if not self.max_attachments:
+            return "none"
+        parts = [f"at most {self.max_attachments}, {self.max_total_bytes:,} bytes together"]
+        parts += [f"only {', '.join(self.allowed_suffixes)}"] if self.allowed_suffixes else []
+        parts += [f"no {', '.join(self.denied_suffixes)}"] if self.denied_suffixes else []
+        return "; ".join(parts)
 
 
 class ToolRule(Part):

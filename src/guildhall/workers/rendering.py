@@ -66,13 +66,13 @@ def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def load(wanted: str) -> tuple[str, str, None]:
-        return read_inside(folder, wanted), f"{folder}/{wanted}", None
+        return _part(folder, wanted), f"{folder}/{wanted}", None
 
     environment = ImmutableSandboxedEnvironment(
         loader=FunctionLoader(load), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
     known = cast("dict[str, Any]", environment.globals)
-    known["file"] = partial(read_inside, folder)
+    known["file"] = partial(_part, folder)
     pieces: list[str] = []
     length = 0
     try:
@@ -88,6 +88,11 @@ def render(folder: str, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - a template can raise anything: it is a program
         return {"error": f"{type(error).__name__}: {error}", **_place(error, folder)}
     return {"text": "".join(pieces)}
+
+
+def _part(folder: str, name: str) -> str:
+    """A file that a template names: from the prompts folder on, or, the same, from the project on."""
+    return read_inside(folder, name.removeprefix("prompts/"))
 
 
 def _place(error: Exception, folder: str) -> dict[str, Any]:

@@ -25,6 +25,13 @@ _LONGEST_NAME = 4096
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("worker", metavar="WORKER|FILE", help="a worker's name (`guild worker ls`), or its file")
     parser.add_argument("input", metavar="INPUT", nargs="?", help="what to do; `-` reads standard input")
+    parser.add_argument(
+        "--attach",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="attach a file: sandbox/path, or a path; repeatable",
+    )
     parser.add_argument("--model", metavar="M", help="the model, where the worker names none")
     parser.add_argument("--override-model", metavar="M", help="the model, whatever the worker says")
     limits_arguments(parser)
@@ -47,6 +54,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     request = RunRequest(
         worker=worker_name(args.worker),
         input=_input(args.input),
+        attachments=tuple(args.attach),
         model=args.model,
         override_model=args.override_model,
         max_turns=args.max_turns,

@@ -8,6 +8,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
 from guildhall.cli.reach import any_id, with_hall
 from guildhall.core.ids import ASK, is_id
+from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     import argparse
@@ -34,8 +35,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         shown = await client.show(name)
         if args.json:
             asks = [ask.as_dict() for ask in shown.asks]
-            below = [run.as_dict() for run in shown.below]
-            screen.json({**shown.run.as_dict(), "below": below, "asks": asks, "messages": list(shown.messages)})
+            told = {
+                "attachments": list(shown.attachments),
+                "below": [run.as_dict() for run in shown.below],
+                "asks": asks,
+                "messages": list(shown.messages),
+            }
+            screen.json({**shown.run.as_dict(), **told})
         else:
             _print_run(shown, screen)
         return exit_codes.DONE
@@ -77,6 +83,7 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         rows.insert(1, ["called by", run.parent])
     if run.ended_at:
         rows.append(["ended", run.ended_at])
+    rows += [["attached", labelled(file)] for file in shown.attachments]
     rows.append(["used", used(shown)])
     for name in ("code", "message", "where", "hint"):
         if run.error and run.error.get(name):

@@ -68,10 +68,11 @@ def _print(worker: Worker, screen: Screen) -> None:
             ["what it is for", worker.description or ""],
             ["file", f"{worker.place} ({worker.scope})"],
             ["status", _status(worker)],
+            ["attachments", str(worker.definition.attachment_policy)],
         ]
     )
     for name, value in told.items():
-        if name not in ("status", "locked"):
+        if name not in ("status", "locked", "attachment_policy"):
             screen.result(f"{name}: {_short(value)}")
     screen.heading("\ninstructions")
     screen.result(worker.instructions)

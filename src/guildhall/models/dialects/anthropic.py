@@ -11,6 +11,7 @@ from guildhall.models.dialects.model import (
     Malformed,
     WireRequest,
     event,
+    file,
     flag,
     mapping,
     objects,
@@ -25,7 +26,7 @@ from guildhall.models.script import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import BinaryContent, ModelResponse
     from pydantic_ai.usage import RequestUsage
 
 _ERROR_TYPES = {
@@ -122,7 +123,20 @@ def _read_asked(conversation: Conversation, block: Mapping[str, Any], place: str
         failed = flag(block.get("is_error"), f"{place}.is_error")
         conversation.result(call_id, result, f"{place}.tool_use_id", failed=failed)
     else:
-        conversation.user(text(block.get("text"), f"{place}.text") if kind == "text" else f"[{kind}]")
+        words = text(block.get("text"), f"{place}.text") if kind == "text" else f"[{kind}]"
+        sent = _file(block, place)
+        conversation.user(words if sent is None else [sent])
+
+
+def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+    """The image or the document in a block, where it comes with the request."""
+    if block.get("type") not in ("image", "document"):
+        return None
+    source = mapping(block.get("source"), f"{place}.source")
+    if source.get("type") != "base64":
+        return None
+    media_type = text(source.get("media_type"), f"{place}.source.media_type")
+    return file(media_type, text(source.get("data"), f"{place}.source.data"), f"{place}.source.data")
 
 
 def _read_answered(conversation: Conversation, block: Mapping[str, Any], place: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydantic_ai.messages import (
+    BinaryContent,
     ModelMessage,
     ModelRequest,
     ModelRequestPart,
@@ -23,7 +26,9 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    FileOf = Callable[[Mapping[str, Any], str], BinaryContent | None]
 
 # Clients offer the tool for a structured result among the others; these are its names in pydantic-ai and Claude Code.
 _OUTPUT_TOOLS = ("final_result", "StructuredOutput")
@@ -84,8 +89,8 @@ class Conversation:
     def system(self, text: str) -> None:
         self._ask(SystemPromptPart(text))
 
-    def user(self, text: str) -> None:
-        self._ask(UserPromptPart(text))
+    def user(self, content: str | list[str | BinaryContent]) -> None:
+        self._ask(UserPromptPart(content))
 
     def result(self, call_id: str, text: str, param: str, *, failed: bool = False) -> None:
         """The result of a call that was made in the answer before."""
@@ -257,10 +262,43 @@ def shown(value: Any, param: str) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return "\n".join(
-        text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
-        for block, place in objects(value, param)
-    )
+    return "\n".join(_words(block, place) for block, place in objects(value, param))
+
+
+def _words(block: Mapping[str, Any], place: str) -> str:
+    return text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
+
+
+def content(value: Any, param: str, file_of: FileOf) -> str | list[str | BinaryContent]:
+    """What a user's message holds: its text, or, where there are files in it, the text and the files in their order.
+
+    `file_of` gives the file in a block, where there is one; any other block that is not text is a mark.
+    """
+    if value is None or isinstance(value, str):
+        return shown(value, param)
+    items = [file_of(block, place) or _words(block, place) for block, place in objects(value, param)]
+    return items if any(isinstance(item, BinaryContent) for item in items) else shown(value, param)
+
+
+def data_url(value: Any, param: str) -> BinaryContent | None:
+    """The file in a `data:` URL; None where there is none, or another URL, which is not fetched."""
+    if value is None:
+        return None
+    head, comma, data = text(value, param).partition(",")
+    if not head.startswith("data:"):
+        return None
+    media_type, marked, _ = head.removeprefix("data:").partition(";base64")
+    if not comma or not marked:
+        raise Malformed(f"{param}: expected data:TYPE;base64,DATA", param)
+    return file(media_type, data, param)
+
+
+def file(media_type: str, data: str, param: str) -> BinaryContent:
+    """A file that is sent as base64."""
+    try:
+        return BinaryContent(data=base64.b64decode(data, validate=True), media_type=media_type)
+    except (binascii.Error, ValueError):
+        raise Malformed(f"{param}: the data is not base64", param) from None
 
 
 # Writing answers

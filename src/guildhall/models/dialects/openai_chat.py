@@ -9,6 +9,8 @@ from guildhall.models.dialects.model import (
     Malformed,
     WireRequest,
     calls_of,
+    content,
+    data_url,
     event,
     flag,
     mapping,
@@ -25,7 +27,7 @@ from guildhall.models.script import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.messages import BinaryContent, ModelResponse, ToolCallPart
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
 
@@ -82,16 +84,18 @@ def openai_error(status: int, message: str, param: str | None) -> dict[str, Any]
 
 def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
     role = text(message.get("role"), f"{place}.role")
-    content = shown(message.get("content"), f"{place}.content")
+    said = message.get("content")
+    if role == "user":
+        conversation.user(content(said, f"{place}.content", _file))
+        return
+    words = shown(said, f"{place}.content")
     if role in {"system", "developer"}:
-        conversation.system(content)
-    elif role == "user":
-        conversation.user(content)
+        conversation.system(words)
     elif role == "tool":
         call_id = text(message.get("tool_call_id"), f"{place}.tool_call_id")
-        conversation.result(call_id, content, f"{place}.tool_call_id")
+        conversation.result(call_id, words, f"{place}.tool_call_id")
     elif role == "assistant":
-        conversation.said(content)
+        conversation.said(words)
         for call, call_place in objects(message.get("tool_calls"), f"{place}.tool_calls"):
             function = mapping(call.get("function"), f"{call_place}.function")
             conversation.called(
@@ -104,6 +108,18 @@ def _read_message(conversation: Conversation, message: Mapping[str, Any], place:
     else:
         expected = "system, developer, user, assistant or tool"
         raise Malformed(f"{place}.role: expected {expected}", f"{place}.role")
+
+
+def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+    """The image or the file in a block, where it comes with the request."""
+    match block.get("type"):
+        case "image_url":
+            return data_url(mapping(block.get("image_url"), f"{place}.image_url").get("url"), f"{place}.image_url.url")
+        case "file":
+            inner = mapping(block.get("file"), f"{place}.file")
+            return data_url(inner["file_data"], f"{place}.file.file_data") if "file_data" in inner else None
+        case _:
+            return None
 
 
 def _tools(body: Mapping[str, Any]) -> Iterator[ToolDefinition]:

@@ -11,6 +11,8 @@ from guildhall.models.dialects.model import (
     Conversation,
     Malformed,
     WireRequest,
+    content,
+    data_url,
     event,
     flag,
     objects,
@@ -26,7 +28,7 @@ from guildhall.models.script import pieces
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.messages import BinaryContent, ModelResponse
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
 
@@ -110,16 +112,22 @@ def _read_item(conversation: Conversation, item: Mapping[str, Any], place: str) 
 
 def _read_message(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
     role = text(item.get("role"), f"{place}.role")
-    content = shown(item.get("content"), f"{place}.content")
+    said = item.get("content")
     if role in {"system", "developer"}:
-        conversation.system(content)
+        conversation.system(shown(said, f"{place}.content"))
     elif role == "user":
-        conversation.user(content)
+        conversation.user(content(said, f"{place}.content", _file))
     elif role == "assistant":
-        conversation.said(content)
+        conversation.said(shown(said, f"{place}.content"))
         conversation.end_turn()
     else:
         raise Malformed(f"{place}.role: expected system, developer, user or assistant", f"{place}.role")
+
+
+def _file(block: Mapping[str, Any], place: str) -> BinaryContent | None:
+    """The image or the file in a block, where it comes with the request."""
+    field = {"input_image": "image_url", "input_file": "file_data"}.get(str(block.get("type")), "")
+    return data_url(block[field], f"{place}.{field}") if field in block else None
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[list[ToolDefinition], dict[str, tuple[str, str]]]:

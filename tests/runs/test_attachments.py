@@ -1,0 +1,397 @@
+"""Which files may be attached, by whom and from where: counted, weighed, recognised, and never one from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
+from guildhall.runs.attachments import MEDIA_TYPES, collect, collect_for_person, permit, size_in_words
+from guildhall.runtimes.model import Attachment
+from guildhall.tools.model import Folder, View
+from guildhall.workers.definition import AttachmentPolicy
+
+CANARY = b"CANARY: this lies outside"
+PDF = b"%PDF-1.7\n<< /Type /Page >>\n"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
+CONTENT = {
+    "application/pdf": PDF,
+    "image/png": PNG,
+    "image/jpeg": b"\xff\xd8\xff\xe0" + bytes(8),
+    "image/gif": b"GIF89a" + bytes(8),
+    "image/webp": b"RIFF\x00\x00\x00\x00WEBP" + bytes(8),
+}
+ANY = AttachmentPolicy(max_attachments=1000, max_total_bytes=10**9)
+
+
+def policy(**fields: object) -> AttachmentPolicy:
+    return AttachmentPolicy.model_validate({"max_attachments": 1000, **fields})
+
+
+class Place:
+    """A caller with two sandboxes, the second inside the folder it works in, and files around that are not its own."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base.resolve()
+        self.input = self.base / "work" / "input"
+        self.open = self.base / "work" / "open"
+        self.outside = self.base / "outside"
+        for folder in (self.input / "deep", self.open, self.outside):
+            folder.mkdir(parents=True)
+        (self.outside / "c.txt").write_bytes(CANARY)
+        (self.base / "work" / "c.txt").write_bytes(CANARY)
+        (self.input / "a.txt").write_text("inside")
+        (self.input / "deep" / "d.md").write_text("# deep")
+        (self.input / "deck.pdf").write_bytes(PDF)
+
+    @property
+    def view(self) -> View:
+        return View(
+            cwd=self.base / "work",
+            folders=(
+                Folder(path=self.base / "work"),
+                Folder(path=self.input, name="input", attachment_suffixes=(".txt", ".md", ".pdf"), max_bytes=1_000),
+                Folder(path=self.open, name="open"),
+            ),
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+# What comes of a file
+
+
+def test_a_worker_names_files_of_its_sandboxes(place: Place) -> None:
+    read = collect(["input/a.txt", "input/deep/d.md", "input:deck.pdf"], place.view, ANY)
+    assert [(file.name, file.media_type, file.data) for file in read] == [
+        ("input/a.txt", "text/plain", b"inside"),
+        ("input/deep/d.md", "text/markdown", b"# deep"),
+        ("input/deck.pdf", "application/pdf", PDF),
+    ]
+    assert [file.is_text for file in read] == [True, True, False]
+    assert read[2].label == f"[application/pdf, {len(PDF)} bytes] input/deck.pdf"
+
+
+@pytest.mark.parametrize(("suffix", "kind"), MEDIA_TYPES.items())
+def test_a_name_says_what_a_file_is_and_the_content_must_be_that(place: Place, suffix: str, kind: str) -> None:
+    (place.open / f"file{suffix.upper()}").write_bytes(CONTENT.get(kind, b"words"))
+    assert collect([f"open/file{suffix.upper()}"], place.view, ANY)[0].media_type == kind
+    (place.open / f"wrong{suffix}").write_bytes(b"words \xff" if kind not in CONTENT else b"words")
+    with pytest.raises(InvalidFile):
+        collect([f"open/wrong{suffix}"], place.view, ANY)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jpg", PNG, "its name says image/jpeg, and its content is image/png"),
+        ("a.pdf", b"", "its content is something else"),
+        ("a.png", PDF, "its content is application/pdf"),
+        ("a.txt", PNG, "neither text in UTF-8"),
+        ("a.docx", b"PK\x03\x04\x00\xff", "neither text in UTF-8"),
+        ("noted", b"a\0b", "neither text in UTF-8"),
+        ("half.txt", "ä".encode()[:1], "neither text in UTF-8"),
+    ],
+)
+def test_a_file_that_is_not_what_it_says_is_an_error(place: Place, name: str, data: bytes, said: str) -> None:
+    (place.open / name).write_bytes(data)
+    with pytest.raises(InvalidFile, match=said) as raised:
+        collect([f"open/{name}"], place.view, ANY)
+    assert raised.value.where == f"open/{name}"
+    assert raised.value.hint
+
+
+def test_a_pdf_may_begin_a_little_later_and_a_text_may_speak_of_pdfs(place: Place) -> None:
+    (place.open / "late.pdf").write_bytes(b"\xef\xbb\xbf\n" + PDF)
+    (place.open / "about.txt").write_bytes(b"%PDF-1.7 is how they begin")
+    (place.open / "empty.txt").write_bytes(b"")
+    kinds = [
+        file.media_type for file in collect(["open/late.pdf", "open/about.txt", "open/empty.txt"], place.view, ANY)
+    ]
+    assert kinds == ["application/pdf", "text/plain", "text/plain"]
+
+
+@given(data=st.binary(max_size=200), text=st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+def test_what_is_recorded_is_read_again_byte_for_byte(data: bytes, text: str) -> None:
+    for file in (
+        Attachment(name="a.png", media_type="image/png", data=data),
+        Attachment(name="a.txt", media_type="text/plain", data=text.encode()),
+    ):
+        assert Attachment.from_dict(file.as_dict()) == file
+
+
+# The policy
+
+
+NAMES = ["a.txt", "b.TXT", "c.md", "d.pdf", "e.csv", "plain", ".txt", "two.txt.md"]
+SUFFIXES = [".txt", ".md", ".pdf", ".csv"]
+
+
+def has(name: str, suffixes: list[str]) -> bool:
+    return Path(name).suffix.lower() in suffixes
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=len(NAMES), max_size=len(NAMES)),
+    named=st.lists(st.sampled_from(NAMES), unique=True),
+    most=st.integers(0, 6),
+    total=st.integers(1, 120),
+    allowed=st.lists(st.sampled_from(SUFFIXES), unique=True),
+    denied=st.lists(st.sampled_from(SUFFIXES), unique=True),
+    ours=st.lists(st.sampled_from(SUFFIXES), unique=True),
+    largest=st.integers(1, 60),
+)
+@example([10] * 8, ["a.txt", "c.md"], 2, 20, [], [], [], 10)  # exactly as much as is permitted
+@example([10] * 8, ["a.txt", "c.md"], 2, 19, [], [], [], 10)  # and a byte more
+def test_whatever_is_attached_obeys_the_policy_and_all_that_does_may_be_attached(
+    sizes: list[int],
+    named: list[str],
+    most: int,
+    total: int,
+    allowed: list[str],
+    denied: list[str],
+    ours: list[str],
+    largest: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, size in zip(NAMES, sizes, strict=True):
+            data = PDF[:8] + b"\n" * (size - 8) if name == "d.pdf" and size >= 8 else b"x" * size
+            Path(folder, name).write_bytes(data)
+        sandbox = Folder(path=Path(folder).resolve(), name="s", attachment_suffixes=tuple(ours), max_bytes=largest)
+        limits = policy(max_attachments=most, max_total_bytes=total, allowed_suffixes=allowed, denied_suffixes=denied)
+        lengths = [sizes[NAMES.index(name)] for name in named]
+        permitted = (
+            len(named) <= most
+            and sum(lengths) <= total
+            and all(length <= largest for length in lengths)
+            and all(has(name, allowed) or not allowed for name in named)
+            and not any(has(name, denied) for name in named)
+            and all(has(name, ours) or not ours for name in named)
+        )
+        broken = any(name == "d.pdf" and length < 8 for name, length in zip(named, lengths, strict=True))
+        try:
+            read = collect([f"s/{name}" for name in named], View(cwd=sandbox.path, folders=(sandbox,)), limits)
+        except Refused:
+            assert not permitted
+        except InvalidFile:
+            assert broken
+        else:
+            assert permitted
+            assert [file.name for file in read] == [f"s/{name}" for name in named]
+            assert [len(file.data) for file in read] == lengths
+            permit(read, limits)
+
+
+def test_the_errors_say_which_limit_it_is(place: Place) -> None:
+    for limits, said in [
+        (policy(max_attachments=0), "the worker takes none"),
+        (policy(max_attachments=1), "2 files are attached, and the worker takes at most 1"),
+        (policy(max_total_bytes=11), "more than the 11 bytes that the worker takes"),
+        (policy(allowed_suffixes=[".md"]), r"input/a.txt: the worker takes only .md as attachments"),
+        (policy(denied_suffixes=["txt"]), r"input/a.txt: the worker takes no .txt as attachments"),
+    ]:
+        with pytest.raises(Refused, match=said) as raised:
+            collect(["input/a.txt", "input/deep/d.md"], place.view, limits, where="w.yaml")
+        assert raised.value.where == "w.yaml"
+        assert "attachment_policy." in (raised.value.hint or "")
+
+
+def test_files_that_were_read_before_are_judged_again() -> None:
+    files = [Attachment(name="a.pdf", media_type="application/pdf", data=PDF)] * 2
+    permit(files, ANY)
+    for limits in (
+        policy(max_attachments=1),
+        policy(max_total_bytes=2 * len(PDF) - 1),
+        policy(allowed_suffixes=[".md"]),
+        policy(denied_suffixes=[".pdf"]),
+    ):
+        with pytest.raises(Refused):
+            permit(files, limits)
+
+
+def test_no_policy_lets_a_run_take_more_than_the_record_can_keep(place: Place) -> None:
+    with (place.open / "huge.txt").open("wb") as huge:
+        huge.truncate(2**40)  # a terabyte of nothing: reading it all would never end
+    sandbox = Folder(path=place.open, name="open", max_bytes=2**50)
+    with pytest.raises(Refused, match="more than the 50,000,000 bytes that a run takes"):
+        collect(["open/huge.txt"], View(cwd=place.open, folders=(sandbox,)), policy(max_total_bytes=10**12))
+
+
+# Nothing from outside
+
+TRICKS = [
+    "..",
+    ".",
+    "",
+    "a.txt",
+    "c.txt",
+    "deep",
+    "out.txt",
+    "dir",
+    "home",
+    "work",
+    "outside",
+    "input",
+    "open",
+    "loop.txt",
+    "fifo.txt",
+    "hard.txt",
+    "~",
+    "A.TXT",
+    "a.txt ",
+    "a.txt\0",
+    "a\nb.txt",
+    "\udc80.txt",
+    "....",
+]
+
+
+@given(
+    sandbox=st.sampled_from(["input", "open", "", "..", "/", "~", "INPUT", "work", "."]),
+    parts=st.lists(st.sampled_from(TRICKS), max_size=6),
+)
+@example(sandbox="input", parts=["out.txt"])
+@example(sandbox="input", parts=["dir", "c.txt"])
+@example(sandbox="input", parts=["..", "c.txt"])
+@example(sandbox="input", parts=["home", "c.txt"])
+@example(sandbox="open", parts=["..", "..", "outside", "c.txt"])
+@example(sandbox="", parts=["etc", "passwd"])
+def test_no_name_leads_out_of_the_sandboxes(sandbox: str, parts: list[str]) -> None:
+    base = Path(tempfile.mkdtemp())
+    try:
+        place = Place(base)
+        (place.input / "out.txt").symlink_to(place.outside / "c.txt")
+        (place.input / "dir").symlink_to(place.outside)
+        (place.input / "home").symlink_to(place.base / "work")
+        (place.input / "loop.txt").symlink_to("loop.txt")
+        os.mkfifo(place.input / "fifo.txt")
+        for name in ("/".join([sandbox, *parts]), f"{sandbox}:{'/'.join(parts)}"):
+            with suppress(GuildError):
+                assert all(CANARY not in file.data for file in collect([name], place.view, ANY))
+    finally:
+        shutil.rmtree(base)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("a.txt", UsageError),
+        ("/etc/passwd", UsageError),
+        ("~/c.txt", UsageError),
+        ("./a.txt", UsageError),
+        ("../c.txt", UsageError),
+        ("input", UsageError),
+        ("input/", UsageError),
+        ("  ", UsageError),
+        ("inputs/a.txt", NotFound),
+        ("INPUT/a.txt", NotFound),
+        ("input/none.txt", NotFound),
+        ("input/deep", Refused),
+        ("input/../c.txt", Refused),
+        ("input//etc/passwd", Refused),
+        ("input/link.txt", Refused),
+        ("input/fifo.txt", Refused),
+        ("input/large.txt", Refused),
+    ],
+)
+def test_what_a_worker_may_not_name(place: Place, name: str, error: type[GuildError]) -> None:
+    (place.input / "link.txt").symlink_to(place.outside / "c.txt")
+    (place.input / "large.txt").write_bytes(b"x" * 1_001)
+    os.mkfifo(place.input / "fifo.txt")
+    with pytest.raises(error):
+        collect([name], place.view, ANY)
+
+
+def test_through_a_link_both_names_count(place: Place) -> None:
+    (place.input / "secret.env").write_text("KEY=1")
+    (place.input / "notes.txt").symlink_to("secret.env")
+    with pytest.raises(Refused, match=r"lets only \.txt, \.md, \.pdf be attached"):
+        collect(["input/notes.txt"], place.view, ANY)
+    (place.open / "secret.env").write_text("KEY=1")
+    (place.open / "notes.txt").symlink_to("secret.env")
+    assert collect(["open/notes.txt"], place.view, ANY)[0].data == b"KEY=1"
+    for limits in (policy(denied_suffixes=[".env"]), policy(allowed_suffixes=[".txt"])):
+        with pytest.raises(Refused, match=r"open/notes\.txt: the worker takes"):
+            collect(["open/notes.txt"], place.view, limits)
+
+
+def test_a_file_is_attached_once(place: Place) -> None:
+    with pytest.raises(UsageError, match="attached twice"):
+        collect(["input/a.txt", "input/a.txt"], place.view, ANY)
+
+
+# A person
+
+
+def test_a_person_names_sandboxes_files_of_the_project_and_whole_paths(place: Place) -> None:
+    work = place.base / "work"
+    (work / "own.txt").write_text("own")
+    (work / "input.txt").write_text("beside")
+    names = ["input/a.txt", "own.txt", "./input/deck.pdf", "input.txt", str(place.outside / "c.txt")]
+    read = collect_for_person(names, place.view, ANY, root=work)
+    assert [file.data for file in read] == [b"inside", b"own", PDF, b"beside", CANARY]
+    assert [file.name for file in read] == names
+
+
+def test_a_path_from_here_stays_in_the_project(place: Place) -> None:
+    work = place.base / "work"
+    (work / "link.txt").symlink_to(place.outside / "c.txt")
+    (work / "sub").mkdir()
+    view = View(cwd=work / "sub", folders=place.view.folders)
+    assert collect_for_person(["../c.txt"], view, ANY, root=work)[0].data == CANARY
+    for name in ("../../outside/c.txt", "../link.txt"):
+        with pytest.raises(Refused):
+            collect_for_person([name], view, ANY, root=work)
+
+
+def test_the_hall_s_own_files_are_not_attached(place: Place) -> None:
+    home = place.base / "hall"
+    home.mkdir()
+    (home / "notes.txt").write_bytes(CANARY)
+    view = View(cwd=place.base / "work", folders=place.view.folders, hidden=(home,))
+    with pytest.raises(GuildError):
+        collect_for_person([str(home / "notes.txt")], view, ANY, root=place.base / "work")
+    with pytest.raises(GuildError):
+        collect_for_person(["hall/notes.txt"], View(cwd=place.base, hidden=(home,)), ANY, root=place.base)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("none.txt", NotFound),
+        ("/none/at/all.txt", NotFound),
+        ("/", GuildError),
+        ("/etc", Refused),
+        ("~nobody-of-that-name/x.txt", GuildError),
+        ("/dev/null", Refused),
+        ("/dev/zero", Refused),
+        (f"/{'x' * 300}", UsageError),
+        ("x" * 5_000, Refused),
+        (".", Refused),
+        ("a\0b", UsageError),
+        ("input/none.txt", NotFound),
+    ],
+)
+def test_what_a_person_cannot_attach(place: Place, name: str, error: type[GuildError]) -> None:
+    with pytest.raises(error):
+        collect_for_person([name], place.view, ANY, root=place.base / "work")
+
+
+def test_sizes_in_words() -> None:
+    assert [size_in_words(size) for size in (0, 999, 1_000, 12_345, 1_000_000)] == [
+        "0 bytes",
+        "999 bytes",
+        "1 kB",
+        "12.3 kB",
+        "1 MB",
+    ]
