@@ -45,6 +45,31 @@ class Replayed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One thing that is not as a test recorded it."""
+
+    text: str  # what differs, then lines with - (recorded) and + (now)
+    worker: str | None = None
+    run: int | None = None  # the how-manieth run of the worker, from 1
+    answer: int | None = None  # before which answer of the model, from 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What came of one test."""
+
+    file: Path
+    worker: str | None  # None: the file could not be read
+    deviations: Sequence[Deviation]
+    updated: bool = False  # the file says now what is, so that there is nothing to fail for
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.updated or not self.deviations
+
+
+@dataclass(frozen=True, kw_only=True)
 class Shown:
     """A run with all that belongs to it."""
 
@@ -79,6 +104,10 @@ class HallClient(Protocol):
     ) -> AsyncIterator[Event]: ...
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
+
+    async def script(self, run: str) -> str: ...  # a recorded run, with its sub-runs, as a script with a test
+
+    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncIterator[Tested]: ...
 
     async def show(self, run: str) -> Shown: ...
 

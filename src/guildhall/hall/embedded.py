@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
+from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Replayed, Shown
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.client import Tested
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Place, Scope
     from guildhall.memory.provenance import Blame
@@ -87,6 +89,18 @@ class EmbeddedHall:
         if difference is None:
             return Replayed(run=run, steps=steps, worker_gone=gone)
         return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text, worker_gone=gone)
+
+    async def script(self, run: str) -> str:
+        from guildhall.runs.script import script_of
+
+        tree = [(one, self._hall.history.journal(one.id)) for one in self._hall.history.with_children(run)]
+        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ))
+
+    async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
+        from guildhall.hall.trial import tested
+
+        for file in files:
+            yield await tested(file, self._hall, update=update)
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)

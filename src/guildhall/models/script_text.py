@@ -27,14 +27,19 @@ def dump(data: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in _mapping(data, 0))
 
 
+def field_lines(name: str, value: Any, indent: int) -> Iterator[str]:
+    """One field of a mapping in lines; `indent` is how far to the right they will stand."""
+    head = name if _is_plain(name) else _quoted(name)
+    if len(head) > _LONGEST_NAME:
+        yield f"? {head}"
+        yield from _placed(":", value, indent)
+    else:
+        yield from _placed(f"{head}:", value, indent)
+
+
 def _mapping(data: Mapping[str, Any], indent: int) -> Iterator[str]:
     for name, value in data.items():
-        head = _quoted(name) if not _is_plain(name) else name
-        if len(head) > _LONGEST_NAME:
-            yield f"? {head}"
-            yield from _placed(":", value, indent)
-        else:
-            yield from _placed(f"{head}:", value, indent)
+        yield from field_lines(name, value, indent)
 
 
 def _sequence(data: Sequence[Any], indent: int) -> Iterator[str]:
@@ -74,10 +79,10 @@ def _nested(value: Any, indent: int) -> Iterator[str]:
 
 def _is_short(values: Any, whole: Any, indent: int) -> bool:
     """Whether it reads well in braces or brackets: nothing nested, no lines, not too long."""
-    if any(isinstance(value, dict | list) and value for value in values):
-        return False
-    if any(isinstance(value, str) and "\n" in value for value in values):
-        return False
+    for value in values:
+        nested: bool = isinstance(value, dict | list) and bool(cast("Any", value))
+        if nested or (isinstance(value, str) and "\n" in value):
+            return False
     return len(_flow(whole)) + indent <= _WIDTH - 30 or not whole
 
 

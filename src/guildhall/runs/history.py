@@ -33,6 +33,15 @@ class History:
     def recent(self, limit: int | None = None) -> list[Run]:
         return self._store.read(lambda connection: records.list_runs(connection, limit))
 
+    def with_children(self, run: str) -> list[Run]:
+        """A run, and all runs below it: worker by worker, those of a worker in the order in which they were made."""
+        top = self.get(run)
+        everyone = self._store.read(lambda connection: records.tree(connection, top.root))
+        below = {top.id}
+        while found := {one.id for one in everyone if one.parent in below} - below:
+            below |= found
+        return [top, *(one for one in everyone if one.id in below and one.id != top.id)]
+
     def journal(self, run: str) -> Journal:
         return Journal(run, self._store, self._clock, self.entries(run))
 

@@ -35,6 +35,12 @@ def list_runs(connection: Connection, limit: int | None = None) -> list[Run]:
     return [_run(row) for row in connection.execute(query).mappings()]
 
 
+def tree(connection: Connection, root: str) -> list[Run]:
+    """All runs of a tree: worker by worker, those of a worker in the order in which they were made."""
+    query = select(runs).where(runs.c.root == root).order_by(runs.c.worker, runs.c.ordinal, runs.c.created_at)
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """Every run that another hall was running is lost: that hall is gone. Gives their ids.
 
