@@ -99,6 +99,12 @@ COMMANDS = (
         module="answer",
     ),
     Command(
+        "fork",
+        "RUN --at N [--model M]",
+        "go on differently from a recorded point, as a new run",
+        example="guild fork r-7k2m9x4qpw --at 12 --model openai:gpt-6.1-terra",
+    ),
+    Command(
         "script",
         "RUN [--out FILE]",
         "write a recorded run as a script, with a test that compares",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Scope
     from guildhall.memory.provenance import Blame
+    from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.workers.model import Listed, Worker
 
@@ -104,6 +105,8 @@ class HallClient(Protocol):
     ) -> AsyncIterator[Event]: ...
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
+
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked: ...
 
     async def script(self, run: str) -> str: ...  # a recorded run, with its sub-runs, as a script with a test
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Place, Scope
     from guildhall.memory.provenance import Blame
+    from guildhall.runs.fork import Forked
     from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.tools.model import Toolbox
@@ -89,6 +90,9 @@ class EmbeddedHall:
         if difference is None:
             return Replayed(run=run, steps=steps, worker_gone=gone)
         return Replayed(run=run, steps=steps, step=difference.step, difference=difference.text, worker_gone=gone)
+
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
+        return await self._hall.forks.fork(run, at, frame, model)
 
     async def script(self, run: str) -> str:
         from guildhall.runs.script import script_of

@@ -63,9 +63,9 @@ class RehearsalHall(Hall):
         async def recorded(**arguments: Any) -> ToolResult:
             return self._recorded.result(tool.name, arguments)
 
-        typed = isinstance(tool.handler, TypedHandler)
-        handler = TypedHandler(recorded, tool.handler.form) if typed else recorded
-        return replace(tool, handler=handler, runs_in="hall")
+        if isinstance(tool.handler, TypedHandler):
+            return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
+        return replace(tool, handler=recorded, runs_in="hall")
 
 
 class _Recorded:

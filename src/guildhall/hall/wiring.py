@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
     from guildhall.runs.condense import Condenser
+    from guildhall.runs.fork import Forks
     from guildhall.runs.lifecycle import Runs
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
@@ -128,6 +129,12 @@ class Hall:
             source_of=self.source,
             runtime=PydanticRuntime(),
         )
+
+    @cached_property
+    def forks(self) -> Forks:
+        from guildhall.runs.fork import Forks
+
+        return Forks(store=self.store, clock=self.clock, history=self.history, source_of=self.source)
 
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""

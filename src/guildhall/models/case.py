@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
-# What stands in a script for a folder that is somewhere else each time.
+# What stands in a script for what is another one each time: folders, ids.
 PROJECT = "@PROJECT@"
 HOME = "@HOME@"
+RUN = "@RUN@"  # the id of a run, in what a model is told
 
 TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
 

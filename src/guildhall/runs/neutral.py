@@ -7,13 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.models.case import HOME, PROJECT
+from guildhall.models.case import HOME, PROJECT, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _LONG = 4_000  # characters of a text that are kept; the rest is compared by its digest
+_RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -61,7 +62,7 @@ def _everywhere(value: Any, change: Callable[[str], str]) -> Any:
 
 def told(message: Sequence[Mapping[str, Any]], neutral: Neutral) -> str | list[str]:
     """What a model was newly told: one text, or one for each of its calls. Long ones are cut, and pinned."""
-    texts = [_shortened(neutral.text(_part(part))) for part in message]
+    texts = [_shortened(_RUN.sub(RUN, neutral.text(_part(part)))) for part in message]
     return texts[0] if len(texts) == 1 else texts
 
 

@@ -49,16 +49,26 @@ def script_of(tree: Tree, home: Path, redact: Callable[[str], str]) -> str:
         raise Conflict(f"the run {run.id} is {run.status}: only one that has ended can become a script", hint=hint)
     writer = _Writer(tree, Neutral(Path(run.request["frame"]["root"]), home, redact))
     data: dict[str, Any] = {}
-    if journal.entries[0].data["worker"]["scope"] != "given" and not journal.entries[0].data.get("given"):
-        data["test"] = writer.case()
+    if untestable := _untestable(run, journal):
+        writer.note(f"the test, because {untestable}")
     else:
-        writer.note("the test: the worker or its toolboxes were Python objects. Run it from Python, with this model")
+        data["test"] = writer.case()
     if price := _price(run, journal):
         data["price"] = price
     data["workers"] = writer.workers()
     text = "".join(f"# {line}\n" for line in writer.head()) + dump(data)
     _check(text, run.id)
     return text
+
+
+def _untestable(run: Run, journal: Journal) -> str | None:
+    """Why `guild test` could not start such a run, if it could not."""
+    frozen = journal.entries[0].data
+    if frozen["worker"]["scope"] == "given" or frozen.get("given"):
+        return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
+    if run.request.get("call"):
+        return "the run made a call of its own and asked no model"
+    return None
 
 
 def _check(text: str, run: str) -> None:

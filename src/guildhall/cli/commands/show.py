@@ -72,6 +72,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
         ["started", run.created_at],
     ]
+    if origin := run.request.get("forked_from"):
+        rows.append(["forked from", f"{origin['run']} after entry {origin['at']}"])
     if run.ended_at:
         rows.append(["ended", run.ended_at])
     rows.append(["used", used(shown)])
