@@ -66,6 +66,13 @@ def positive_int(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
 
 
+def entry_number(text: str) -> int:
+    """The number of an entry of a journal: 0, 1, 2."""
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not the number of an entry")
+
+
 def dollars(text: str) -> float:
     """An amount above zero; a leading dollar sign is fine."""
     try:

@@ -52,15 +52,43 @@ _NOTES = """# Team
 - Grace, back from holiday
 """
 
+_TEST = """# A test: what is asked for, what the model answers, what it must be told on the way, what must come of it.
+# `guild test` runs it. From a run of yours: guild script RUN --out tests/NAME.yaml
+test:
+  worker: greeter
+  input: Greet everybody in notes/team.md
+  files: # as they are when it begins; null: not there
+    notes/team.md: |
+      - Ada
+      - Grace
+    notes/greeting.md: null
+  status: completed
+  output: I greeted Ada and Grace.
+price: {input: 3.0, output: 15.0}
+workers:
+  greeter:
+    - - call: sandbox_read_text
+        with: {sandbox: notes, path: team.md}
+      - sent: |
+          - Ada
+          - Grace
+        call: sandbox_write_text
+        with: {sandbox: notes, path: greeting.md, content: "Hello Ada! Hello Grace!"}
+      - sent: "Made greeting.md in the sandbox notes (23 bytes)."
+        say: I greeted Ada and Grace.
+"""
+
 _README = """# A starter folder for Guildhall
 
     guild worker ls                                  who is here
     guild run greeter "{task}"
     guild ls                                         what was done
     guild log RUN                                    every step of it
+    guild test                                       whether the worker still does what was recorded
 
 `workers/greeter.yaml` is the worker, `guildhall.yaml` says which model it uses, `scripts/greeter.yaml` is a model
 made of lines that needs no key: `guild run greeter "..." --override-model {script}` always works.
+`guild script RUN --out tests/NAME.yaml` makes a test out of a run of yours.
 """
 
 
@@ -71,5 +99,6 @@ def files(model: str) -> dict[str, str]:
         "workers/greeter.yaml": _WORKER,
         "scripts/greeter.yaml": _SCRIPT,
         "notes/team.md": _NOTES,
+        "tests/greeter.yaml": _TEST,
         "README.md": _README.format(task=FIRST_TASK, script=SCRIPTED),
     }

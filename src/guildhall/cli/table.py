@@ -104,6 +104,24 @@ COMMANDS = (
         example='guild deny a-3h8n5w2kcd --note "not that file"',
         module="answer",
     ),
+    Command(
+        "fork",
+        "RUN --at N [--model M]",
+        "go on differently from a recorded point, as a new run",
+        example="guild fork r-7k2m9x4qpw --at 12 --model openai:gpt-6.1-terra",
+    ),
+    Command(
+        "script",
+        "RUN [--out FILE]",
+        "write a recorded run as a script, with a test that compares",
+        example="guild script r-7k2m9x4qpw --out tests/greeting.yaml",
+    ),
+    Command(
+        "test",
+        "[FILE|DIR ...]",
+        "run the recorded tests of this project: no key, no network",
+        example="guild test tests/greeting.yaml",
+    ),
     Command("worker ls", "", "the workers that can be run here", example="guild worker ls", module="worker_read"),
     Command(
         "worker show",

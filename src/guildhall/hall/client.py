@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Scope
     from guildhall.memory.provenance import Blame
+    from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
@@ -30,6 +31,31 @@ class Check:
     ok: bool
     detail: str
     hint: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """One thing that is not as a test recorded it."""
+
+    text: str  # what differs, then lines with - (recorded) and + (now)
+    worker: str | None = None
+    run: int | None = None  # the how-manieth run of the worker, from 1
+    answer: int | None = None  # before which answer of the model, from 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tested:
+    """What came of one test."""
+
+    file: Path
+    worker: str | None  # None: the file could not be read
+    deviations: Sequence[Deviation]
+    updated: bool = False  # the file says now what is, so that there is nothing to fail for
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.updated or not self.deviations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +102,12 @@ class HallClient(Protocol):
     async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
+
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked: ...
+
+    async def script(self, run: str) -> str: ...  # a recorded run, with its sub-runs, as a script with a test
+
+    def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncIterator[Tested]: ...
 
     async def show(self, run: str) -> Shown: ...
 

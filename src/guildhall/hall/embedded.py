@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
+from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.client import Tested
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Place, Scope
     from guildhall.memory.provenance import Blame
+    from guildhall.runs.fork import Forked
     from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.replay import Replayed
@@ -90,6 +93,21 @@ class EmbeddedHall:
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         return await self._hall.runs.replay(run, frame)
+
+    async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
+        return await self._hall.forks.fork(run, at, frame, model)
+
+    async def script(self, run: str) -> str:
+        from guildhall.runs.script import script_of
+
+        tree = [(one, self._hall.history.journal(one.id)) for one in self._hall.history.tree(run)]
+        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ))
+
+    async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
+        from guildhall.hall.trial import tested
+
+        for file in files:
+            yield await tested(file, self._hall, update=update)
 
     async def show(self, run: str) -> Shown:
         found = self._hall.history.get(run)

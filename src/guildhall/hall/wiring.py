@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
     from guildhall.runs.condense import Condenser
+    from guildhall.runs.fork import Forks
     from guildhall.runs.lifecycle import Runs
+    from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
 
@@ -115,6 +117,7 @@ class Hall:
             settings=self.settings,
             describe=describe_toolbox,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
+            instead=self.instead,
         )
         return Runs(
             store=self.store,
@@ -124,9 +127,19 @@ class Hall:
             boot=self.boot,
             history=self.history,
             assembler=assembler,
-            source_of=self._source,
+            source_of=self.source,
             runtime=PydanticRuntime(),
         )
+
+    @cached_property
+    def forks(self) -> Forks:
+        from guildhall.runs.fork import Forks
+
+        return Forks(store=self.store, clock=self.clock, history=self.history, source_of=self.source)
+
+    def instead(self, tool: Tool) -> Tool:
+        """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
+        return tool
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -142,7 +155,8 @@ class Hall:
             return worker
         return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
 
-    def _source(self, model: str, frame: Frame) -> Source:
+    def source(self, model: str, frame: Frame) -> Source:
+        """Who answers under this name."""
         from guildhall.models.catalog import source_for
 
         return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
+from guildhall.models.case import Case
 from guildhall.models.model import is_transient
 
 if TYPE_CHECKING:
@@ -62,21 +63,32 @@ class ScriptedUsage(_Strict):
         return self
 
 
+class ScriptedResult(_Strict):
+    """What a call gave back when it was recorded."""
+
+    text: str
+    is_error: bool = False
+
+
 class ScriptedCall(_Strict):
-    """One call of a tool."""
+    """One call of a tool. Arguments that are text are what the model wrote, JSON or not."""
 
     call: Annotated[str, Field(min_length=1)]
-    arguments: dict[str, Any] | None = Field(default=None, alias="with")
+    arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
+    result: ScriptedResult | None = None  # for `guild test`: what came of it, where the call is not to be made again
 
 
 class Answer(_Strict):
     """One answer of the model, or one failure in its place."""
 
+    sent: str | list[str] | None = None  # for `guild test`: what the model was newly told before it answered
     call: Annotated[str, Field(min_length=1)] | None = None
-    arguments: dict[str, Any] | None = Field(default=None, alias="with")
+    arguments: dict[str, Any] | str | None = Field(default=None, alias="with")
+    result: ScriptedResult | None = None
     calls: Annotated[list[ScriptedCall], Field(min_length=1)] | None = None
     say: str | None = None
     output: dict[str, Any] | None = None
+    cut_off: bool = False  # at the longest that an answer may be
     sleep: Annotated[float, Field(ge=0, le=3600)] = 0
     usage: ScriptedUsage | None = None
     expect: str | None = None
@@ -85,14 +97,17 @@ class Answer(_Strict):
     @model_validator(mode="after")
     def _one_meaning(self) -> Answer:
         content = {
-            name for name in ("call", "calls", "say", "output", "usage", "expect") if getattr(self, name) is not None
+            name
+            for name in ("call", "calls", "say", "output", "usage", "expect", "sent")
+            if getattr(self, name) is not None
         }
         if self.fail is not None and content:
             raise ValueError(f"`fail` stands alone: an answer that fails has no `{min(content)}`")
         if self.fail is None and not content & {"call", "calls", "say", "output"}:
             raise ValueError("an answer needs one of `say`, `call`, `calls`, `output` or `fail`")
-        if self.arguments is not None and self.call is None:
-            raise ValueError("`with` belongs to a `call`, and there is none here")
+        for name, value in (("with", self.arguments), ("result", self.result)):
+            if value is not None and self.call is None:
+                raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
         _compiled(self.expect or "")
@@ -101,7 +116,7 @@ class Answer(_Strict):
     @property
     def every_call(self) -> list[ScriptedCall]:
         if self.call is not None:
-            return [ScriptedCall.model_validate({"call": self.call, "with": self.arguments})]
+            return [ScriptedCall.model_validate({"call": self.call, "with": self.arguments, "result": self.result})]
         return list(self.calls or ())
 
 
@@ -129,6 +144,18 @@ class Script(_Strict):
     workers: dict[str, list[ScriptedRun]]
     election: dict[str, str] = Field(default_factory=dict)
     repeat: bool = False
+    test: Case | None = None
+
+    def runs_of(self, worker: str) -> list[list[Answer]] | None:
+        """The runs of a worker, or of anyone; None: nobody thought of it."""
+        return self.workers.get(worker, self.workers.get(ANYONE))
+
+    def run_of(self, worker: str, ordinal: int) -> list[Answer] | None:
+        """The answers of the how-manieth run of a worker; None: there are none for it."""
+        runs = self.runs_of(worker) or []
+        if ordinal < len(runs):
+            return runs[ordinal]
+        return runs[-1] if self.repeat and runs else None
 
 
 def load_script(path: Path) -> Script:
@@ -198,17 +225,15 @@ class ScriptSource:
 
     def _run(self, query: Query) -> list[Answer]:
         workers = self.script.workers
-        runs = workers.get(query.worker, workers.get(ANYONE))
+        runs = self.script.runs_of(query.worker)
         if runs is None:
             raise ModelFailed(
                 f"the script has no answers for the worker {query.worker!r}",
                 hint=did_you_mean(query.worker, workers) or "Add it under `workers:`.",
                 where=str(self.path),
             )
-        if query.ordinal < len(runs):
-            return runs[query.ordinal]
-        if self.script.repeat and runs:
-            return runs[-1]
+        if (run := self.script.run_of(query.worker, query.ordinal)) is not None:
+            return run
         raise ModelFailed(
             f"the script is used up: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} began",
             hint="Add a run, or say `repeat: true` to use the last one again.",
@@ -281,7 +306,9 @@ def _response(name: str, answer: Answer, query: Query) -> ModelResponse:
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
-    calls = [(_offered(call.call, query.parameters), call.arguments or {}) for call in answer.every_call]
+    calls: list[tuple[str, dict[str, Any] | str]] = [
+        (_offered(call.call, query.parameters), call.arguments or {}) for call in answer.every_call
+    ]
     if answer.output is not None:
         if query.parameters.output_tools:
             calls.append((query.parameters.output_tools[0].name, answer.output))
@@ -293,7 +320,7 @@ def _response(name: str, answer: Answer, query: Query) -> ModelResponse:
         parts=parts,
         usage=_usage(answer, query, parts),
         model_name=name,
-        finish_reason="tool_call" if calls else "stop",
+        finish_reason="length" if answer.cut_off else "tool_call" if calls else "stop",
     )
 
 

@@ -63,6 +63,10 @@ class Asks:
             )
         return answered
 
+    async def expire(self, ask: Ask) -> None:
+        """Closes an open ask as if its time were over."""
+        await self._close(ask, "expired", None)
+
     async def expire_if_due(self, ask: Ask) -> bool:
         """Closes an open ask whose time is over; says whether it was."""
         if ask.status != "open" or not self._is_due(ask):

@@ -106,6 +106,7 @@ class Assembler:
         settings: Callable[[Frame], Settings],
         describe: Described,
         remembering: Remembering,
+        instead: Callable[[Tool], Tool],
     ) -> None:
         self._home = home
         self._environ = environ
@@ -114,6 +115,7 @@ class Assembler:
         self.settings = settings
         self._describe = describe
         self._remembering = remembering
+        self._instead = instead
         self._supply = Supply(home=home, environ=environ, settings=settings)
 
     async def assemble(
@@ -321,7 +323,7 @@ class Assembler:
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        return tuple(tools)
+        return tuple(map(self._instead, tools))
 
 
 def _asked_by_itself(rule: Rule) -> Rule:

@@ -41,6 +41,10 @@ class History:
         """The runs that a run has called, and those that these have called."""
         return self._store.read(lambda connection: records.below(connection, run))
 
+    def tree(self, run: str) -> list[Run]:
+        """A run, and all below it in the order in which they were made."""
+        return [self.get(run), *self.below(run)]
+
     def journal(self, run: str) -> Journal:
         return Journal(run, self._store, self._clock, self.entries(run))
 

@@ -404,9 +404,8 @@ class Runs:
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         """Plays a run and all that it has called again on their records, up to the first difference."""
-        found = self._history.get(run)
         steps, gone = 0, False
-        for one in (found, *self._history.below(run)):
+        for one in self._history.tree(run):
             journal = self._history.journal(one.id)
             steps += len(journal.entries)
             then = _frame_then(one.request["frame"], frame)

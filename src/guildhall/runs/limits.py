@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.runs.journal import Journal
+    from guildhall.runs.model import Entry
 
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
 _UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
@@ -29,9 +30,10 @@ def in_force(journal: Journal) -> Bounds:
 
 
 def used(journal: Journal) -> Usage:
-    """What the answers on record have used up, those that were no good included."""
-    answers = journal.kind("model_answered")
-    costs = [entry.data["cost_usd"] for entry in (*answers, *journal.kind("model_failed"))]
+    """What the answers of this very run have used up, those that were no good included."""
+    answers = [entry for entry in journal.kind("model_answered") if not _copied(entry)]
+    failed = [entry for entry in journal.kind("model_failed") if not _copied(entry)]
+    costs = [entry.data["cost_usd"] for entry in (*answers, *failed)]
     known = [cost for cost in costs if cost is not None]
     return Usage(
         turns=len(answers),
@@ -63,13 +65,18 @@ class Spent:
         return Spent(dollars=dollars, tokens=tokens)
 
 
+def _copied(entry: Entry) -> bool:
+    """Whether another run was asked this, and paid for it."""
+    return bool(entry.data.get("copied"))
+
+
 def cut_off(journal: Journal) -> float:
     """The dollars of calls whose answer was never seen."""
     open_calls: dict[str, float] = {}
     lost = 0.0
     for entry in journal.entries:
         key = entry.key or ""
-        if entry.kind == "model_asked":
+        if entry.kind == "model_asked" and not _copied(entry):
             lost += open_calls.pop(key, 0.0)
             open_calls[key] = entry.data["reserved_usd"] or 0.0
         elif entry.kind in {"model_answered", "model_failed"}:

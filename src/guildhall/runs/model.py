@@ -151,6 +151,7 @@ class Run:
             "error": self.error,
             "usage": self.usage.as_dict(),
             "cost_usd": self.cost_usd,
+            "forked_from": self.request.get("forked_from"),
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }

@@ -93,7 +93,7 @@ def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
 
 def below(connection: Connection, run: str) -> list[Run]:
     """All that a run has called, and what those have called, oldest first."""
-    query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(runs.c.created_at, _PLACE)
+    query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
     return [_run(row) for row in connection.execute(query).mappings()]
 
 

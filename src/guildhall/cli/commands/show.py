@@ -81,6 +81,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     ]
     if run.parent:
         rows.insert(1, ["called by", run.parent])
+    if origin := run.request.get("forked_from"):
+        rows.append(["forked from", f"{origin['run']} after entry {origin['at']}"])
     if run.ended_at:
         rows.append(["ended", run.ended_at])
     rows += [["attached", labelled(file)] for file in shown.attachments]

@@ -1,0 +1,66 @@
+"""`guild script`: a recorded run as a script that answers in the model's place, with a test in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.reach import run_id, with_hall
+from guildhall.core.errors import Conflict, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    run = run_id(args.run)
+    file = None if args.out == "-" else _file(args.out)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        text = await client.script(run)
+        if file is not None:
+            _write(file, text, force=args.force)
+        if args.json:
+            screen.json({"run": run, "path": str(file) if file else None, "script": text})
+        else:
+            screen.result(str(file) if file else text)
+        for line in text.splitlines():
+            if line.startswith("# Left out: "):
+                screen.note(line.removeprefix("# "), "yellow")
+        if file is not None:
+            screen.note(f"Run it with: guild test {file}")
+        return exit_codes.DONE
+
+    return with_hall(work, screen, readonly=True)
+
+
+def _file(name: str) -> Path:
+    if not name.endswith(_SUFFIXES):
+        raise UsageError(f"--out: {name!r} does not end in .yaml", hint="A script is a YAML file: tests/NAME.yaml.")
+    return Path(name).expanduser()
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise Conflict(f"{path} is there already", hint="Name another file, or overwrite it with --force.") from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise Conflict(f"{path} cannot be written: {said}", hint="Name another file.") from None

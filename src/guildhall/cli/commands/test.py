@@ -1,0 +1,113 @@
+"""`guild test`: the recorded tests of a project, each on a copy of it, with the differences."""
+
+from __future__ import annotations
+
+import re
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.cli import exit_codes
+from guildhall.cli.reach import with_hall
+from guildhall.core.errors import NotFound
+from guildhall.core.paths import project_root
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncGenerator, Iterator
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import Deviation, HallClient, Tested
+
+TESTS = "tests"
+_SUFFIXES = (".yaml", ".yml")
+_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
+_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here")
+    parser.add_argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path")
+    parser.add_argument("--update", action="store_true", help="where something differs, record what is so now")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    files = [file for file in _files(args.paths) if args.keyword.lower() in str(file).lower()]
+    if not files:
+        named = f" with {args.keyword!r} in their path" if args.keyword else ""
+        hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
+        raise NotFound(f"there are no tests here{named}", hint=hint)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        done: list[Tested] = []
+        stream = client.test(files, update=args.update)
+        async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
+            async for tested in results:
+                done.append(tested)
+                if not args.json:
+                    _print(tested, screen)
+        failed = sum(not tested.passed for tested in done)
+        seconds = sum(tested.seconds for tested in done)
+        if args.json:
+            counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
+            screen.json({"tests": [_as_dict(tested) for tested in done], **counts})
+        else:
+            screen.result(f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s")
+        return exit_codes.FAILED if failed else exit_codes.DONE
+
+    return with_hall(work, screen, readonly=True)
+
+
+def _files(named: list[str]) -> list[Path]:
+    """The files to test. In a folder those that have a test in them; one that is named is tested, whatever it is."""
+    found: dict[Path, None] = {}
+    for name in named or [str(project_root(Path.cwd()) / TESTS)]:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            found.update(dict.fromkeys(_tests_in(path)))
+        elif path.exists():
+            found[path] = None
+        elif named:
+            raise NotFound(f"there is no file or folder {name!r}", hint="Name a script with a `test:`, or its folder.")
+    return [_near(path) for path in found]
+
+
+def _tests_in(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix in _SUFFIXES and not hidden and path.is_file():
+            with path.open("rb") as file:
+                if _A_TEST.search(file.read(_LOOKED_AT)):
+                    yield path
+
+
+def _near(path: Path) -> Path:
+    """The path as a person would write it from here."""
+    absolute = path.absolute()
+    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
+
+
+def _print(tested: Tested, screen: Screen) -> None:
+    mark = "updated" if tested.updated else "ok" if tested.passed else "FAILED"
+    screen.result(f"{mark:<7} {tested.file}")
+    if tested.passed and not tested.updated:
+        return
+    for deviation in tested.deviations:
+        text = "\n".join(f"    {line}" for line in deviation.text.splitlines())
+        screen.result(f"  {_place(deviation)}{text.lstrip(' ')}")
+
+
+def _place(deviation: Deviation) -> str:
+    if deviation.worker is None:
+        return ""
+    run = f", run {deviation.run}" if deviation.run and deviation.run > 1 else ""
+    answer = f", before answer {deviation.answer}" if deviation.answer else ""
+    return f"{deviation.worker}{run}{answer}: "
+
+
+def _as_dict(tested: Tested) -> dict[str, Any]:
+    told = asdict(tested)
+    return {**told, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}

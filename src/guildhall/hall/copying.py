@@ -1,0 +1,98 @@
+"""A copy of a project and of a home's own files, for a test to work on: nothing that it does reaches the originals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.paths import Home
+
+# Large, made by tools, and never what a worker works on.
+LEFT_OUT = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", "__pycache__", ".tox", ".mypy_cache"})
+MOST_FILES = 10_000
+MOST_BYTES = 200_000_000
+
+
+class _Bounds:
+    """Counts what is copied, and says where it becomes too much."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files = 0
+        self._bytes = 0
+
+    def count(self, size: int) -> None:
+        self._files += 1
+        self._bytes += size
+        if self._files > MOST_FILES or self._bytes > MOST_BYTES:
+            raise Conflict(
+                f"the project {self._root} is too large to be copied for a test",
+                hint=f"A test works on a copy of at most {MOST_FILES:,} files and {MOST_BYTES // 1_000_000:,} MB. "
+                "Put the worker and what it needs into a folder of their own, with a guildhall.yaml in it.",
+            )
+
+
+def copy_project(root: Path, target: Path) -> None:
+    """Copies the project, without what version control and package managers keep. Links that lead out stay behind."""
+    try:
+        _copy(root, target, Path(os.path.realpath(root)), _Bounds(root))
+    except OSError as error:
+        raise Conflict(f"the project cannot be copied: {error.strerror or error}", where=str(error.filename)) from None
+
+
+def copy_home(home: Home, target: Home) -> None:
+    """Copies what the person has set up: settings, workers, toolboxes. Not the record, and not the memory."""
+    target.path.mkdir(mode=0o700)
+    if home.settings.is_file():
+        shutil.copyfile(home.settings, target.settings)
+    for folder, copied in ((home.workers, target.workers), (home.toolboxes, target.toolboxes)):
+        if folder.is_dir():
+            copy_project(folder, copied)
+
+
+def put_files(project: Path, files: Mapping[str, str | None]) -> None:
+    """Puts files as a test wants them at its beginning; None takes one away. Links are not followed."""
+    for name, text in files.items():
+        path = project / name
+        if any(parent.is_symlink() for parent in path.parents if parent.is_relative_to(project)):
+            raise Conflict(f"files.{name}: the path leads through a link")
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+            if text is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise Conflict(f"files.{name}: {error.strerror or error}") from None
+
+
+def _copy(source: Path, target: Path, top: Path, bounds: _Bounds) -> None:
+    target.mkdir(mode=0o700)
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                _copy_link(Path(entry.path), target / entry.name, top)
+            elif entry.is_dir():
+                if entry.name not in LEFT_OUT:
+                    _copy(Path(entry.path), target / entry.name, top, bounds)
+            elif entry.is_file():
+                status = entry.stat()
+                bounds.count(status.st_size)
+                shutil.copyfile(entry.path, target / entry.name)
+                (target / entry.name).chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _copy_link(link: Path, target: Path, top: Path) -> None:
+    """A link inside the project leads to the same place inside the copy."""
+    leads_to = os.readlink(link)  # noqa: PTH115 - the text of it, as it stands
+    if not os.path.isabs(leads_to) and Path(os.path.realpath(link)).is_relative_to(top):  # noqa: PTH117
+        target.symlink_to(leads_to)

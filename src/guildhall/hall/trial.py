@@ -1,0 +1,179 @@
+"""`guild test`: one recorded run done again, on copies, and held against what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core import yaml
+from guildhall.core.config import load_settings
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.frame import Frame, Redactor
+from guildhall.core.paths import Home, project_root
+from guildhall.hall.client import Deviation, Tested
+from guildhall.hall.comparing import Comparison, difference
+from guildhall.hall.copying import copy_home, copy_project, put_files
+from guildhall.models.case import TIMED_OUT
+from guildhall.models.script import Script, ScriptSource
+from guildhall.runs.model import Answer, RunRequest
+from guildhall.runs.neutral import Neutral
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.hall.rehearsal import RehearsalHall
+    from guildhall.hall.wiring import Hall
+    from guildhall.models.case import Case, Reply
+    from guildhall.runs.model import Ask
+
+
+async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
+    """What comes of a test. Whatever is wrong with it is a deviation too: the others are tested all the same."""
+    began = hall.clock.monotonic()
+    worker = None
+    updated = False
+    try:
+        source = await asyncio.to_thread(yaml.read, file)
+        script = yaml.validate(Script, source)
+        if script.test is None:
+            raise InvalidFile("there is no `test:` in it", where=str(file), hint="`guild script RUN` writes one.")
+        worker = script.test.worker
+        comparison = await _compared(file, script, script.test, hall)
+        deviations = comparison.deviations
+        if update and deviations:
+            from guildhall.hall.updating import update_file
+
+            updated = await asyncio.to_thread(update_file, source, comparison)
+    except GuildError as error:
+        deviations = [Deviation(text=str(error))]
+    seconds = hall.clock.monotonic() - began
+    return Tested(file=file, worker=worker, deviations=deviations, updated=updated, seconds=seconds)
+
+
+async def _compared(file: Path, script: Script, case: Case, hall: Hall) -> Comparison:
+    with tempfile.TemporaryDirectory(prefix="guild-test-", ignore_cleanup_errors=True) as folder:
+        top = await asyncio.to_thread(Path(folder).resolve)
+        project, home = top / "project", Home(top / "home")
+        neutral = Neutral(project, home.path, Redactor(hall.environ))
+        try:
+            await asyncio.to_thread(copy_project, project_root(file.parent), project)
+            await asyncio.to_thread(copy_home, hall.home, home)
+            await asyncio.to_thread(put_files, project, neutral.restored(case.files))
+            return await _performed(file, script, case, _Stage(project, home, neutral, hall.environ))
+        except GuildError as error:
+            raise type(error)(
+                neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
+            ) from None
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """Where a test plays."""
+
+    project: Path
+    home: Home
+    neutral: Neutral
+    environ: Mapping[str, str]
+
+    def frame(self, folder: str) -> Frame:
+        allowed = frozenset(load_settings(self.home, self.project).env)
+        there = Frame.here(self.project / folder, self.environ, allowed=allowed)
+        # As if a person were there: asks are answered at once, and the run does not go to sleep over them.
+        return Frame(cwd=there.cwd, root=self.project, env=there.env, interactive=True, caller="test")
+
+
+async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
+    from guildhall.hall.rehearsal import RehearsalHall
+
+    data = script.model_dump(by_alias=True, exclude_unset=True)
+    placed = Script.model_validate(stage.neutral.restored(data))
+    hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed))
+    try:
+        played = await _Play(hall, case).play(_request(file, placed.test or case), stage.frame(case.folder))
+        comparison = Comparison(script, case, hall.history, stage.neutral)
+        comparison.compare(played.run, stopped=bool(played.deviations))
+        comparison.deviations += played.deviations
+        return comparison
+    finally:
+        await hall.close()
+
+
+def _request(file: Path, case: Case) -> RunRequest:
+    return RunRequest(
+        worker=case.worker,
+        input=case.input,
+        override_model=f"script:{file.absolute()}",
+        max_turns=case.max_turns,
+        max_tokens=case.max_tokens,
+        max_budget_usd=case.max_budget_usd,
+        budget=case.budget,
+        mode=case.mode,
+    )
+
+
+@dataclass
+class _Play:
+    """Runs the worker, and answers for the person as the test says."""
+
+    hall: RehearsalHall
+    case: Case
+    run: str = ""
+    deviations: list[Deviation] = field(default_factory=list[Deviation])
+
+    def __post_init__(self) -> None:
+        self._replies = list(self.case.answers)
+
+    async def play(self, request: RunRequest, frame: Frame) -> _Play:
+        from guildhall.hall.embedded import EmbeddedHall
+
+        async with aclosing(EmbeddedHall(self.hall).run(request, frame)) as events:
+            async for event in events:
+                self.run = self.run or event.run
+                if event.type == "ask_opened" and not await self._answer(self.hall.asks.get(event.data["ask"]["ask"])):
+                    break
+        self.deviations += [
+            Deviation(text=f"nobody asked about {_about(reply)}: the answer {reply.answer!r} was not used")
+            for reply in self._replies
+            if not self.deviations
+        ]
+        return self
+
+    async def _answer(self, ask: Ask) -> bool:
+        """Says what was said then; whether there was anything to say."""
+        reply = self._reply(ask)
+        if reply is None and ask.kind != "limit":
+            shown = difference("the run asks something that no answer is recorded for", "", _question(ask))
+            self.deviations.append(Deviation(text=shown))
+            return False
+        if reply is not None and reply.answer == TIMED_OUT:
+            await self.hall.asks.expire(ask)
+            return True
+        said = Answer(choice="no") if reply is None else Answer(choice=reply.answer, note=reply.note)
+        try:
+            await self.hall.asks.answer(ask.id, said)
+        except GuildError as error:
+            self.deviations.append(Deviation(text=f"{error.message}\n{error.hint or ''}".rstrip()))
+            return False
+        return True
+
+    def _reply(self, ask: Ask) -> Reply | None:
+        entry = self.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
+        data: Mapping[str, Any] = entry.data if entry else {}
+        worker = self.hall.history.get(ask.run).worker
+        mine = self.hall.history.get(self.run).worker
+        for place, reply in enumerate(self._replies):
+            if (reply.tool, reply.limit) == (data.get("tool"), data.get("limit")) and (reply.worker or mine) == worker:
+                return self._replies.pop(place)
+        return None
+
+
+def _about(reply: Reply) -> str:
+    return reply.tool or f"the limit {reply.limit}"
+
+
+def _question(ask: Ask) -> str:
+    return f"{ask.question.title}\n{ask.question.body}"

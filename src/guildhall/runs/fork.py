@@ -1,0 +1,145 @@
+"""Fork: a new run that begins with a part of another one's record, and goes on from there by itself.
+
+A run can go on wherever its model would be asked next: after an answer all of whose calls have ended. What is copied
+happened once and was paid for once: nothing of it is done again, and nothing of it counts as used by the new run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.clock import stamp
+from guildhall.core.config import anchored
+from guildhall.core.errors import UsageError
+from guildhall.core.ids import RUN, new_id
+from guildhall.models.catalog import AUTO
+from guildhall.runs import records
+from guildhall.workers.choose import normal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
+    from guildhall.runs.history import History
+    from guildhall.runs.journal import Journal
+    from guildhall.runs.model import Entry, Run
+    from guildhall.store.engine import Store
+
+    SourceOf = Callable[[str, Frame], Source]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forked:
+    """A run that was made out of another one, parked: `resume` lets it go on."""
+
+    run: str
+    of: str
+    at: int  # the last entry that was copied
+    kind: str  # what that entry is
+
+
+class Forks:
+    """Makes forks of the runs of a home."""
+
+    def __init__(self, *, store: Store, clock: Clock, history: History, source_of: SourceOf) -> None:
+        self._store = store
+        self._clock = clock
+        self._history = history
+        self._source_of = source_of
+
+    async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
+        """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
+        run = self._history.get(run_id)
+        journal = self._history.journal(run_id)
+        last = journal.entries[-1].seq
+        if not 0 <= at <= last:
+            hint = f"`guild log {run_id}` shows them with their numbers."
+            raise UsageError(f"the run {run_id} has no entry {at}: they go from 0 to {last}", hint=hint)
+        end = cut(journal, at)
+        new = new_id(RUN)
+        first, source_name, priced = self._first(journal.entries[0], frame, model)
+        copied = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
+        entries = [replace(entry, run=new, data=_marked(entry)) for entry in copied]
+        row = self._row(run, new, end, source_name or run.model, priced=priced)
+        if model is not None:
+            row["request"]["override_model"] = first.data["model"]
+
+        def write(connection: Connection) -> None:
+            records.add_run(connection, **row)
+            for entry in entries:
+                records.add_entry(connection, entry)
+
+        await self._store.write(write)
+        return Forked(run=new, of=run_id, at=end, kind=journal.entries[end].kind)
+
+    def _first(self, first: Entry, frame: Frame, model: str | None) -> tuple[Entry, str | None, bool | None]:
+        """The first entry, with another model where one is wanted; the model's name, and whether it has a price."""
+        if model is None:
+            return first, None, None
+        wanted = anchored(normal(model), frame.cwd)
+        source = self._source_of(wanted, frame)  # one that cannot be used is refused here, before anything is made
+        priced = source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
+        bounds = dict(first.data["bounds"])
+        if not priced:
+            if bounds["max_budget_usd"] is not None:
+                raise UsageError(
+                    f"the model {source.name} has no known price, so max_budget_usd of the run cannot be kept",
+                    hint="Fork it with a model that has a price.",
+                )
+            bounds["budget"] = None
+        named = source.name if wanted == AUTO else wanted
+        return replace(first, data={**first.data, "model": named, "bounds": bounds}), source.name, priced
+
+    def _row(self, run: Run, new: str, end: int, source_name: str, *, priced: bool | None) -> dict[str, Any]:
+        known = run.usage.cost_usd is not None if priced is None else priced
+        return {
+            "id": new,
+            "root": new,
+            "worker": run.worker,
+            "model": source_name,
+            "status": "parked",
+            "reason": f"forked from {run.id} after entry {end}",
+            "request": {**run.request, "forked_from": {"run": run.id, "at": end}},
+            "created_at": stamp(self._clock.now()),
+            "turns": 0,
+            "input_tokens": 0,
+            "output_tokens": 0,
+            "cost_usd": 0.0 if known else None,
+            "running_seconds": 0.0,
+        }
+
+
+def cut(journal: Journal, at: int) -> int:
+    """The last entry at or before `at` after which the run can go on."""
+    end = 0
+    for answer in journal.kind("model_answered"):
+        closed = _closed(journal, answer)
+        if closed is None or closed > at:
+            break
+        end = closed
+    return end
+
+
+def _closed(journal: Journal, answer: Entry) -> int | None:
+    """The entry with which all of an answer was done; None: the run did not, or would not, go on after it."""
+    key = answer.key or ""
+    calls = [part for part in answer.data["response"]["parts"] if part["part_kind"] == "tool-call"]
+    ends = [journal.last(f"{key}/{call['tool_call_id']}", "tool_ended", "tool_refused") for call in calls]
+    done = [end.seq for end in ends if end is not None]
+    went_on = journal.last(f"m{int(key[1:]) + 1}", "model_asked") is not None
+    if not went_on and (not calls or len(done) < len(calls)):
+        return None
+    return max([answer.seq, *done])
+
+
+def _marked(entry: Entry) -> dict[str, Any]:
+    """A copied entry. What it says was used was used by the other run."""
+    counted = entry.kind in {"model_asked", "model_failed", "model_answered"}
+    return {**entry.data, "copied": True} if counted else dict(entry.data)

@@ -1,0 +1,324 @@
+"""A recorded run, with the runs that it made, as a script: the model's answers, and a test that compares what it is
+told today with what it was told then.
+
+Read from the journals alone: the worker may be gone. Says what of the record a script cannot hold.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core import yaml
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.yaml_text import dump
+from guildhall.models.case import TIMED_OUT
+from guildhall.models.script import Script
+from guildhall.runs.before import files_before
+from guildhall.runs.model import is_text
+from guildhall.runs.neutral import Neutral, system_of, told, tools_of
+from guildhall.runs.toolbox import base_toolbox
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.tools.builtin import BUILT_IN
+from guildhall.tools.model import Text, ToolResult
+from guildhall.workers.model import SYSTEM_TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+
+    from guildhall.runs.journal import Journal
+    from guildhall.runs.model import Entry, Run
+
+    Tree = Sequence[tuple[Run, Journal]]
+
+_RETRIED = 3  # failures in a row after which the model door still asks again
+_DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as the JSON text that they were
+_STATUS = re.compile(r"\bHTTP (\d{3})\b")
+
+
+def script_of(tree: Tree, home: Path, redact: Callable[[str], str]) -> str:
+    """The text of the script of a run, which comes first in the tree, and of all runs below it."""
+    run, journal = tree[0]
+    if run.status not in {"completed", "failed"}:
+        hint = f"Let it end first: guild resume {run.id}" if run.status != "running" else f"guild log {run.id} -f"
+        raise Conflict(f"the run {run.id} is {run.status}: only one that has ended can become a script", hint=hint)
+    writer = _Writer(tree, Neutral(Path(run.request["frame"]["root"]), home, redact))
+    data: dict[str, Any] = {}
+    if untestable := _untestable(run, journal):
+        writer.note(f"the test, because {untestable}")
+    else:
+        data["test"] = writer.case()
+    if price := _price(run, journal):
+        data["price"] = price
+    data["workers"] = writer.workers()
+    text = "".join(f"# {line}\n" for line in writer.head()) + dump(data)
+    _check(text, run.id)
+    return text
+
+
+def _untestable(run: Run, journal: Journal) -> str | None:
+    """Why `guild test` could not start such a run, if it could not."""
+    frozen = journal.entries[0].data
+    if frozen["worker"]["scope"] == "given" or frozen.get("given"):
+        return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
+    if run.request.get("call"):
+        return "the run made a call of its own and asked no model"
+    return None
+
+
+def _check(text: str, run: str) -> None:
+    """What is written must be readable, or nothing is."""
+    size = len(text.encode())
+    if size > yaml.MAX_BYTES:
+        raise Conflict(f"the script of {run} would be {size:,} bytes, and at most {yaml.MAX_BYTES:,} can be read")
+    try:
+        yaml.validate(Script, yaml.parse(Path(f"{run}.yaml"), text))
+    except GuildError as error:
+        raise Conflict(f"the run {run} cannot be written as a script: {error.message}") from None
+
+
+class _Writer:
+    """Turns journals into the plain data of a script."""
+
+    def __init__(self, tree: Tree, neutral: Neutral) -> None:
+        self._tree = tree
+        self._neutral = neutral
+        self._left_out: dict[str, None] = {}
+
+    def note(self, what: str) -> None:
+        self._left_out[what] = None
+
+    def head(self) -> Iterator[str]:
+        run = self._tree[0][0]
+        yield f"Recorded from {run.id} on {run.created_at[:10]}, model {self._neutral.text(run.model)}."
+        yield "`guild test` runs it again, with no key and no network, and shows what is not as it was."
+        if self._neutral.redacted:
+            yield "Values of secret variables were replaced by their names in brackets."
+        if self._neutral.halved:
+            self.note("halves of characters, each replaced by a question mark")
+        if self._left_out:
+            yield f"Left out: {'; '.join(self._left_out)}."
+
+    # the test
+
+    def case(self) -> dict[str, Any]:
+        run, journal = self._tree[0]
+        request, frozen = run.request, journal.entries[0].data
+        text = self._neutral.text
+        case: dict[str, Any] = {"worker": text(request["worker"]), "input": text(request["input"])}
+        folder = Path(request["frame"]["cwd"])
+        with suppress(ValueError):
+            if (inside := str(folder.relative_to(request["frame"]["root"]))) != ".":
+                case["folder"] = inside
+        if frozen["mode"] != "ask":
+            case["mode"] = frozen["mode"]
+        for limit in ("max_turns", "max_tokens", "max_budget_usd", "budget"):
+            if request.get(limit) is not None:
+                case[limit] = request[limit]
+        if files := self._files():
+            case["files"] = files
+        if replies := [reply for one, its in self._tree for reply in self._replies(one, its)]:
+            case["answers"] = replies
+        case["shown"] = self._shown()
+        if (run.error or {}).get("limit") == "timeout":
+            self.note("the time that it took: a test is faster, and will not run out of it")
+        return {**case, **ending(run, self._neutral)}
+
+    def _files(self) -> dict[str, str | None]:
+        known, unknown = files_before(self._tree)
+        if unknown:
+            names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
+            self.note(f"how {names} was before the run changed it; say it under `files`, if it matters")
+        return {self._neutral.text(path): text and self._neutral.text(text) for path, text in known.items()}
+
+    def _shown(self) -> dict[str, Any]:
+        shown: dict[str, Any] = {}
+        for run, journal in self._tree:
+            frozen = journal.entries[0].data
+            if frozen.get("memory"):
+                self.note("what the worker remembered; a test begins with an empty memory")
+            tools = tools_of(frozen, OUTPUT_TOOL)
+            shown.setdefault(run.worker, {"system": system_of(frozen, self._neutral), "tools": tools})
+        return shown
+
+    def _replies(self, run: Run, journal: Journal) -> Iterator[dict[str, Any]]:
+        """What people answered, in the order in which they were asked."""
+        said = {entry.data["ask"]: entry.data for entry in journal.kind("answered")}
+        for entry in journal.entries:
+            if entry.kind not in {"tool_asked", "limit_asked"}:
+                continue
+            about = "tool" if entry.kind == "tool_asked" else "limit"
+            reply = {about: entry.data[about]}
+            if run.worker != self._tree[0][0].worker:
+                reply["worker"] = run.worker
+            if (answer := said.get(entry.data["ask"])) is not None:
+                note = {"note": self._neutral.text(answer["note"])} if answer["note"] else {}
+                yield {**reply, "answer": answer["choice"], **note}
+            elif journal.last(entry.key or "", "tool_refused") is not None:
+                yield {**reply, "answer": TIMED_OUT}
+
+    # the answers
+
+    def workers(self) -> dict[str, Any]:
+        workers: dict[str, list[Any]] = {}
+        first = True
+        for run, journal in self._tree:
+            workers.setdefault(run.worker, []).append(list(self._answers(run, journal, root=first)))
+            first = False
+        return workers
+
+    def _answers(self, run: Run, journal: Journal, *, root: bool) -> Iterator[dict[str, Any]]:
+        from guildhall.runs.shown import load_response
+
+        keys = dict.fromkeys(entry.key for entry in journal.kind("model_asked") if entry.key)
+        for key in keys:
+            answer = journal.last(key, "model_answered")
+            yield from _failures([e for e in journal.of(key) if e.kind == "model_failed"], answered=answer is not None)
+            asked = journal.last(key, "model_asked")
+            if answer is None or asked is None:
+                continue
+            try:
+                response = load_response(answer.data["response"])
+            except ValueError:
+                raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
+            sent = told(asked.data["message"], self._neutral)
+            known = root and sent == self._neutral.text(run.request["input"])  # it stands above, as the input
+            yield {**({} if known else {"sent": sent}), **self._answer(response, journal, key)}
+
+    def _answer(self, response: ModelResponse, journal: Journal, key: str) -> dict[str, Any]:
+        answer: dict[str, Any] = {}
+        texts: list[str] = []
+        calls: list[ToolCallPart] = []
+        for part in response.parts:
+            if part.part_kind == "text":
+                texts.append(part.content)
+            elif part.part_kind == "tool-call":
+                calls.append(part)
+            else:
+                self.note(f"{part.part_kind.replace('-', ' ')} of the model")
+        if texts or not calls:
+            answer["say"] = self._neutral.text("".join(texts))
+        output = None
+        if calls and calls[-1].tool_name == OUTPUT_TOOL and journal.entries[0].data["output_schema"] is not None:
+            output = self._arguments(calls[-1])
+        if isinstance(output, dict):
+            calls.pop()
+        written = [self._call(call, journal, key) for call in calls]
+        if len(written) == 1:
+            answer |= written[0]
+        elif written:
+            answer["calls"] = written
+        if isinstance(output, dict):
+            answer["output"] = output
+        if response.finish_reason == "length":
+            answer["cut_off"] = True
+        return {**answer, **_usage(response)}
+
+    def _call(self, call: ToolCallPart, journal: Journal, key: str) -> dict[str, Any]:
+        written: dict[str, Any] = {"call": self._neutral.text(call.tool_name) or "(no name)"}
+        if arguments := self._arguments(call):
+            written["with"] = arguments
+        result = self._result(call.tool_name, journal, f"{key}/{call.tool_call_id}")
+        return {**written, **({"result": result} if result else {})}
+
+    def _arguments(self, call: ToolCallPart) -> dict[str, Any] | str:
+        """The arguments as fields; as the text that they were where that is the only exact way."""
+        arguments = arguments_of(call)
+        if arguments is not None and _writable(dict(arguments)):
+            return self._neutral.value(dict(arguments))
+        return self._neutral.text(call.args if isinstance(call.args, str) else json.dumps(call.args))
+
+    def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
+        """What came of a call that a test is not to make again, or perhaps not: it reaches beyond the project."""
+        end = journal.last(key, "tool_ended")
+        if end is None or tool in _local_tools():
+            return None
+        result = ToolResult.from_dict(end.data["result"])
+        if not all(isinstance(block, Text) for block in result.content):
+            self.note(f"pictures and documents that {tool} gave")
+        text = self._neutral.text(result.text)
+        return {"text": text, "is_error": True} if result.is_error else {"text": text}
+
+
+def ending(run: Run, neutral: Neutral) -> dict[str, Any]:
+    """How a run ended, as a test compares it."""
+    ended: dict[str, Any] = {"status": run.status}
+    if run.status == "completed":
+        ended["output"] = neutral.value(run.output)
+    elif run.error:
+        ended["error"] = run.error.get("code")
+    return ended
+
+
+def _local_tools() -> frozenset[str]:
+    """Tools that work inside the project and the home alone: a test makes their calls, on copies."""
+    reaching = {name for name, capabilities in BUILT_IN.items() if "net" in capabilities}
+    base = {tool.name for tool in base_toolbox().tools}
+    return frozenset({*BUILT_IN, *SYSTEM_TOOLS, *base} - reaching)
+
+
+def _failures(failed: Sequence[Entry], *, answered: bool) -> Iterator[dict[str, Any]]:
+    """Failures in the place of an answer: as many as the model door gets over, where an answer came in the end."""
+    if answered:
+        failed = [entry for entry in failed if entry.data.get("transient")][:_RETRIED]
+    for entry in failed[: _RETRIED + 1]:
+        named = _STATUS.search(str(entry.data.get("message")))
+        status = int(named[1]) if named else 0
+        otherwise = 529 if entry.data.get("transient") else 400
+        yield {"fail": status if 400 <= status <= 599 else otherwise}
+
+
+def _usage(response: ModelResponse) -> dict[str, Any]:
+    usage = response.usage
+    if not (usage.input_tokens or usage.output_tokens):
+        return {}
+    counted = {"input": usage.input_tokens, "output": usage.output_tokens}
+    cached = {"cache_read": usage.cache_read_tokens, "cache_write": usage.cache_write_tokens}
+    if sum(cached.values()) <= usage.input_tokens:
+        counted |= {name: count for name, count in cached.items() if count}
+    return {"usage": counted}
+
+
+def _writable(value: Any, depth: int = 0) -> bool:
+    """Whether YAML can hold the value as it is."""
+    if isinstance(value, dict):
+        inside = cast("dict[str, Any]", value)
+        return depth < _DEEPEST and all(is_whole(k) and _writable(v, depth + 1) for k, v in inside.items())
+    if isinstance(value, list):
+        return depth < _DEEPEST and all(_writable(part, depth + 1) for part in cast("list[Any]", value))
+    return not isinstance(value, str) or is_whole(value)
+
+
+def is_whole(text: str) -> bool:
+    """Whether text has no half characters in it."""
+    return is_text(text.replace("\0", ""))
+
+
+def _price(run: Run, journal: Journal) -> dict[str, float] | None:
+    """Dollars for a million tokens, so that limits in dollars can be kept: by the model, else what was paid."""
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.prices import cost
+    from guildhall.models.providers import split_name
+    from guildhall.models.script import load_script
+
+    model = str(journal.entries[0].data["model"])
+    with suppress(GuildError):
+        if model.startswith("script:"):
+            price = load_script(Path(model.removeprefix("script:"))).price
+            return price.model_dump() if price else None
+        provider, name = split_name(model)
+        asked = cost(provider, name, RequestUsage(input_tokens=1000))
+        said = cost(provider, name, RequestUsage(output_tokens=1000))
+        if asked is not None and said is not None:
+            return {"input": round(asked * 1000, 6), "output": round(said * 1000, 6)}
+    tokens = run.usage.input_tokens + run.usage.output_tokens
+    if run.usage.cost_usd is None:
+        return None
+    average = round(run.usage.cost_usd / tokens * 1_000_000, 6) if tokens else 0.0
+    return {"input": average, "output": average}
