@@ -123,7 +123,7 @@ class Run:
     id: str
     root: str
     parent: str | None  # the run that has called it
-    ordinal: int  # which run of its worker in the tree
+    ordinal: int = 0  # which run of its worker in the tree
     worker: str
     model: str
     status: RunStatus
