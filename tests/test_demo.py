@@ -17,13 +17,17 @@ def test_the_story_is_told_to_its_end(guild: Guild) -> None:
     assert told.code == 0, told
     for line in (
         "Everything is real but the model",
-        "waits for you: clerk wants to call sandbox_write_text",
+        "[reader 3] → sandbox_read_text sandbox=inbox path=grace.txt",
+        "waits for you: chief wants to call worker_create",
         "Killed",
         "lost",
-        "255.50 in all. The total is in outbox/total.md.",
-        " 1 write.",
+        "Done: 3 invoices, 255.50 in all.",
+        "in 5 runs of one tree",
+        "worker  late-payers",
+        "As I noted last time: Alan Turing pays only after a reminder.",
         "all as on record",
-        "+ You are a quick clerk.",
+        "+ You are a quick reader.",
+        "1 passed, 0 failed",
         "That was it",
     ):
         assert line in told.out, (line, told.out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,38 +20,7 @@ from guildhall.core.paths import HOME_VARIABLE
 if TYPE_CHECKING:
     import argparse
 
-_WORKER = """\
-name: clerk
-description: Adds up the invoices in a folder
-instructions: |
-  You are a careful clerk. Read every invoice in the sandbox `inbox`,
-  then write total.md into the sandbox `outbox`.
-model: script:model.yaml            # stands in for an LLM; here you would write anthropic:claude-sonnet-5-5
-sandboxes:
-  inbox:  {path: ./inbox, mode: ro, allowed_suffixes: [.txt]}
-  outbox: {path: ./outbox, mode: rw}
-tool_rules:
-  fs.write: {approval_required: true}   # nothing is written before a person has said yes
-limits: {max_turns: 20, max_budget_usd: 0.50}
-"""
-
-_INVOICES = {"ada.txt": "Ada Lovelace: 120.00", "grace.txt": "Grace Hopper: 80.00", "alan.txt": "Alan Turing: 55.50"}
-
-_MODEL = """\
-price: {input: 3.0, output: 15.0}
-workers:
-  clerk:
-    - - {call: sandbox_list, with: {sandbox: inbox}}
-      - calls:
-          - {call: sandbox_read_text, with: {sandbox: inbox, path: ada.txt}}
-          - {call: sandbox_read_text, with: {sandbox: inbox, path: grace.txt}}
-          - {call: sandbox_read_text, with: {sandbox: inbox, path: alan.txt}}
-      - expect: "Alan Turing: 55.50"
-        call: sandbox_write_text
-        with: {sandbox: outbox, path: total.md, content: "3 invoices, 255.50 in all.\\n"}
-      - {sleep: 1.5, call: sandbox_read_text, with: {sandbox: outbox, path: total.md}}
-      - {expect: "255.50", say: "Done: 3 invoices, 255.50 in all. The total is in outbox/total.md."}
-"""
+OFFICE = Path(__file__).parent / "office"  # the folder that the story plays in
 
 
 def main(args: argparse.Namespace) -> int:
@@ -69,49 +39,49 @@ class _Story:
 
     def tell(self) -> None:
         self._say(
-            "Guildhall runs AI workers that are files. You will see one work, ask, be killed, go on, and be replayed."
+            "Guildhall runs AI workers that are files. You will see them share work, ask, be killed, go on, remember, "
+            "and be replayed."
         )
         self._say(
             "Everything is real but the model: its answers are read from a file, so no key and no network are needed."
         )
-        self._write_files()
+        shutil.copytree(OFFICE, self._folder)
         self._title("A worker is a file")
-        self._say("It says how to work, which folders it sees, and what needs your approval.")
-        self._show((self._folder / "workers" / "clerk.yaml").read_text())
-        ask = self._runs_until_it_asks()
+        self._say("It says how to work, which folders it sees, whom it may call, and what needs your approval.")
+        self._show((self._folder / "workers" / "chief.yaml").read_text())
+        ask = self._share_the_work()
         run = self._is_killed(ask)
         self._goes_on(run)
+        self._remembers()
         self._is_replayed(run)
+        self._becomes_a_test(run)
         self._title("That was it")
+        self._guild("cost")
         self._say("Make your own: `guild init my-guild`, then `guild run greeter`. Every command: `guild help all`.")
 
-    def _write_files(self) -> None:
-        for name in ("workers", "inbox", "outbox"):
-            (self._folder / name).mkdir(parents=True)
-        (self._folder / "workers" / "clerk.yaml").write_text(_WORKER)
-        (self._folder / "model.yaml").write_text(_MODEL)
-        for name, text in _INVOICES.items():
-            (self._folder / "inbox" / name).write_text(text + "\n")
-
-    def _runs_until_it_asks(self) -> str:
-        self._title("It works until it needs you")
-        self._say("What it declares is allowed. Writing demands approval, so that call is parked and the command ends.")
-        self._guild("run", "clerk", "Add up the invoices of this month", expect=4)
+    def _share_the_work(self) -> str:
+        self._title("It calls others, side by side, until it needs you")
+        self._say(
+            "The chief has a reader read each invoice: three runs at once, each with its own tools, its own limits "
+            "and an output schema. Then it wants a worker that is not there yet, and writes one. That needs your "
+            "approval, so the call is parked and the command ends."
+        )
+        self._guild("run", "chief", "Add up the invoices of this month", expect=4)
         needs_you = json.loads(self._quietly("ls", "--json"))["needs_you"]
         ask: str = needs_you["asks"][0]["ask"]
-        self._say("The question waits in your inbox, for days if need be, with every detail of the call:")
+        self._say("The question waits in your inbox, for days if need be. You see the new worker whole:")
         self._guild("show", ask)
         return ask
 
     def _is_killed(self, ask: str) -> str:
         self._title("You say yes, and the process is killed")
         self._say(
-            "The answer continues the run exactly there. Right after the file is written we `kill -9` the process."
+            "The answer continues the run exactly there. Right after the new worker is made we `kill -9` the process."
         )
         with self._started("answer", ask, "yes") as process:
             for line in process.stdout or ():
                 self._show(line)
-                if line.startswith("← sandbox_write_text"):
+                if line.startswith("← worker_create"):
                     process.send_signal(signal.SIGKILL)
                     break
             process.wait()
@@ -122,25 +92,39 @@ class _Story:
     def _goes_on(self, run: str) -> None:
         self._title("It goes on where the record ends")
         self._say(
-            "No answered model call is made again, no finished tool call is repeated: the write is not done twice."
+            "No answered model call is made again, no finished call is repeated: no invoice is read twice, and the new "
+            "worker is there. The chief calls it, and keeps something in mind for next time."
         )
         self._guild("resume", run)
+        shown = json.loads(self._quietly("show", run, "--json"))
         entries = [json.loads(line) for line in self._quietly("log", run, "--json").splitlines()]
-        writes = [e for e in entries if e["kind"] == "tool_started" and e["data"]["tool"] == "sandbox_write_text"]
-        self._say(f"On record: {len(entries)} steps, {len(writes)} write. The file says:")
+        self._say(f"On record: {len(entries)} steps in {len(shown['below']) + 1} runs of one tree. The file says:")
         self._show((self._folder / "outbox" / "total.md").read_text())
+
+    def _remembers(self) -> None:
+        self._title("The next run knows it")
+        self._say("Memory is plain files, on record who wrote what. It is the last block of the next run's prompt.")
+        self._guild("memory", "ls", "--worker", "chief")
+        self._guild("run", "chief", "Who has to be reminded?", "--override-model", "script:next-time.yaml")
 
     def _is_replayed(self, run: str) -> None:
         self._title("The record can be played again")
         self._say(
-            "Offline: prompt, rules, gate and schema as they are today, on the recorded answers. Nothing is touched."
+            "Offline, the whole tree: prompts, rules, gate and schemas as they are today, on the recorded answers."
         )
         self._guild("replay", run)
-        self._say("Now somebody changes one line of the worker's instructions:")
-        worker = self._folder / "workers" / "clerk.yaml"
-        worker.write_text(worker.read_text().replace("a careful clerk", "a quick clerk"))
+        self._say("Now somebody changes one line of the reader's instructions:")
+        worker = self._folder / "workers" / "reader.yaml"
+        before = worker.read_text()
+        worker.write_text(before.replace("a careful reader", "a quick reader"))
         self._guild("replay", run, expect=1)
-        self._guild("cost")
+        worker.write_text(before)
+
+    def _becomes_a_test(self, run: str) -> None:
+        self._title("A run becomes a test")
+        self._say("Recorded once, it is a test for ever: what the workers are told, what they do, and what comes out.")
+        self._guild("script", run, "--out", "tests/month.yaml")
+        self._guild("test")
 
     # telling
 

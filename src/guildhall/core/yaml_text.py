@@ -124,7 +124,7 @@ def _is_plain(text: str) -> bool:
 
 def _is_block(text: str) -> bool:
     """Whether the text can stand as it is, line below line."""
-    return "\n" in text.rstrip("\n") and _is_visible(text) and text.lstrip(" \n")[:1] not in ("", "\t")
+    return "\n" in text and _is_visible(text) and text.lstrip(" \n")[:1] not in ("", "\t")
 
 
 def _is_visible(text: str) -> bool:

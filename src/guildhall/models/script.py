@@ -92,13 +92,14 @@ class Answer(_Strict):
     sleep: Annotated[float, Field(ge=0, le=3600)] = 0
     usage: ScriptedUsage | None = None
     expect: str | None = None
+    expect_system: str | None = None  # the same for the system prompt
     fail: Annotated[int, Field(ge=400, le=599)] | None = None
 
     @model_validator(mode="after")
     def _one_meaning(self) -> Answer:
         content = {
             name
-            for name in ("call", "calls", "say", "output", "usage", "expect", "sent")
+            for name in ("call", "calls", "say", "output", "usage", "expect", "expect_system", "sent")
             if getattr(self, name) is not None
         }
         if self.fail is not None and content:
@@ -110,7 +111,8 @@ class Answer(_Strict):
                 raise ValueError(f"`{name}` belongs to a `call`, and there is none here")
         if self.call is not None and self.calls is not None:
             raise ValueError("use either `call` or `calls`")
-        _compiled(self.expect or "")
+        _compiled("expect", self.expect or "")
+        _compiled("expect_system", self.expect_system or "")
         return self
 
     @property
@@ -120,11 +122,11 @@ class Answer(_Strict):
         return list(self.calls or ())
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"`expect` is not a regular expression: {error}") from None
+        raise ValueError(f"`{name}` is not a regular expression: {error}") from None
 
 
 def _a_run(value: Any) -> Any:
@@ -253,18 +255,28 @@ class ScriptSource:
                         raise ModelFailed(text, status=400, where=str(self.path))
 
     def _expect(self, answer: Answer, query: Query) -> None:
-        if answer.expect is None:
-            return
-        sent = sent_text(query.messages)
-        if re.search(answer.expect, sent) is None:
+        expected = ((answer.expect, sent_text), (answer.expect_system, system_text))
+        for pattern, text_of in expected:
+            if pattern is None or re.search(pattern, sent := text_of(query.messages)) is not None:
+                continue
             shown = sent if len(sent) <= _SHOWN else f"{sent[:_SHOWN]} ... ({len(sent)} characters)"
             raise ScriptMismatch(
-                f"the model was sent something else than the script expects\nexpected: {answer.expect}\nsent: {shown}",
+                f"the model was sent something else than the script expects\nexpected: {pattern}\nsent: {shown}",
                 where=self._place(query),
             )
 
     def _place(self, query: Query) -> str:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
+
+
+def system_text(messages: Sequence[ModelMessage]) -> str:
+    """The system prompt that a model was sent."""
+    for message in messages:
+        if message.kind == "request" and message.instructions:
+            return message.instructions
+    return "\n".join(
+        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
+    )
 
 
 def sent_text(messages: Sequence[ModelMessage]) -> str:

@@ -38,6 +38,8 @@ def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | N
             if path not in changed and result.startswith("Made "):
                 held[path] = None
             changed[path] = None
+        for path in _made(run, journal):
+            held[path] = changed[path] = None
     known = {path: held[path] for path in changed if path in held}
     return known, [path for path in changed if path not in known]
 
@@ -53,6 +55,14 @@ def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
         place = _place(began.data["tool"], began.data["arguments"] or {}, journal.entries[0].data, root, cwd)
         if place is not None and (path := _inside(place, root)) is not None:
             yield began.data["tool"], path, result.text
+
+
+def _made(run: Run, journal: Journal) -> Iterator[str]:
+    """The files of workers that the run has made."""
+    for entry in journal.kind("worker_created"):
+        for file in entry.data["files"]:
+            if (path := _inside(Path(file), Path(run.request["frame"]["root"]))) is not None:
+                yield path
 
 
 def _place(tool: str, arguments: Mapping[str, Any], frozen: Mapping[str, Any], root: Path, cwd: Path) -> Path | None:

@@ -81,7 +81,7 @@ async def create(
             if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger)) is not None:
                 return refused
             new.save()
-            data = {"name": new.worker.name, "path": str(new.path), "digest": new.worker.digest}
+            data = {"name": new.worker.name, "digest": new.worker.digest, "files": [str(path) for path in new.files]}
             await ledger.journal.append("worker_created", data, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{TOOL}: {error}")

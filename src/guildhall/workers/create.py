@@ -61,6 +61,10 @@ class Draft:
     schema: str | None
     left_out: tuple[str, ...]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (self.path,) if self.schema is None else (self.path, self.schema_path)
+
     def is_saved(self) -> bool:
         """Whether exactly this has been saved already."""
         try:
