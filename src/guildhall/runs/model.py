@@ -77,7 +77,7 @@ class RunRequest:
 
     worker: str  # a name, `project/name`, or the path of a file
     input: str
-    attachments: tuple[str, ...] = ()  # as named: files of the caller's sandboxes; of a person's, see attachments.py
+    attachments: tuple[str, ...] = ()  # as a person names them; a worker that calls hands over what it has read
     model: str | None = None  # the caller's choice, used where the worker names none
     override_model: str | None = None  # beats all
     max_turns: int | None = None  # these three beat the worker's own limits
