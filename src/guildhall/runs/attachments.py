@@ -71,6 +71,7 @@ def collect(
 
 def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker) -> tuple[Attachment, ...]:
     """The files that a worker hands to another: of those that it was given itself, and out of its sandboxes."""
+    _refuse_twice(names)
     had = {file.name: file for file in own}
     others = [name for name in names if name not in had]
     read = collect(others, view, callee.definition.attachment_policy, where=callee.place)
@@ -181,11 +182,10 @@ def _read_all(
 ) -> tuple[Attachment, ...]:
     """All of them, or an error: what is not permitted by its name is not even opened."""
     _refuse_many(len(names), policy, where)
-    for index, name in enumerate(names):
+    _refuse_twice(names)
+    for name in names:
         if not name.strip() or not name.isprintable():
             raise UsageError(f"{name!r} cannot name a file to attach")
-        if name in names[:index]:
-            raise UsageError(f"{name} is attached twice")
         _refuse_suffix(_last(name), name, policy, where)
     read: list[Attachment] = []
     size = 0
@@ -242,6 +242,11 @@ def _kind(file: Attachment) -> str:
 
 def _most(policy: AttachmentPolicy) -> int:
     return min(policy.max_total_bytes, CEILING)
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is attached twice")
 
 
 def _refuse_many(count: int, policy: AttachmentPolicy, where: str | None) -> None:

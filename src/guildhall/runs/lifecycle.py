@@ -352,7 +352,6 @@ class Runs:
             model=assembled.model,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
-            attachments=files,
         )
         given = caller.prepared.given
         return await self.prepare(request, frame, given, caller=caller, call=call.key, attached=attached)
