@@ -30,14 +30,14 @@ MOST_IDS = 3
 _PROPERTY = "requirements"
 # What the tests prove of a requirement that is larger than what there is. An id leaves when the rest is there too.
 IN_PART: dict[str, str] = {
-    "DO-12": "without delegate_to",
+    "DO-7": "without attachments",
     "MTG-15": "runs; there are no meetings yet",
     "WKR-12": "plain runs",
     "WKR-15": "the pydantic runtime",
     "WKR-16": "the pydantic runtime",
-    "X-1": "one run",
-    "X-2": "one run",
-    "X-3": "one run",
+    "X-1": "trees of runs; there are no workflows yet",
+    "X-2": "trees of runs; there are no workflows yet",
+    "X-3": "trees of runs; there are no workflows yet",
     "X-14": "the pydantic runtime",
     "X-15": "approvals, limits and unknown effects",
 }

@@ -47,6 +47,7 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
         id=name,
         root=name,
         parent=None,
+        ordinal=0,
         worker="scribe",
         model="m",
         status=status,
@@ -57,6 +58,7 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
         created_at="2026-01-10T12:00:00.000Z",
         ended_at=None,
         usage=Usage(cost_usd=cost),
+        cost_usd=cost,
     )
 
 
@@ -90,7 +92,8 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     )
     ask = Ask(
         id="a-1",
-        run="r-2",
+        run="r-3",
+        root="r-2",
         kind="approval",
         key="m1",
         subject="s",
@@ -107,7 +110,7 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     assert isinstance(screen.out, io.StringIO)
     _, asked, _, done = screen.out.getvalue().splitlines()
     assert re.search(
-        r"a-1 +approval +scribe wants to call Write: path: p+ \[MY_.* r-2 for 2 h +guild answer a-1$", asked
+        r"a-1 +approval +scribe wants to call Write: path: p+ \[MY_.* r-3 for 2 h +guild answer a-1$", asked
     )
     assert re.search(r"x \[MY… \(in /elsewhere\) +just now", done)
     assert SECRET[:5] not in screen.out.getvalue()

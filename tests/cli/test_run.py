@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild
 
-RESULT = {"run", "status", "output", "error", "usage", "cost_usd", "asks"}
+RESULT = {"run", "status", "output", "error", "usage", "cost_usd", "runs", "asks"}
 ECHO = 'repeat: true\nworkers:\n  scribe:\n    - - {expect: "EXPECTED", say: heard}\n'
 LONG = "Bring me a cup of tea; " * 10
 
@@ -57,6 +57,7 @@ def test_stream_json_is_one_event_a_line_and_the_result_last(guild: Guild, scrib
     assert "".join(event["text"] for event in events if event["type"] == "text_delta") == "written"
     calls = {event["type"]: event["id"] for event in events if event["type"].startswith("tool_")}
     assert calls["tool_use"] == calls["tool_result"]
+    assert {(event["run"], event["root"]) for event in events[:-1]} == {(events[-1]["run"],) * 2}
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        "runtime: claude; members: ada; allow_workers: *; output_schema_ref: a:B cannot be provided by this version",
+        "runtime: claude; members: ada; output_schema_ref: a:B cannot be provided by this version",
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: there is no toolbox 'mail'",

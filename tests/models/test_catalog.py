@@ -38,7 +38,7 @@ def test_a_script_is_found_from_the_callers_folder(tmp_path: Path) -> None:
 
 
 def test_a_recording_comes_from_above(tmp_path: Path) -> None:
-    recorded = RecordingSource("r-2222222222", [ModelResponse(parts=[TextPart("again")])])
+    recorded = RecordingSource("r-2222222222", {("w", 0): [ModelResponse(parts=[TextPart("again")])]})
     source = source_for("replay:r-2222222222", cwd=tmp_path, environ={}, recording=lambda run: recorded)
     assert source is recorded
     with pytest.raises(NotFound, match="no record of r-2222222222"):

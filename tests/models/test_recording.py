@@ -15,7 +15,7 @@ from tests.models.scripts import asked, query
 
 def test_the_answers_are_given_in_their_order_and_then_no_more() -> None:
     answers = [ModelResponse(parts=[ToolCallPart("Read", {}, "1")]), ModelResponse(parts=[TextPart("done")])]
-    source = RecordingSource("r-2222222222", answers)
+    source = RecordingSource("r-2222222222", {("w", 0): answers})
     heard: list[str] = []
     conversation = asked()
     for answer in answers:

@@ -238,7 +238,7 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
     lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        lines.append(f"Go on with: guild resume {run.id}")
+        lines.append(f"Go on with: guild resume {run.root}")
     elif _may_try_again(run):
         lines.append(f"Try again from there: guild resume {run.id}")
     return lines
@@ -259,7 +259,7 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 def _may_try_again(run: Run) -> bool:
     """Whether going on could end otherwise, and nothing has said so yet: recorded answers stay what they are."""
     error = run.error or {}
-    if run.status != "failed" or error.get("code") == "runtime_failed":
+    if run.status != "failed" or run.parent is not None or error.get("code") == "runtime_failed":
         return False
     return "guild resume" not in str(error.get("hint"))
 

@@ -162,9 +162,7 @@ class Hall:
         return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        from guildhall.models.recording import RecordingSource
-
-        return RecordingSource(run, self.runs.answers(run))
+        return self.runs.recording(run)
 
     async def settle(self) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""

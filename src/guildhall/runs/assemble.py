@@ -236,7 +236,22 @@ class Assembler:
             run=run,
             memory=_remembered(frozen),
         )
-        return replace(assembled, attachments=_files(frozen)), gone
+        assembled = replace(assembled, attachments=_files(frozen))
+        then = _told_as_then(assembled.tools, frozen["tools"])
+        if then != assembled.tools and self._lacks_one_to_call(worker, frame):
+            return replace(assembled, tools=then), True
+        return assembled, gone
+
+    def _lacks_one_to_call(self, worker: Worker, frame: Frame) -> bool:
+        """Whether one of those that the worker may call by name is not there any more."""
+        near = worker.frame(frame)
+        for name in worker.definition.allow_workers:
+            try:
+                if name != EVERY_WORKER:
+                    self.find(name, near)
+            except NotFound:
+                return True
+        return False
 
     async def _build(
         self,
@@ -400,8 +415,8 @@ def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
     return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
 
 
-def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
-    """What could happen, in one line, before it does."""
+def plan_line(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> str:
+    """What could happen, in one line, before it does. The dollars of a run that another one `called` are that one's."""
     view, bounds = assembled.surroundings.view, assembled.bounds
     capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
     parts = [f"model {model}"]
@@ -417,10 +432,14 @@ def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
     if assembled.attachments:
         files = (f"{file.name} ({size_in_words(len(file.data))})" for file in assembled.attachments)
         parts.append("attached: " + ", ".join(files))
+    if assembled.allow_workers:
+        parts.append(
+            "calls " + ("any worker" if EVERY_WORKER in assembled.allow_workers else ", ".join(assembled.allow_workers))
+        )
     if assembled.mode != "ask":
         parts.append(_MODES[assembled.mode])
     dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
-    unlimited = "no limit in dollars" if priced else "no price known"
+    unlimited = ("its caller's dollars" if called else "no limit in dollars") if priced else "no price known"
     parts.append(f"at most {min(dollars):.2f} USD" if dollars else unlimited)
     if bounds.max_turns is not None:
         parts.append(in_words("max_turns", bounds.max_turns))

@@ -26,6 +26,7 @@ class Budget:
     parent: Budget | None = None
     spent: float = 0.0
     reserved: float = 0.0
+    holders: int = 0  # calls under way that hold what is reserved
 
     @property
     def left(self) -> float | None:
@@ -43,11 +44,13 @@ class Budget:
     def reserve(self, amount: float) -> None:
         for level in self.levels():
             level.reserved += amount
+            level.holders += 1
 
     def settle(self, reserved: float, spent: float) -> None:
         """Turns a reservation into what was really spent."""
         for level in self.levels():
-            level.reserved = max(0.0, level.reserved - reserved)
+            level.holders -= 1
+            level.reserved = max(0.0, level.reserved - reserved) if level.holders > 0 else 0.0  # no dust of adding
             level.spent += spent
 
 
@@ -102,7 +105,7 @@ class Purse:
     async def room(self, short: Short) -> bool:
         """Whether there is room once others have given back what they hold: waits until one of them has."""
         level = short.level
-        if level.limit is None or level.spent + short.needed > level.limit:
+        if level.limit is None or level.holders <= 0 or level.spent + short.needed > level.limit:
             return False
         self.moved.clear()
         await self.moved.wait()

@@ -11,6 +11,7 @@ from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workers.definition import EVERY_WORKER
+from guildhall.workers.load import SUFFIXES
 from guildhall.workers.model import GENERATED
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class OneCall:
         self._arguments = arguments
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        if all(tool["name"] != _worker_call.name for tool in assignment.tools):
+            raise Refused(
+                "the worker may call no other one", hint="Name those that it may in `allow_workers:` of its file."
+            )
         result = await doors.tool(ToolCall(key="d1/call", tool="worker_call", arguments=self._arguments))
         if result.is_error:
             raise RuntimeFailed(result.text)
@@ -88,7 +93,7 @@ def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) 
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
-    if EVERY_WORKER in allowed:
+    if EVERY_WORKER in allowed and not name.endswith(SUFFIXES):  # a file may be one that the worker itself has written
         return name
     raise Refused(f"worker_call: you may not call {name!r}.", hint=did_you_mean(name, [*allowed, *created]))
 

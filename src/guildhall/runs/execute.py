@@ -165,7 +165,7 @@ class Execution:
         return _failed(
             RuntimeFailed(
                 f"the runtime broke: {type(error).__name__}: {error}",
-                hint=f"`guild resume {self._ledger.run}` tries again from the last step on record.",
+                hint=f"`guild resume {self._ledger.root}` tries again from the last step on record.",
             )
         )
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
-from guildhall.runs.limits import cut_off, in_force, in_words, used
+from guildhall.runs.limits import Spent, in_force, in_words, used
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from guildhall.models.model import Source
     from guildhall.runs.assemble import Assembled
     from guildhall.runs.journal import Journal
@@ -24,9 +26,12 @@ class Grant:
     max_tokens: int | None = None
     budget: float | None = None  # counts for the run's own limit in dollars and for the command's budget
 
-    def bounds(self, journal: Journal, source: Source) -> dict[str, Any]:
-        """The bounds that it comes to for a run; one that is used up already would only end the run again."""
-        self._refuse_too_little(journal)
+    def bounds(self, journal: Journal, below: Iterable[Journal], source: Source) -> dict[str, Any]:
+        """The bounds that it comes to for a run; one that is used up already would only end the run again.
+
+        `below` are the journals of the runs that it has called: their dollars and tokens are the run's too.
+        """
+        self._refuse_too_little(used(journal).turns, Spent.by([journal, *below]))
         granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
         if self.budget is not None:
             refuse_unpriced(source)
@@ -34,17 +39,14 @@ class Grant:
                 granted["max_budget_usd"] = self.budget
         return {name: value for name, value in granted.items() if value is not None}
 
-    def _refuse_too_little(self, journal: Journal) -> None:
-        spent = used(journal)
-        tokens = spent.input_tokens + spent.output_tokens
-        dollars = (spent.cost_usd or 0.0) + cut_off(journal)
+    def _refuse_too_little(self, turns: int, spent: Spent) -> None:
         already = None
-        if self.max_turns is not None and self.max_turns <= spent.turns:
-            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', spent.turns)}"
-        elif self.max_tokens is not None and self.max_tokens <= tokens:
-            already = f"max_tokens {self.max_tokens:,}: the run has already used {tokens:,} tokens"
-        elif self.budget is not None and self.budget <= dollars:
-            already = f"budget {self.budget:g}: the run has already used {dollars:.4f} USD"
+        if self.max_turns is not None and self.max_turns <= turns:
+            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', turns)}"
+        elif self.max_tokens is not None and self.max_tokens <= spent.tokens:
+            already = f"max_tokens {self.max_tokens:,}: the run has already used {spent.tokens:,} tokens"
+        elif self.budget is not None and self.budget <= spent.dollars:
+            already = f"budget {self.budget:g}: the run has already used {spent.dollars:.4f} USD"
         if already is not None:
             raise UsageError(already, hint="The limit is for the whole run: give more than it has used.")
 

@@ -64,9 +64,10 @@ class LiveLedger:
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
         self._above = above
+        self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
         self._worker = worker
-        self._root = root
+        self.root = root
         self._asks = asks
         self._store = store
         self._bus = bus
@@ -80,7 +81,7 @@ class LiveLedger:
         return self.journal.run
 
     def publish(self, type: EventType, **data: Any) -> None:
-        self._bus.publish(Event(type=type, run=self.run, root=self._root, at=stamp(self._clock.now()), data=data))
+        self._bus.publish(Event(type=type, run=self.run, root=self.root, at=stamp(self._clock.now()), data=data))
 
     # the model door
 
@@ -196,7 +197,7 @@ class LiveLedger:
 
     async def _ask_for_more(self, name: LimitName, value: float, needed: float, patience: Patience) -> None:
         error = self.limit_reached(name, needed)
-        if name != "budget" and not self._interactive:
+        if name in self._denied or (name != "budget" and not self._interactive):
             raise error
         ask = await self._ask(
             "limit",
@@ -217,6 +218,7 @@ class LiveLedger:
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
         await self._apply(ask, name, {"bounds": granted})
         if not granted:
+            self._denied.add(name)
             raise error
         self.bounds = replace(self.bounds, **granted)
         self.purse.allow(self.run, self.bounds)
@@ -244,7 +246,7 @@ class LiveLedger:
     ) -> tuple[Approval, str | None]:
         """The person's word on a call that is shown to them as `body`, and their note; waits for it."""
         subject = [call.tool, call.arguments]
-        given = self._store.read(lambda c: records.session_approval(c, self._root, fingerprint(subject)))
+        given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None
         ask = await self._ask(
@@ -328,7 +330,7 @@ class LiveLedger:
             ask = Ask(
                 id=new_id(ASK),
                 run=self.run,
-                root=self._root,
+                root=self.root,
                 kind=kind,
                 key=key,
                 subject=mark,

@@ -12,6 +12,7 @@ from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused, T
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
+from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
 from guildhall.runs.assemble import plan_line
 from guildhall.runs.attachments import hand_on, refuse_untaken
@@ -115,8 +116,12 @@ class Runs:
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
 
-    def answers(self, run: str) -> list[ModelResponse]:
-        """The model answers of a recorded run, in order."""
+    def recording(self, run: str) -> RecordingSource:
+        """The model answers of a recorded run, and of those that it has called, in order."""
+        tree = [self._history.get(run), *self._history.below(run)]
+        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
+
+    def _answers(self, run: str) -> list[ModelResponse]:
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
     async def prepare(
@@ -210,7 +215,8 @@ class Runs:
             columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
 
-        granted = (grant or Grant()).bounds(journal, source)
+        below = tuple(self._history.journal(one.id) for one in self._history.below(run_id))
+        granted = (grant or Grant()).bounds(journal, below, source)
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
         bounds = in_force(journal)
@@ -227,7 +233,7 @@ class Runs:
             override_model=run.request.get("override_model"),
             call=run.request.get("call"),
             limited=explicit or bounds.max_budget_usd is not None,
-            below=tuple(self._history.journal(below.id) for below in self._history.below(run_id)),
+            below=below,
             seconds_before=before,
             resumed=True,
         )
@@ -447,7 +453,9 @@ def _tell_start(live: Live) -> None:
         "run_started",
         worker=prepared.assembled.worker.name,
         model=prepared.source.name,
-        plan=plan_line(prepared.assembled, prepared.source.name, priced=has_price(prepared.source)),
+        plan=plan_line(
+            prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
+        ),
         attachments=[file.as_described() for file in prepared.assembled.attachments],
         resumed=prepared.resumed,
         parent=live.above.prepared.run if live.above else None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CTE, Connection, Integer, RowMapping, func, insert, literal_column, select, update
 
-from guildhall.runs.model import HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import ENDED, HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def cancel(connection: Connection, run: str, now: str) -> None:
 
 
 def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
-    """Ends a run and all below it that have not completed, closes what they ask, and gives their ids."""
-    theirs = (runs.c.id == run) | runs.c.id.in_(select(_ids_below(run)))
-    unfinished = theirs & runs.c.status.not_in(["completed", "cancelled"])
-    ids = connection.execute(select(runs.c.id).where(unfinished)).scalars().all()
+    """Ends a run and all below it that have not ended, closes what they ask, and gives their ids, the run's first."""
+    below = runs.c.id.in_(select(_ids_below(run))) & runs.c.status.not_in(ENDED)
+    unfinished = (runs.c.id == run) | below
+    ids = connection.execute(select(runs.c.id).where(unfinished).order_by(_PLACE)).scalars().all()
     withdraw_asks(connection, run, now)
     for one in ids:
         change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)

@@ -1,0 +1,523 @@
+"""Workers that call workers: who may, with what, and that it is one tree of journals, asks, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_worker, until
+from tests.runs.test_asks import terminal as terminal
+from tests.runs.trees import ONE, TWO, call, calls, put_answers, put_boss, put_tree, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.places import Terminal
+    from tests.conftest import Guild, Ran
+
+
+def run(guild: Guild, *words: str, code: int = 0) -> Any:
+    """What a run of `boss` comes to, as JSON."""
+    ran = guild("run", "boss", "go", "--output", "json", *words)
+    assert ran.code == code, ran
+    return ran.json
+
+
+def told(guild: Guild, root: str) -> str:
+    """What the run at the top was told of its calls."""
+    shown = guild("show", root, "--json").json
+    return "\n".join(message["content"] for message in shown["messages"] if message["role"] == "tool")
+
+
+def answer(guild: Guild, ask: str, *words: str) -> Ran:
+    return guild("answer", ask, *words, "--output", "json")
+
+
+# what a call is
+
+
+@pytest.mark.req("DO-7", "X-1")
+def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand", tool_rules=None)
+    three = calls(*(call("hand", f"say {number}") for number in range(3)))
+    used = {"usage": {"input": 1000, "output": 100}}
+    put_answers(
+        project,
+        boss=[[{**three, **used}, {"expect": "zero\none\ntwo", "say": "three", **used}]],
+        hand=[[{"expect": f"say {number}", "say": word, **used}] for number, word in enumerate(["zero", "one", "two"])],
+    )
+    ran = guild("run", "boss", "go", "--output", "json")
+    done = ran.json
+    assert (ran.code, done["output"]) == (0, "three"), ran
+    assert [one["output"] for one in done["runs"]] == ["zero", "one", "two"]
+    assert {(one["parent"], one["worker"], one["status"]) for one in done["runs"]} == {
+        (done["run"], "hand", "completed")
+    }
+    assert done["usage"] == {"turns": 5, "input_tokens": 5000, "output_tokens": 500, "cost_usd": done["cost_usd"]}
+    assert done["cost_usd"] == pytest.approx(5 * 0.0045)
+    assert re.search(r"starts: model script:answers.yaml; calls hand; at most 5.00 USD", ran.err)
+    for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
+        assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; its caller's dollars; ", ran.err, re.M)
+    assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)
+    children = [one["run"] for one in done["runs"]]
+
+    listed = guild("ls", "--json", "--all").json["done"]
+    assert [(one["run"], one["cost_usd"]) for one in listed] == [(done["run"], pytest.approx(done["cost_usd"]))]
+    shown = guild("show", done["run"]).out
+    assert all(f"called   {child} hand completed" in shown for child in children)
+    child = guild("show", children[1]).out
+    assert f"called by  {done['run']}" in child
+    assert "1 turn, 1,000 tokens in" in child
+    assert [one["run"] for one in guild("show", done["run"], "--json").json["below"]] == children
+    entries = journal(guild, done["run"])
+    assert {entry["run"] for entry in entries} == {done["run"], *children}
+    for one in (done["run"], *children):
+        assert [entry["seq"] for entry in entries if entry["run"] == one] in (list(range(10)), list(range(4)))
+    assert f"  [hand {children[0]}]   0 " in guild("log", done["run"]).out
+    assert guild("log", done["run"], "-f").code == 0
+    sums = {line["worker"]: line["runs"] for line in guild("cost", "--json").json["lines"]}
+    assert sums == {"boss": 1, "hand": 3}
+    assert guild("cost", "--json").json["total_usd"] == pytest.approx(done["cost_usd"])
+
+
+def test_the_stream_has_the_events_of_the_whole_tree(guild: Guild, project: Path) -> None:
+    put_tree(project)
+    ran = guild("run", "boss", "go", "--output", "stream-json")
+    *events, result = [json.loads(line) for line in ran.out.splitlines()]
+    root = result["run"]
+    assert {event["root"] for event in events} == {root}
+    started = [event for event in events if event["type"] == "run_started"]
+    assert [event["parent"] for event in started] == [None, root, root]
+    assert {event["run"] for event in events} == {root, *(one["run"] for one in result["runs"])}
+    assert (events[-1]["type"], events[-1]["run"]) == ("run_ended", root)
+    assert sum(event["type"] == "run_ended" for event in events) == 3
+
+
+@pytest.mark.req("DO-7")
+def test_a_called_worker_has_its_own_tools_and_the_caller_s_model_where_it_names_none(
+    guild: Guild, project: Path
+) -> None:
+    put_boss(project, "hand", "own", tools=["Read"], model="script:boss.yaml")
+    put_worker(project, "hand", tool_rules=None)
+    put_worker(project, "own", tool_rules=None, sandboxes=None, base=False, tools=["Glob"], model="script:own.yaml")
+    put_answers(project, boss=[[{"say": "not this one"}]])
+    put_answers(project, own=[[{"say": "own"}]])
+    (project / "own.yaml").write_text((project / "answers.yaml").read_text())
+    put_answers(project, boss=[[calls(call("hand"), call("own")), DONE]], hand=[[{"say": "hand"}]])
+    (project / "boss.yaml").write_text((project / "answers.yaml").read_text())
+    (project / "answers.yaml").write_text("workers: {}\n")
+    done = run(guild)
+    assert [one["output"] for one in done["runs"]] == ["hand", "own"]
+    frozen = {entry["run"]: entry["data"] for entry in journal(guild, done["run"]) if entry["kind"] == "assembled"}
+    names = {data["worker"]["definition"]["name"]: {tool["name"] for tool in data["tools"]} for data in frozen.values()}
+    assert names["own"] == {"Glob"}
+    assert "worker_call" in names["boss"]
+    assert not names["hand"] & {"worker_call", "Read", "Glob"}
+    assert {name for name in names["hand"] if not name.startswith("sandbox_")} < names["boss"]  # the base toolbox
+    models = {data["worker"]["definition"]["name"]: data["model"] for data in frozen.values()}
+    assert models["hand"] == models["boss"] == f"script:{project}/boss.yaml"
+    assert models["own"] == f"script:{project}/own.yaml"
+
+    put_answers(project, **{"*": [[call("hand"), {"say": "all the same"}]], "hand": [[{"say": "other"}]]})
+    same = run(guild, "--override-model", "script:answers.yaml")
+    assert [one["output"] for one in same["runs"]] == ["other"]
+
+
+@pytest.mark.req("DO-7")
+def test_objects_go_in_and_come_out(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand", tool_rules=None, output_schema_ref="schema.json")
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    (project / "schema.json").write_text(json.dumps(schema))
+    put_answers(
+        project,
+        boss=[[call("hand", {"add": [1, {"to": "ü"}]}), {"expect": '"sum": 3', "say": "3"}]],
+        hand=[[{"expect": r'"add": \[\s+1,\s+\{\s+"to": "ü"', "output": {"sum": "three"}}, {"output": {"sum": 3}}]],
+    )
+    done = run(guild)
+    assert done["runs"][0]["output"] == {"sum": 3}
+    assert guild("replay", done["run"]).code == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("", "the input is empty"),
+        ("  \n", "the input is empty"),
+        ("a\0b", "the input is not text"),
+        (7, "input_data"),
+        (None, "input_data"),
+        (["a"], "input_data"),
+    ],
+)
+def test_input_that_is_none_is_told(guild: Guild, project: Path, data: object, said: str) -> None:
+    put_boss(project)
+    put_worker(project, "hand")
+    put_answers(project, boss=[[call("hand", data), DONE]], hand=[[DONE]])
+    done = run(guild)
+    assert done["runs"] == []
+    assert said in told(guild, done["run"])
+
+
+@pytest.mark.req("DO-7")
+@pytest.mark.parametrize(
+    ("hand", "said"),
+    [
+        ([{"fail": 400}], "did not finish"),
+        ([{"expect": "something else", "say": "no"}], "did not finish"),
+        ([{"say": ""}, {"say": ""}, {"say": ""}], "not usable 3 times in a row"),
+    ],
+)
+def test_a_failure_is_told_and_the_caller_goes_on(
+    guild: Guild, project: Path, hand: list[dict[str, Any]], said: str
+) -> None:
+    put_boss(project)
+    put_worker(project, "hand")
+    put_answers(project, boss=[[call("hand"), {"say": "without it, then"}]], hand=[hand])
+    done = run(guild)
+    assert (done["output"], done["runs"][0]["status"]) == ("without it, then", "failed")
+    assert said in told(guild, done["run"])
+    assert "guild resume" not in guild("show", done["runs"][0]["run"]).err
+    assert guild("replay", done["run"]).code == 0
+
+
+# who may be called
+
+
+@pytest.mark.req("DO-7")
+@pytest.mark.parametrize(
+    ("allowed", "name", "may"),
+    [
+        (["hand"], "hand", True),
+        (["project/hand"], "hand", True),
+        (["project/hand"], "project/hand", True),
+        (["hand"], "project/hand", False),
+        (["hand"], "hnad", False),
+        (["hand"], "draft", False),
+        (["hand"], "", False),
+        (["hand"], "workers/hand.yaml", False),
+        (["hand"], "*", False),
+        (["draft"], "draft", True),
+        (["gone"], "gone", False),
+        (["retired"], "retired", False),
+        (["*"], "hand", True),
+        (["*"], "project/hand", True),
+        (["*"], "hnad", False),
+        (["*"], "draft", False),
+        (["*"], "retired", False),
+        (["*"], "workers/hand.yaml", False),
+        (["*"], "../hand.json", False),
+        (["*"], "*", False),
+    ],
+)
+def test_who_may_be_called(guild: Guild, project: Path, allowed: list[str], name: str, may: bool) -> None:
+    put_boss(project, *allowed)
+    for status in ("draft", "retired"):
+        put_worker(project, status, status=status)
+    put_worker(project, "hand", description="Writes")
+    put_answers(project, boss=[[call(name), DONE]], **{"*": [[{"say": "called"}]]})
+    done = run(guild)
+    assert [one["output"] for one in done["runs"]] == (["called"] if may else [])
+    if name == "hnad":
+        assert "Did you mean 'hand'?" in told(guild, done["run"])
+
+
+def test_the_tool_says_who_may_be_called_and_what_for(guild: Guild, project: Path) -> None:
+    put_worker(project, "hand", description="Writes files")
+    put_worker(project, "draft", description="not yet", status="draft")
+    put_answers(project, boss=[[DONE]])
+    for allowed, lines in (
+        (["hand", "gone"], ["- hand: Writes files", "- gone"]),
+        (["*"], ["- hand: Writes files", "- boss"]),
+    ):
+        put_boss(project, *allowed)
+        first = journal(guild, run(guild)["run"])[0]["data"]
+        said = next(tool["description"] for tool in first["tools"] if tool["name"] == "worker_call").splitlines()
+        assert set(lines) <= set(said)
+        assert not any("draft" in line for line in said)
+
+
+@pytest.mark.req("DO-7")
+@pytest.mark.parametrize("allowed", ["hand", "*"])
+def test_a_locked_worker_whose_text_has_changed_is_not_called(guild: Guild, project: Path, allowed: str) -> None:
+    put_tree(project, allow_workers=[allowed])
+    assert guild("worker", "lock", "hand").code == 0
+    assert len(run(guild)["runs"]) == 2
+    put_worker(project, "hand", tool_rules=None, instructions="Do as you please.")
+    done = run(guild)
+    assert done["runs"] == []
+    assert "is locked, and its text is not what was locked" in told(guild, done["run"])
+
+
+def test_a_rule_asks_before_a_worker_is_called_or_forbids_it(guild: Guild, project: Path) -> None:
+    put_tree(project, tool_rules={"worker.call": {"approval_required": True}})
+    waiting = run(guild, code=4)
+    assert waiting["runs"] == []
+    first, second = waiting["asks"]
+    assert answer(guild, first["ask"], "yes").code == 4
+    done = answer(guild, second["ask"], "no", "--note", "one is enough").json
+    assert [one["status"] for one in done["runs"]] == ["completed"]
+    assert "one is enough" in told(guild, done["run"])
+    put_tree(project, tool_rules={"worker_call": {"allowed": False}})
+    assert run(guild)["runs"] == []
+
+
+@pytest.mark.req("DO-7")
+def test_workers_call_one_another_to_a_depth(guild: Guild, project: Path) -> None:
+    put_boss(project, "boss")
+    put_answers(project, boss=[[call("boss"), DONE]])
+    done = run(guild)
+    assert len(done["runs"]) == 7
+    assert {one["status"] for one in done["runs"]} == {"completed"}
+    parents = {one["run"]: one["parent"] for one in done["runs"]}
+    assert len(set(parents.values())) == 7
+    deepest = (set(parents) - set(parents.values())).pop()
+    assert "at most 8 deep" in str(journal(guild, deepest))
+    assert guild("replay", done["run"]).code == 0
+
+
+@pytest.mark.parametrize(("mode", "there"), [("--strict", []), ("--approve-all", ["a.md", "b.md"])])
+def test_what_the_command_decides_beforehand_holds_for_all(
+    guild: Guild, project: Path, mode: str, there: list[str]
+) -> None:
+    put_tree(project, asking=True)
+    done = run(guild, mode)
+    assert done["asks"] == []
+    assert written(project) == there
+
+
+def test_a_recording_answers_for_the_whole_tree(guild: Guild, project: Path) -> None:
+    put_tree(project)
+    recorded = run(guild)
+    put_answers(project, boss=[[{"say": "not this"}]])
+    again = run(guild, "--override-model", f"replay:{recorded['run']}")
+    assert [one["output"] for one in again["runs"]] == ["one is written", "two is written"]
+    assert again["cost_usd"] == 0
+    put_worker(project, "other")
+    put_boss(project, "other")
+    put_answers(project, boss=[[call("other"), DONE]], other=[[DONE]])
+    longer = run(guild)
+    put_boss(project, "hand")
+    lost = run(guild, "--override-model", f"replay:{longer['run']}")
+    assert "you may not call 'other'" in told(guild, lost["run"])
+
+
+# asks
+
+
+@pytest.mark.req("X-15", "X-2")
+def test_two_that_ask_make_the_tree_wait_until_both_are_answered(guild: Guild, project: Path) -> None:
+    put_tree(project, asking=True)
+    waiting = run(guild, code=4)
+    assert waiting["status"] == "waiting"
+    assert [one["status"] for one in waiting["runs"]] == ["waiting", "waiting"]
+    assert sorted(ask["run"] for ask in waiting["asks"]) == sorted(one["run"] for one in waiting["runs"])
+    assert {ask["root"] for ask in waiting["asks"]} == {waiting["run"]}
+    listed = guild("ls", "--json").json
+    assert ([*listed["working"], *listed["done"]], listed["needs_you"]["runs"]) == ([], [])
+    assert len(listed["needs_you"]["asks"]) == 2
+    child = guild("show", waiting["runs"][0]["run"])
+    assert "guild answer a-" in child.err
+    first, second = (ask["ask"] for ask in waiting["asks"])
+    still = answer(guild, first, "yes")
+    assert (still.code, written(project)) == (4, [])
+    assert f"guild answer {second}" in still.err
+    done = answer(guild, second, "yes").json
+    assert (done["status"], done["output"]) == ("completed", "both are written")
+    assert written(project) == ["a.md", "b.md"]
+    entries = journal(guild, done["run"])
+    assert kinds(entries).count("model_answered") == 6
+    assert kinds([entry for entry in entries if entry["data"].get("tool") == "sandbox_write_text"]) == [
+        "tool_asked",
+        "tool_asked",
+        "tool_started",
+        "tool_started",
+    ]
+    assert guild("replay", done["run"]).code == 0
+
+
+@pytest.mark.req("X-15")
+def test_a_sibling_finishes_first_and_the_parent_waits_on_the_child_s_ask(guild: Guild, project: Path) -> None:
+    put_boss(project, "hand", "free")
+    put_worker(project, "hand")
+    put_worker(project, "free", tool_rules=None)
+    put_answers(
+        project,
+        boss=[[calls(call("hand"), call("free")), {"expect": "refused this call. not now", "say": "done"}]],
+        hand=[[WRITE, {"expect": "not now", "say": "A person refused this call. not now"}]],
+        free=[[{**OTHER, "sleep": 0.2}, {"say": "freely written", "sleep": 0.2}]],
+    )
+    waiting = run(guild, code=4)
+    assert [one["status"] for one in waiting["runs"]] == ["waiting", "completed"]
+    assert written(project) == ["b.md"]
+    done = answer(guild, waiting["asks"][0]["ask"], "no", "--note", "not now").json
+    assert (done["status"], written(project)) == ("completed", ["b.md"])
+    entries = journal(guild, done["run"])
+    free = next(one["run"] for one in done["runs"] if one["worker"] == "free")
+    assert kinds([entry for entry in entries if entry["run"] == free]).count("resumed") == 0
+
+
+def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
+    put_tree(project, hand={"tool_rules": {"fs.write": {"approval_required": True, "timeout": "1s"}}}, asking=True)
+    waiting = run(guild, code=4)
+    until(lambda: guild("ls", "--json").json["needs_you"]["asks"] == [])
+    assert [one["run"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == [waiting["run"]]
+    late = answer(guild, waiting["asks"][0]["ask"], "yes")
+    assert late.code == 1
+    assert "expired" in late.err
+    ran = guild("resume", waiting["run"], "--output", "json")
+    assert (ran.json["status"], written(project)) == ("completed", [])
+    assert str(journal(guild, waiting["run"])).count("This is not a refusal") >= 2
+
+
+@pytest.mark.req("DO-6")
+def test_an_approval_for_the_session_holds_for_the_tree(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand")
+    put_answers(project, boss=[[call("hand"), call("hand"), DONE]], hand=[ONE])
+    waiting = run(guild, code=4)
+    done = answer(guild, waiting["asks"][0]["ask"], "session").json
+    assert (done["status"], len(done["runs"])) == ("completed", 2)
+    assert kinds(journal(guild, done["run"])).count("tool_asked") == 1
+    assert run(guild, code=4)["asks"]  # another tree asks again
+
+
+def test_at_a_terminal_each_ask_is_answered_in_its_turn(
+    terminal: Callable[..., Terminal], guild: Guild, project: Path
+) -> None:
+    put_tree(project, asking=True)
+    person = terminal("run", "boss", "go")
+    for _ in range(2):
+        person.until("hand wants to call sandbox_write_text")
+        person.until("Allow it?")
+        person.types("yes\n")
+    assert person.ends() == (0, "both are written\n")
+    assert written(project) == ["a.md", "b.md"]
+
+
+# ends
+
+
+@pytest.mark.req("X-2")
+def test_ctrl_c_parks_the_tree_and_resuming_repeats_nothing(guild: Guild, project: Path) -> None:
+    put_tree(project)
+    slow = [OTHER, {"say": "two is written", "sleep": 60}]
+    both = calls(call("hand", "write one"), call("hand", "write two"))
+    put_answers(project, boss=[[both, {"say": "both are written"}]], hand=[ONE, slow])
+    process = guild.start("run", "boss", "go", "--output", "json")
+    assert process.stderr
+    seen = ""
+    while "one is written" not in seen or seen.count("← sandbox_write_text") < 2:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    parked = json.loads(out)
+    assert (process.returncode, parked["status"]) == (130, "parked"), err
+    assert [one["status"] for one in parked["runs"]] == ["completed", "parked"]
+    listed = guild("ls", "--json").json["needs_you"]["runs"]
+    assert [one["run"] for one in listed] == [parked["run"]]
+    for path in (project / "notes").glob("*"):
+        path.unlink()
+    put_answers(project, boss=[[both, {"say": "both are written"}]], hand=[ONE, TWO])
+    ran = guild("resume", parked["run"], "--output", "json")
+    assert (ran.code, ran.json["output"]) == (0, "both are written")
+    assert [one["run"] for one in ran.json["runs"]] == [one["run"] for one in parked["runs"]]
+    assert written(project) == []  # neither was written again
+    assert "[hand] " in ran.err
+    assert guild("replay", parked["run"]).code == 0
+
+
+@pytest.mark.req("X-15")
+def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
+    put_boss(project, "hand", "free", "broken")
+    put_worker(project, "hand")
+    for name in ("free", "broken"):
+        put_worker(project, name, tool_rules=None)
+    put_answers(
+        project,
+        boss=[[calls(call("hand"), call("free"), call("broken")), DONE]],
+        hand=[ONE],
+        free=[TWO],
+        broken=[[{"fail": 400}]],
+    )
+    waiting = run(guild, code=4)
+    hand, free, broken = (one["run"] for one in waiting["runs"])
+    for verb in ("stop", "resume"):
+        refused = guild(verb, hand)
+        assert refused.code == 1
+        assert f"belongs to {waiting['run']}" in refused.err
+        assert f"guild {verb} {waiting['run']}" in refused.err
+    stopped = guild("stop", waiting["run"], "--json")
+    assert (stopped.code, stopped.json) == (0, {"run": waiting["run"], "cancelled": [waiting["run"], hand]})
+    below = {one["run"]: one["status"] for one in guild("show", waiting["run"], "--json").json["below"]}
+    assert below == {hand: "cancelled", free: "completed", broken: "failed"}
+    late = guild("answer", waiting["asks"][0]["ask"], "yes")
+    assert late.code == 1
+    assert "withdrawn" in late.err
+    for verb in ("stop", "resume"):
+        assert "is cancelled: there is nothing to" in guild(verb, waiting["run"]).err
+    assert guild("ls", "--json").json["needs_you"] == {"asks": [], "runs": []}
+    assert guild("replay", waiting["run"]).code == 0
+    assert guild("stop", "r-2222222222").code == 3
+    other = run(guild, "--strict")
+    refused = guild("stop", other["run"])
+    assert (refused.code, "is completed: there is nothing to stop" in refused.err) == (1, True)
+
+
+def test_a_stopped_tree_says_so(guild: Guild, project: Path) -> None:
+    put_tree(project, asking=True)
+    waiting = run(guild, code=4)
+    said = guild("stop", waiting["run"]).out
+    assert said == (
+        f"{waiting['run']} is cancelled, with 2 that it has called; its record stays: guild show {waiting['run']}\n"
+    )
+    assert re.search(r"status +cancelled \(by the user\)", guild("show", waiting["run"]).out)
+
+
+def test_a_tree_that_works_is_not_stopped_from_elsewhere(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand")
+    put_answers(project, boss=[[call("hand"), DONE]], hand=[[{"say": "late", "sleep": 60}]])
+    process = guild.start("run", "boss", "go")
+    assert process.stderr
+    root = process.stderr.readline().split()[0]
+    until(lambda: bool(guild("show", root, "--json").json["below"]))
+    assert guild("ls", "--json").json["working"][0]["run"] == root
+    refused = guild("stop", root)
+    assert refused.code == 7
+    process.kill()
+    process.wait(5)
+    assert [one["status"] for one in guild("ls", "--json").json["needs_you"]["runs"]] == ["lost"]
+    child = guild("show", root, "--json").json["below"][0]["run"]
+    assert f"Go on with: guild resume {root}" in guild("show", child).err
+    assert len(guild("stop", root, "--json").json["cancelled"]) == 2
+
+
+# memory
+
+
+def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand", tool_rules=None)
+    put_answers(
+        project,
+        boss=[[call("hand"), DONE]],
+        hand=[[{"call": "memory_write", "with": {"key": "pen", "content": "It is blue.", "scope": "worker"}}, DONE]],
+    )
+    done = run(guild)
+    child = done["runs"][0]["run"]
+    blamed = guild("memory", "blame", "pen", "--scope", "worker", "--worker", "hand", "--json").json
+    assert blamed["records"][0]["run"] == child
+    again = run(guild)
+    first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}
+    assert "It is blue." in first[again["runs"][0]["run"]]["memory"]
+    assert "It is blue." not in first[again["run"]]["memory"]
