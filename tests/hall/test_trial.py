@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from guildhall.core import yaml
 from guildhall.hall import copying
 from guildhall.hall.copying import copy_project, put_files
 from guildhall.models.script import Script
-from guildhall.models.script_text import dump
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def put_test(project: Path, *answers: Mapping[str, Any], name: str = "one.yaml",
     """A test of the worker `scribe`."""
     (project / "tests").mkdir(exist_ok=True)
     path = project / "tests" / name
-    data = {"test": {"worker": "scribe", "input": "go", **case}, "workers": {"scribe": [list(answers)]}}
-    path.write_text(dump(data))
+    test = {"worker": "scribe", "input": "go", **case}
+    path.write_text(f"test: {json.dumps(test)}\nworkers:\n  scribe:\n    - {json.dumps(answers)}\n")
     return path
 
 
@@ -83,7 +83,7 @@ def test_a_fresh_starter_folder_has_a_test_that_passes(guild: Guild, project: Pa
     guild("init")
     before = everything(project)
     tested = guild("test")
-    assert (tested.code, tested.err) == (0, "")
+    assert (tested.code, tested.err) == (0, ""), tested
     assert tested.out.startswith("ok      tests/greeter.yaml\n1 passed, 0 failed in ")
     assert everything(project) == before
 
@@ -344,6 +344,25 @@ def test_a_home_in_use_and_a_home_that_is_new(guild: Guild, project: Path) -> No
     put_test(project, DONE)
     assert guild("test").code == 0
     assert guild("test", env={"GUILDHALL_HOME": str(project.parent / "new")}).code == 0
+
+
+def test_the_project_is_that_of_the_file(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    path = put_test(project, DONE)
+    deep = project / "some" / "where"
+    deep.mkdir(parents=True)
+    path.rename(deep / "here.yaml")
+    assert guild("test", "here.yaml", cwd=deep).code == 0
+    assert guild("test", deep / "here.yaml", cwd=project.parent).code == 0
+
+
+def test_a_home_inside_the_project_stays_hidden(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None, sandboxes=None, tools=["Glob"])
+    put_test(project, {"call": "Glob", "with": {"pattern": "**/hall.*"}}, {"expect": "nothing matches", "say": "x"})
+    env = {"GUILDHALL_HOME": str(project / "home")}
+    tested = guild("test", env=env)
+    assert (project / "home" / "hall.db").exists()
+    assert tested.code == 0, tested.out
 
 
 # The copy
