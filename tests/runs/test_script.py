@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,10 @@ from guildhall.core.errors import Conflict
 from guildhall.models.model import Query
 from guildhall.models.script import Script, ScriptSource
 from guildhall.runs import shown
-from guildhall.runs.model import Entry, Run
+from guildhall.runs.model import Entry, Run, Usage
 from guildhall.runs.script import script_of
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
-from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker, start_asking
+from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker, start_asking, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,6 +216,22 @@ def test_only_a_run_that_has_ended(guild: Guild, project: Path) -> None:
     assert guild("script", "nonsense").code == 3
 
 
+def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, {"say": "late", "sleep": 60})
+    working = guild.start("run", "scribe", "go", cwd=project)
+    until(lambda: bool(guild("ls", "--json").json["working"]))
+    run = guild("ls", "--json").json["working"][0]["run"]
+    refused = guild("script", run)
+    assert refused.code == 1
+    assert f"the run {run} is running" in refused.err
+    assert guild("fork", run, "--at", "0").code == 7
+    working.terminate()
+    working.wait(10)
+    parked = guild("script", run)
+    assert (parked.code, "is parked" in parked.err) == (1, True)
+
+
 # Whatever a model answers
 
 
@@ -255,11 +272,11 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
         asked = {"message": [{"part": "user-prompt", "content": f"question {number}"}]}
         entries.append(("model_asked", f"m{number}", asked))
         entries.append(("model_answered", f"m{number}", {"response": shown.dump([response])[0]}))
-    run = Run(
-        id="r-2222222222", root="r-2222222222", parent=None, worker="scribe", model="none:known", status="completed",
-        reason=None, error=None, output="done", created_at="2026-01-01T00:00:00.000Z", ended_at=None,
-        request={"worker": "scribe", "input": "go", "frame": {"cwd": "/nowhere", "root": "/nowhere"}},
-    )  # fmt: skip
+    record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))
+    record |= {"id": "r-2222222222", "root": "r-2222222222", "worker": "scribe", "model": "none:known"}
+    record |= {"status": "completed", "output": "done", "created_at": "2026-01-01T00:00:00.000Z", "usage": Usage()}
+    record["request"] = {"worker": "scribe", "input": "go", "frame": {"cwd": "/nowhere", "root": "/nowhere"}}
+    run = Run(**record)
     made = [Entry(run=run.id, seq=s, kind=k, key=key, data=data, at="") for s, (k, key, data) in enumerate(entries)]
     store: Any = None
     return [(run, Journal(run.id, store, SystemClock(), made))]
@@ -331,8 +348,6 @@ def test_deep_arguments_are_written_as_they_were() -> None:
 
 
 def test_several_runs_of_one_tree_are_in_the_order_of_their_workers() -> None:
-    from dataclasses import replace
-
     tree = tree_of([ModelResponse(parts=[TextPart("top")])])
     for number, said in enumerate(("first", "second")):
         run, journal = tree_of([ModelResponse(parts=[TextPart(said)])])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,18 @@ MOST_FILES = 10_000
 MOST_BYTES = 200_000_000
 
 
-class _Bounds:
-    """Counts what is copied, and says where it becomes too much."""
+class _Copying:
+    """What holds for the whole of a copy: where it starts, what stays behind, and how much it may be."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, without: Path | None) -> None:
+        self.top = Path(os.path.realpath(root))
+        self._without = os.path.realpath(without) if without else None
         self._root = root
         self._files = 0
         self._bytes = 0
+
+    def wanted(self, folder: os.DirEntry[str]) -> bool:
+        return folder.name not in LEFT_OUT and os.path.realpath(folder.path) != self._without
 
     def count(self, size: int) -> None:
         self._files += 1
@@ -40,10 +46,13 @@ class _Bounds:
             )
 
 
-def copy_project(root: Path, target: Path) -> None:
-    """Copies the project, without what version control and package managers keep. Links that lead out stay behind."""
+def copy_project(root: Path, target: Path, *, without: Path | None = None) -> None:
+    """Copies the project, without what version control and package managers keep. Links that lead out stay behind.
+
+    So does what this user may not read, and a folder that runs are not to see.
+    """
     try:
-        _copy(root, target, Path(os.path.realpath(root)), _Bounds(root))
+        _copy(root, target, _Copying(root, without))
     except OSError as error:
         raise Conflict(f"the project cannot be copied: {error.strerror or error}", where=str(error.filename)) from None
 
@@ -75,20 +84,25 @@ def put_files(project: Path, files: Mapping[str, str | None]) -> None:
             raise Conflict(f"files.{name}: {error.strerror or error}") from None
 
 
-def _copy(source: Path, target: Path, top: Path, bounds: _Bounds) -> None:
-    target.mkdir(mode=0o700)
+def _copy(source: Path, target: Path, copying: _Copying) -> None:
     with os.scandir(source) as entries:
+        target.mkdir(mode=0o700)
         for entry in entries:
-            if entry.is_symlink():
-                _copy_link(Path(entry.path), target / entry.name, top)
-            elif entry.is_dir():
-                if entry.name not in LEFT_OUT:
-                    _copy(Path(entry.path), target / entry.name, top, bounds)
-            elif entry.is_file():
-                status = entry.stat()
-                bounds.count(status.st_size)
-                shutil.copyfile(entry.path, target / entry.name)
-                (target / entry.name).chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
+            with suppress(PermissionError):
+                _copy_entry(entry, target / entry.name, copying)
+
+
+def _copy_entry(entry: os.DirEntry[str], target: Path, copying: _Copying) -> None:
+    if entry.is_symlink():
+        _copy_link(Path(entry.path), target, copying.top)
+    elif entry.is_dir():
+        if copying.wanted(entry):
+            _copy(Path(entry.path), target, copying)
+    elif entry.is_file():
+        status = entry.stat()
+        copying.count(status.st_size)
+        shutil.copyfile(entry.path, target)
+        target.chmod(stat.S_IMODE(status.st_mode) | stat.S_IRUSR | stat.S_IWUSR)
 
 
 def _copy_link(link: Path, target: Path, top: Path) -> None:

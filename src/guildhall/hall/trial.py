@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask
 
 
+_IN_MEMORY = "/dev/shm"  # where a file is never waited for
+
+
 async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
     """What comes of a test. Whatever is wrong with it is a deviation too: the others are tested all the same."""
     began = hall.clock.monotonic()
@@ -55,19 +59,39 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
 
 
 async def _compared(file: Path, script: Script, case: Case, hall: Hall) -> Comparison:
-    with tempfile.TemporaryDirectory(prefix="guild-test-", ignore_cleanup_errors=True) as folder:
+    with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
-        project, home = top / "project", Home(top / "home")
+        project, home = top / "project", RehearsalHome(top / "home", Path(record))
         neutral = Neutral(project, home.path, Redactor(hall.environ))
         try:
-            await asyncio.to_thread(copy_project, project_root(file.parent), project)
-            await asyncio.to_thread(copy_home, hall.home, home)
-            await asyncio.to_thread(put_files, project, neutral.restored(case.files))
+            await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
             return await _performed(file, script, case, _Stage(project, home, neutral, hall.environ))
         except GuildError as error:
             raise type(error)(
                 neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
             ) from None
+
+
+def _set_up(file: Path, real: Home, project: Path, home: Home, files: Mapping[str, str | None]) -> None:
+    """Everything as it is when the test begins."""
+    copy_project(project_root(file.absolute().parent), project, without=real.path)
+    copy_home(real, home)
+    put_files(project, files)
+
+
+def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="guild-test-", dir=place, ignore_cleanup_errors=True)
+
+
+@dataclass(frozen=True)
+class RehearsalHome(Home):
+    """A home that nobody will come back to: its record need not outlast the machine, and is not waited for."""
+
+    record: Path
+
+    @property
+    def database(self) -> Path:
+        return self.record / "hall.db"
 
 
 @dataclass(frozen=True)
