@@ -98,6 +98,18 @@ COMMANDS = (
         example='guild deny a-3h8n5w2kcd --note "not that file"',
         module="answer",
     ),
+    Command(
+        "plan",
+        "WORKER|FILE",
+        "what could happen if a worker ran, before anything does",
+        example="guild plan greeter",
+    ),
+    Command(
+        "trust",
+        "[DIR|FILE]",
+        "show what of a folder would be executed, and trust it as it is",
+        example="guild trust",
+    ),
     Command("worker ls", "", "the workers that can be run here", example="guild worker ls", module="worker_read"),
     Command(
         "worker show",

@@ -10,15 +10,13 @@ from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
-from guildhall.runs.limits import in_words
+from guildhall.runs.arrange import bounds_of, tools_of, view_of
 from guildhall.runs.model import Bounds, RunRequest, is_text
-from guildhall.runs.supply import Supply, output_schema, refuse, refuse_later_fields
+from guildhall.runs.supply import Supply, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
-from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
-from guildhall.tools.model import Folder, Tool, Toolbox, View
-from guildhall.tools.rooted import settled
-from guildhall.tools.sandboxes import sandbox_tools
+from guildhall.tools.builtin import Surroundings
+from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import Definition
 from guildhall.workers.lifecycle import usable
@@ -32,15 +30,10 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.policy.model import Mode
     from guildhall.runs.remember import Remembering
+    from guildhall.workers.trust import Pin
 
     Finder = Callable[[str, Frame], Worker]
-    Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
-
-
-_MODES = {
-    "approve_all": "approves everything that would be asked about",
-    "strict": "refuses everything that would be asked about",
-}
+    Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +88,7 @@ class Assembler:
         settings: Callable[[Frame], Settings],
         describe: Described,
         remembering: Remembering,
+        pins: Callable[[], Mapping[Path, Pin]],
     ) -> None:
         self._home = home
         self._environ = environ
@@ -102,7 +96,7 @@ class Assembler:
         self._settings = settings
         self._describe = describe
         self._remembering = remembering
-        self._supply = Supply(home=home, environ=environ, settings=settings)
+        self._supply = Supply(home=home, environ=environ, settings=settings, pins=pins)
 
     async def assemble(
         self, request: RunRequest, frame: Frame, given: Sequence[Toolbox] = (), *, run: str
@@ -120,15 +114,8 @@ class Assembler:
         named = [toolbox.name for toolbox in given]
         own = choice.by == "worker"
         refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
-        limits = worker.definition.limits
-        bounds = Bounds(
-            max_turns=limits.max_turns if request.max_turns is None else request.max_turns,
-            max_tokens=limits.max_tokens if request.max_tokens is None else request.max_tokens,
-            max_budget_usd=limits.max_budget_usd if request.max_budget_usd is None else request.max_budget_usd,
-            timeout=limits.timeout,
-            budget=settings.budget if request.budget is None else request.budget,
-        )
-        schema = output_schema(worker, frame)
+        bounds = bounds_of(worker, settings, request)
+        schema = await self._supply.output_schema(worker, frame)
         return await self._build(
             worker, frame, request.input, choice.model, request.mode, bounds, schema, given, run=run
         )
@@ -192,7 +179,7 @@ class Assembler:
             frozen["model"],
             frozen["mode"],
             Bounds(**frozen["bounds"]),
-            frozen["output_schema"] if gone else output_schema(worker, frame),
+            frozen["output_schema"] if gone else await self._supply.output_schema(worker, frame),
             [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
             run=run,
             memory=_remembered(frozen),
@@ -217,7 +204,7 @@ class Assembler:
         refuse_later_fields(worker)
         settings = self._settings(frame)
         surroundings = Surroundings(
-            view=self._view(worker, frame),
+            view=view_of(worker, worker.folders(frame), frame, self._home),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
             environ=self._environ,
@@ -228,7 +215,11 @@ class Assembler:
         if worker.definition.base:
             remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
             base = (*base_toolbox().tools, *remember)
-        tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given}, base)
+        boxes = await self._toolboxes(worker, frame, surroundings, {toolbox.name: toolbox for toolbox in given})
+        tools = tools_of(worker, surroundings, system=base, toolboxes=boxes)
+        names = [tool.name for tool in tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
         by_name = {tool.name: tool.capabilities for tool in tools}
         if output_schema is not None and OUTPUT_TOOL in by_name:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
@@ -254,31 +245,20 @@ class Assembler:
             given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
         )
 
-    def _view(self, worker: Worker, frame: Frame) -> View:
-        """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
-        folders = worker.folders(frame)
-        if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
-            folders = (Folder(path=frame.root), *folders)
-        return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
-
-    async def _tools(
-        self, worker: Worker, surroundings: Surroundings, given: Mapping[str, Toolbox], base: Sequence[Tool]
-    ) -> tuple[Tool, ...]:
-        """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
-        tools = [*base]
-        if worker.definition.sandboxes:
-            tools += sandbox_tools(surroundings.view)
+    async def _toolboxes(
+        self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]
+    ) -> dict[str, Sequence[Tool]]:
+        """The tools of each toolbox that the worker declares, by its name."""
+        found: dict[str, Sequence[Tool]] = {}
         for name in worker.definition.toolboxes:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
-                tools += [replace(tool, runs_in="hall") for tool in given[name].tools]
+                found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             else:
-                file = self._supply.toolbox(worker, name, given)
-                tools += (await self._describe(name, file, surroundings)).tools
-        tools += built_in_tools(worker.definition.tools, surroundings)
-        names = [tool.name for tool in tools]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        return tuple(tools)
+                code = self._supply.toolbox(worker, name, frame, given)
+                file = code.files[0]
+                pin = None if code.own else file.digest
+                found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
+        return found
 
 
 def tightened(then: Assembled, today: Assembled) -> Assembled:
@@ -328,38 +308,3 @@ def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
         raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
 
     return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
-
-
-def plan_line(assembled: Assembled, model: str, *, priced: bool) -> str:
-    """What could happen, in one line, before it does."""
-    view, bounds = assembled.surroundings.view, assembled.bounds
-    capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
-    parts = [f"model {model}"]
-    if "fs.read" in capabilities:
-        parts.append("reads " + ", ".join(dict.fromkeys(_short(folder, view) for folder in view.folders)))
-    if "fs.write" in capabilities:
-        writable = dict.fromkeys(_short(folder, view) for folder in view.folders if folder.writable)
-        parts.append("writes " + (", ".join(writable) or "nothing (no sandbox has mode: rw)"))
-    if "proc.exec" in capabilities:
-        parts.append("runs programs")
-    if "net" in capabilities:
-        parts.append("uses the network")
-    if assembled.mode != "ask":
-        parts.append(_MODES[assembled.mode])
-    dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
-    unlimited = "no limit in dollars" if priced else "no price known"
-    parts.append(f"at most {min(dollars):.2f} USD" if dollars else unlimited)
-    if bounds.max_turns is not None:
-        parts.append(in_words("max_turns", bounds.max_turns))
-    if bounds.max_tokens is not None:
-        parts.append(in_words("max_tokens", bounds.max_tokens))
-    if bounds.timeout is not None:
-        parts.append(in_words("timeout", bounds.timeout))
-    return "; ".join(parts)
-
-
-def _short(folder: Folder, view: View) -> str:
-    try:
-        return f"./{folder.path.relative_to(view.cwd)}".removesuffix("/.")
-    except ValueError:
-        return str(folder.path)

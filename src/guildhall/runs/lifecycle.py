@@ -15,13 +15,13 @@ from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
 from guildhall.runs import records, shown
-from guildhall.runs.assemble import plan_line
 from guildhall.runs.execute import Execution
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.limits import cut_off, in_force, in_words, seconds_since_start, used
 from guildhall.runs.model import Entry
 from guildhall.runs.patience import Patience
+from guildhall.runs.plan import plan_of_run
 from guildhall.runs.replay import replay
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
@@ -215,7 +215,7 @@ class Runs:
                 "run_started",
                 worker=prepared.assembled.worker.name,
                 model=prepared.source.name,
-                plan=plan_line(prepared.assembled, prepared.source.name, priced=_has_price(prepared.source)),
+                plan=plan_of_run(prepared.assembled, prepared.source.name, priced=_has_price(prepared.source)).line(),
                 resumed=prepared.resumed,
             )
             await execution.run()
