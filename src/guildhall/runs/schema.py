@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
-from guildhall.core.yaml import read_text
+from guildhall.core.yaml import read_text, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from guildhall.core.frame import Frame
@@ -60,4 +60,34 @@ def _checked(schema: Any, where: str) -> Mapping[str, Any]:
         raise InvalidFile("not a JSON Schema: it is nested too deeply", where=where) from None
     if not isinstance(schema, dict) or cast("dict[str, Any]", schema).get("type") != "object":
         raise InvalidFile("an output schema must have `type: object`", where=where)
+    for reference in _references(schema):
+        if not _leads_somewhere(reference, cast("dict[str, Any]", schema)):
+            hint = "An output schema stands alone: its references lead to parts of itself, such as #/$defs/part."
+            raise InvalidFile(f"the reference {shown(reference)} leads nowhere", where=where, hint=hint)
     return cast("dict[str, Any]", schema)
+
+
+def _references(schema: Any) -> Iterator[str]:
+    rest = [schema]
+    while rest:
+        part = rest.pop()
+        if isinstance(part, dict):
+            inside = cast("dict[str, Any]", part)
+            yield from (inside[name] for name in ("$ref", "$dynamicRef") if isinstance(inside.get(name), str))
+            rest += inside.values()
+        elif isinstance(part, list):
+            rest += cast("list[Any]", part)
+
+
+def _leads_somewhere(reference: str, schema: Mapping[str, Any]) -> bool:
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY
+
+    if not reference.startswith("#"):
+        return False
+    here = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema))
+    try:
+        here.resolver().lookup(reference)
+    except (Unresolvable, ValueError, TypeError):  # no such part, or one that is no schema
+        return False
+    return True

@@ -16,6 +16,9 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from typing import TYPE_CHECKING, Any, cast, is_typeddict
 
+from pydantic import BaseModel, TypeAdapter
+from typing_extensions import is_typeddict as is_other_typeddict
+
 from guildhall.core.errors import ToolUnavailable
 
 if TYPE_CHECKING:
@@ -42,9 +45,6 @@ def json_schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _schema(found: Any, reference: str) -> Any:
-    from pydantic import BaseModel, TypeAdapter
-    from typing_extensions import is_typeddict as is_other_typeddict
-
     if not isinstance(found, type):
         what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
         raise ToolUnavailable(f"{reference} is no model: {what}", hint=_KINDS)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 TOOLBOXES = "toolboxes"
 
-_REFERENCE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_REFERENCE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,20}}:{_NAME.pattern}")
 _MOST_FILES = 500
 _MOST_BYTES = 5_000_000
 _HOW = "Write schemas/NAME.json, or package.module:Model for a model in a module of the project."
