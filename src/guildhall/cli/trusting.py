@@ -51,14 +51,15 @@ def told(looking: Trusting) -> str:
     parts = [visible.exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
         what = "toolbox" if code.kind == "toolbox" else "output schema"
-        lines = [f"{what} {_shown(code.name)}"]
+        lines = [f"{what} {shown(code.name)}"]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {_shown(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
+            lines.append(f"  {shown(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
             lines.append(f"    sha256 {seen.digest}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A text of others on one line, every character of it visible."""
     return visible.exact(text).replace("\n", "\\n")

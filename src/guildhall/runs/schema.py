@@ -87,7 +87,6 @@ def _leads_somewhere(reference: str, schema: Mapping[str, Any]) -> bool:
         return False
     here = EMPTY_REGISTRY.with_resource("", DRAFT202012.create_resource(schema))
     try:
-        here.resolver().lookup(reference)
-    except (Unresolvable, ValueError, TypeError):  # no such part, or one that is no schema
+        return isinstance(here.resolver().lookup(reference).contents, dict | bool)
+    except (Unresolvable, ValueError, TypeError):  # no such part
         return False
-    return True

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.ids import is_name
 from guildhall.tools.source import pin_of, read_source
 
 if TYPE_CHECKING:
@@ -135,11 +136,11 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
 
 
 def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
-    """Every toolbox file of a project, used or not, and what cannot be read."""
+    """Every toolbox of a project that a worker could name, used or not, and what cannot be read."""
     found: list[Code] = []
     wrong: list[GuildError] = []
     try:
-        paths = sorted((root / TOOLBOXES).glob("*.py"))
+        paths = sorted(path for path in (root / TOOLBOXES).glob("*.py") if is_name(path.stem))
     except OSError as error:
         return [], [ToolUnavailable(f"the folder cannot be read: {error.strerror}", where=str(root / TOOLBOXES))]
     for path in paths:

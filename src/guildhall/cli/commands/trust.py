@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.reach import with_hall
-from guildhall.cli.trusting import asked, counted, told
+from guildhall.cli.trusting import asked, counted, shown, told
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +47,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 async def _decide(looking: Trusting, yes: bool, client: HallClient, screen: Screen) -> int:
     for error in looking.problems:
-        screen.note(f"guild: {error.where}: {error.message}", "red")
+        screen.note(f"guild: {shown(str(error.where))}: {shown(error.message)}", "red")
     if not looking.code:
-        screen.result(
-            f"Nothing in {screen.one_line(str(looking.folder), 400)} would be executed: there is nothing to trust."
-        )
+        screen.result(f"Nothing in {shown(str(looking.folder))} would be executed: there is nothing to trust.")
         return exit_codes.DONE
     screen.result(told(looking))
     if not looking.open:
@@ -72,8 +70,8 @@ async def _forget(folder: Path, as_json: bool, client: HallClient, screen: Scree
         screen.json({"folder": str(folder), "forgotten": [str(pin.path) for pin in forgotten]})
         return exit_codes.DONE
     for pin in forgotten:
-        screen.result(screen.exactly(str(pin.path)).replace("\n", "\\n"))
-    screen.note("No longer trusted." if forgotten else f"Nothing below {screen.exactly(str(folder))} was trusted.")
+        screen.result(shown(str(pin.path)))
+    screen.note("No longer trusted." if forgotten else f"Nothing below {shown(str(folder))} was trusted.")
     return exit_codes.DONE
 
 
