@@ -6,18 +6,23 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 import guildhall
-from guildhall import Toolbox, Worker, tool
+from guildhall import RunResult, Toolbox, Worker, tool
 from guildhall.core.errors import (
     Conflict,
     GuildError,
     HallUnavailable,
     InvalidFile,
     NotFound,
+    NotTrusted,
     ToolUnavailable,
     UsageError,
 )
@@ -377,3 +382,65 @@ def test_one_after_another_shares_nothing(scribe: Worker, project: Path) -> None
     second = scribe.run("two")
     assert first.completed
     assert second.status == "waiting"  # what was allowed for a session was allowed for that run
+
+
+# Typed results, and code that must be trusted
+
+
+class Report(BaseModel):
+    score: int
+    on: date | None = None
+
+
+class Typed(TypedDict):
+    score: int
+
+
+@dataclass
+class Plain:
+    score: int
+
+
+def judged(project: Path, output: Any) -> RunResult:
+    (project / "report.json").write_text('{"type": "object"}')
+    put_worker(project, output_schema_ref="report.json", sandboxes=None, tool_rules=None)
+    put_script(project, {"output": output})
+    return Worker.load("scribe").run("go")
+
+
+@pytest.mark.req("DO-10", "DO-11")
+def test_a_result_is_typed(project: Path) -> None:
+    result = judged(project, {"score": 7, "on": "2026-02-03"})
+    assert result.output == {"score": 7, "on": "2026-02-03"}, "plain JSON, unless another type is asked for"
+    assert result.output_as(Report) == Report(score=7, on=date(2026, 2, 3))
+    assert result.output_as(Plain) == Plain(7)
+    assert result.output_as(Typed)["score"] == 7
+    assert result.output_as(dict[str, Any]) == result.output
+
+
+def test_a_result_that_does_not_fit_is_told(project: Path) -> None:
+    with pytest.raises(UsageError, match="does not fit Report: score: Input should be a valid integer"):
+        judged(project, {"score": "many"}).output_as(Report)
+
+
+def test_no_result_has_no_type(scribe: Worker) -> None:
+    waiting = scribe.run("write it")
+    with pytest.raises(Conflict, match="is waiting: it has no output"):
+        waiting.output_as(Report)
+
+
+@pytest.mark.req("X-18")
+def test_a_program_cannot_run_what_is_not_trusted(project: Path) -> None:
+    (project / "toolboxes").mkdir()
+    (project / "toolboxes" / "mail.py").write_text("1 / 0\n")
+    put_worker(project, toolboxes=["mail"], sandboxes=None, tool_rules=None)
+    put_script(project, DONE)
+    with pytest.raises(NotTrusted, match=r"toolboxes/mail\.py \(not trusted yet\)"):
+        Worker.load("scribe").run("go")
+    mail = Toolbox("mail", tool(name="hello")(_hello))
+    assert Worker.load("scribe", toolboxes=[mail]).run("go").completed, "an object of the program's own is no file"
+
+
+def _hello() -> str:
+    """Says hello."""
+    return "hello"

@@ -48,6 +48,7 @@ def test_a_worker_is_shown(guild: Guild, scribe: Path) -> None:
     out = guild("worker", "show", "scribe").out
     for part in ("scribe", "Writes one line", "active", "sandboxes: ", "Write what you are told."):
         assert part in out
+    assert guild("plan", "scribe").out in out, "the plan is the same text"
     assert guild("worker", "show", "workers/scribe.yaml", "--json").json["name"] == "scribe"
 
 
@@ -55,6 +56,7 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
     fine = guild("worker", "validate")
     assert fine.code == 0
     assert fine.out.startswith("ok  scribe  ")
+    assert "the three together: no: no other machine is reached" in fine.out
     (scribe / "workers" / "broken.yaml").write_text("name: broken\ninstructions: x\nsandboxs: {}\n")
     wrong = guild("worker", "validate")
     assert wrong.code == 2
@@ -74,11 +76,12 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        "runtime: claude; members: ada; output_schema_ref: a:B cannot be provided by this version",
+        "runtime: claude; members: ada cannot be provided by this version",
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: there is no toolbox 'mail'",
         f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
+        f"output_schema_ref: there is no module a in {scribe}",
     ]
     assert told == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
@@ -88,7 +91,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go")
     assert refused.code == 1
-    assert "5 things cannot be provided:" in refused.err
+    assert "6 things cannot be provided:" in refused.err
     assert all(message in refused.err for message in expected)
     assert "1 with errors: wish" in guild("doctor").out
 

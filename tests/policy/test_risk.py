@@ -6,7 +6,7 @@ import pytest
 
 from guildhall.policy.judge import judge
 from guildhall.policy.model import Action
-from guildhall.policy.risk import rules_against_risk
+from guildhall.policy.risk import judge_risk, rules_against_risk
 
 READ, FETCH, WRITE = frozenset({"fs.read"}), frozenset({"net"}), frozenset({"fs.write"})
 RECALL = frozenset({"memory.read"})
@@ -44,3 +44,27 @@ def test_the_guard_is_a_rule_like_any_other() -> None:
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules).decision == "ask"
     assert judge(Action(tool="WebFetch", capabilities=FETCH), rules, "strict").decision == "refuse"
     assert judge(Action(tool="Read", capabilities=READ), rules).decision == "allow"
+
+
+def test_workers_that_call_each_other_count_as_one() -> None:
+    for around, expected in ((READ, ["WebFetch"]), (WRITE, []), (FETCH, [])):
+        rules = rules_against_risk({"WebFetch": FETCH}, accepted=False, around=around)
+        assert [rule.name for rule in rules] == expected
+    assert rules_against_risk({"Read": READ}, accepted=False, around=FETCH) == (), "the other one is asked about"
+    assert rules_against_risk({"WebFetch": FETCH}, accepted=True, around=READ) == ()
+
+
+@pytest.mark.parametrize(
+    ("tools", "accepted", "said"),
+    [
+        ({"Read": READ}, False, "no: no other machine is reached"),
+        ({"WebFetch": FETCH}, False, "no: no private files are read"),
+        ({"Read": READ, "WebFetch": FETCH}, False, "you are asked before each call of WebFetch"),
+        ({"Read": READ, "WebFetch": FETCH}, True, "the file accepts the risk of WebFetch"),
+    ],
+)
+def test_the_verdict_in_words(tools: dict[str, frozenset[str]], accepted: bool, said: str) -> None:
+    risk = judge_risk(tools, accepted=accepted)
+    assert said in risk.text
+    assert risk.together is risk.text.startswith("yes")
+    assert risk.as_dict()["together"] is risk.together

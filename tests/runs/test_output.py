@@ -96,6 +96,10 @@ def test_a_call_beside_the_result_may_wait_for_a_person(guild: Guild, project: P
         ("true", "type: object"),
         ('{"type": "array"}', "type: object"),
         ('{"type": "objekt"}', "not a JSON Schema"),
+        ('{"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}', "leads nowhere"),
+        ('{"type": "object", "properties": {"a": {"$ref": "other.json"}}}', "leads nowhere"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}', "leads nowhere"),
+        ('{"type": "object", "allOf": [{"$ref": "#/type"}]}', "leads nowhere"),
     ],
 )
 def test_a_wrong_schema_is_told_before_anything_runs(guild: Guild, project: Path, schema: str, said: str) -> None:
@@ -103,6 +107,12 @@ def test_a_wrong_schema_is_told_before_anything_runs(guild: Guild, project: Path
     assert ran.code == 2
     assert said in ran.err
     assert "report.json" in ran.err
+
+
+def test_a_schema_may_refer_to_its_own_parts(guild: Guild, project: Path) -> None:
+    part = {"$defs": {"score": {"type": "integer"}}, "properties": {"score": {"$ref": "#/$defs/score"}}}
+    ran = judged(guild, project, MISSES, FITS, schema={"type": "object", **part})
+    assert (ran.code, ran.json["output"]) == (0, {"score": 7})
 
 
 @pytest.mark.parametrize("reference", ["schemas/none.json", "../../etc/passwd", "package.module:Model", "/etc/passwd"])

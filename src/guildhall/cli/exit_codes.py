@@ -30,6 +30,7 @@ OF_ERROR = {
     "invalid_file": USAGE,
     "not_found": NOT_FOUND,
     "refused": NEEDS_YOU,
+    "not_trusted": NEEDS_YOU,
     "worker_locked": NEEDS_YOU,
     "worker_retired": NEEDS_YOU,
     "conflict": FAILED,

@@ -50,6 +50,14 @@ async def ask_person(ask: Mapping[str, Any], screen: Screen) -> Answer:
             return Answer(choice=choice, note=note)
 
 
+async def agrees(question: str, screen: Screen) -> bool:
+    """Whether the person says yes, in so many letters. Anything else, and silence, is a no."""
+    try:
+        return (await _line(screen, question)).strip().lower() in ("y", "yes")
+    except NoAnswer:
+        return False
+
+
 def read_choice(ask: Mapping[str, Any], typed: str) -> str:
     """The choice that was meant."""
     if (choice := choice_of(ask["choices"], typed)) is not None:

@@ -122,6 +122,18 @@ COMMANDS = (
         "run the recorded tests of this project: no key, no network",
         example="guild test tests/greeting.yaml",
     ),
+    Command(
+        "plan",
+        "WORKER|FILE",
+        "what could happen if a worker ran, before anything does",
+        example="guild plan greeter",
+    ),
+    Command(
+        "trust",
+        "[DIR|FILE]",
+        "show what of a folder would be executed, and trust it as it is",
+        example="guild trust",
+    ),
     Command("worker ls", "", "the workers that can be run here", example="guild worker ls", module="worker_read"),
     Command(
         "worker show",

@@ -5,6 +5,7 @@
     ├── InvalidFile           a file of the user's is wrong; says file, line and field
     ├── NotFound              no such worker, run, ask, file
     ├── Refused               policy says no
+    │   ├── NotTrusted        code of a folder that no person has trusted as it is
     │   ├── WorkerLocked      the worker is locked
     │   └── WorkerRetired     the worker is retired
     ├── Conflict              the thing is not in a state that permits this
@@ -75,6 +76,12 @@ class Refused(GuildError):
     """Policy does not permit it."""
 
     code = "refused"
+
+
+class NotTrusted(Refused):
+    """Code of a folder would have to run that no person has trusted, or that has changed since."""
+
+    code = "not_trusted"
 
 
 class WorkerLocked(Refused):

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from guildhall.memory.provenance import Blame
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.plan import Executes, Plan
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.trust import Pin, Seen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,32 @@ class Checked:
     worker: Worker
     problems: Sequence[GuildError]
     doubts: Sequence[str]
+    plan: Plan | None = None  # None: it cannot be made, and the problems say why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusting:
+    """The code of a folder, or of one worker: what would be executed, by whom, and how it stands."""
+
+    folder: Path
+    code: Sequence[Executes]
+    plans: Sequence[Plan]  # of the workers that would execute it
+    problems: Sequence[GuildError]  # what cannot be read, and so cannot be trusted
+
+    @property
+    def open(self) -> tuple[Seen, ...]:
+        """The files that a person has not trusted as they are, each once."""
+        files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
+        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "trusted": not self.open,
+            "code": [code.as_dict() for code in self.code],
+            "workers": [plan.worker for plan in self.plans],
+            "problems": [error.as_dict() for error in self.problems],
+        }
 
 
 class HallClient(Protocol):
@@ -138,6 +166,15 @@ class HallClient(Protocol):
     async def worker_promote(self, name: str, frame: Frame) -> Worker: ...
 
     async def worker_retire(self, name: str, frame: Frame) -> Worker: ...
+
+    # what could happen, and what may be executed; only a person trusts: no run and no tool comes here
+    async def plan(self, request: RunRequest, frame: Frame) -> Plan: ...
+
+    async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting: ...
+
+    async def trust(self, files: Sequence[Seen]) -> None: ...
+
+    async def trust_forget(self, folder: Path) -> list[Pin]: ...
 
     # memory: of a worker's own scope, and of the project that a worker belongs to, with the worker's name
     async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
@@ -90,7 +91,19 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
 
 def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """A worker, held against what can be given here."""
-    from guildhall.runs.supply import Supply, doubts
+    from guildhall.runs.supply import doubts
 
-    supply = Supply(home=hall.home, environ=hall.environ, settings=hall.settings)
-    return Checked(worker=worker, problems=supply.lacking(worker, frame), doubts=doubts(worker))
+    return Checked(worker=worker, problems=hall.supply.lacking(worker, frame), doubts=doubts(worker))
+
+
+async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
+    """The same with what code that may run says about itself: its tools, the schema of a model; and with the plan."""
+    found = checked(hall, worker, frame)
+    try:
+        plan = await hall.planner.plan(worker, frame)
+        if not any(problem.message.startswith("output_schema_ref") for problem in found.problems):
+            await hall.supply.output_schema(worker, frame)
+    except GuildError as error:
+        return replace(found, problems=[*found.problems, error])
+    told = {problem.message for problem in found.problems}
+    return replace(found, plan=plan, doubts=[*found.doubts, *(said for said in plan.problems if said not in told)])

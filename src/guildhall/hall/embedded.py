@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
-from guildhall.hall.client import Check, Checked, Shown
+from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
 from guildhall.runs.transcript import conversation
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
+from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
+
+    from sqlalchemy import Connection
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
@@ -31,9 +34,11 @@ if TYPE_CHECKING:
     from guildhall.runs.fork import Forked
     from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.plan import Plan
     from guildhall.runs.replay import Replayed
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
+    from guildhall.workers.trust import Seen
 
 _RECENT = 50
 
@@ -146,9 +151,9 @@ class EmbeddedHall:
         return self._hall.find_worker(name, frame)
 
     async def worker_check(self, name: str, frame: Frame) -> Checked:
-        from guildhall.hall.doctor import checked
+        from guildhall.hall.doctor import checked_whole
 
-        return checked(self._hall, self._hall.find_worker(name, frame), frame)
+        return await checked_whole(self._hall, self._hall.find_worker(name, frame), frame)
 
     async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
@@ -174,6 +179,35 @@ class EmbeddedHall:
 
     async def _pin(self, pin: Lock) -> None:
         await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
+
+    # plan and trust
+
+    async def plan(self, request: RunRequest, frame: Frame) -> Plan:
+        return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+
+    async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
+        from guildhall.hall.trusting import of_folder, of_worker
+
+        if worker is not None:
+            return await of_worker(self._hall, self._hall.find_worker(worker, frame), frame)
+        return await of_folder(self._hall, at, frame)
+
+    async def trust(self, files: Sequence[Seen]) -> None:
+        """As the person has seen them: a file that has changed meanwhile is not what was trusted."""
+        now = stamp(self._hall.clock.now())
+        pins = [Pin(path=seen.path, digest=seen.digest, trusted_at=now) for seen in files if seen.standing != "gone"]
+        gone = [seen.path for seen in files if seen.standing == "gone"]
+
+        def write(connection: Connection) -> None:
+            records.put_pins(connection, pins)
+            records.drop_pins(connection, gone)
+
+        await self._hall.store.write(write)
+
+    async def trust_forget(self, folder: Path) -> list[Pin]:
+        below = self._hall.pins_below(folder)
+        await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
+        return below
 
     # memory
 

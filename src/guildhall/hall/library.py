@@ -15,7 +15,7 @@ import os
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, UsageError, did_you_mean
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Said = str | bool | Answer
     Approver = Callable[[Mapping[str, Any]], Said | Awaitable[Said]]
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
@@ -53,6 +55,24 @@ class RunResult:
     @property
     def completed(self) -> bool:
         return self.status == "completed"
+
+    def output_as(self, kind: type[T]) -> T:
+        """The output as a typed object: a pydantic model, a dataclass, a TypedDict, or any type that JSON can fill."""
+        from pydantic import TypeAdapter, ValidationError
+
+        if not self.completed:
+            said = (self.error or {}).get("message")
+            raise Conflict(f"the run {self.run} is {self.status}: it has no output", hint=str(said) if said else None)
+        try:
+            return TypeAdapter[T](kind).validate_json(json.dumps(self.output))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            name = getattr(kind, "__name__", str(kind))
+            raise UsageError(
+                f"the output does not fit {name}: {f'{place}: ' if place else ''}{first['msg']}",
+                hint="The worker's `output_schema_ref` says what its output looks like.",
+            ) from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.core.config import load_settings
-from guildhall.core.errors import HallUnavailable
+from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.runs.asks import Asks
@@ -26,6 +27,7 @@ from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from guildhall.core.clock import Clock
     from guildhall.core.config import Settings
@@ -37,8 +39,11 @@ if TYPE_CHECKING:
     from guildhall.runs.condense import Condenser
     from guildhall.runs.fork import Forks
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.planner import Planner
+    from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
+    from guildhall.workers.trust import Pin
 
 
 _PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
@@ -101,6 +106,31 @@ class Hall:
         return Condenser(memory=self.memory, runs=self.runs, store=self.store, bus=self.bus, clock=self.clock)
 
     @cached_property
+    def supply(self) -> Supply:
+        """What workers can be given here."""
+        from guildhall.runs.supply import Supply
+
+        return Supply(home=self.home, environ=self.environ, settings=self.settings, pins=self.pins)
+
+    @cached_property
+    def planner(self) -> Planner:
+        """What says beforehand what a worker could do. It starts nothing that could do anything."""
+        from guildhall.models.catalog import has_price
+        from guildhall.runs.planner import Planner
+        from guildhall.runs.remember import Remembering
+        from guildhall.tools.executor import describe_toolbox
+
+        return Planner(
+            supply=self.supply,
+            find=self.find_worker,
+            everyone=lambda frame: self.registry(frame).listed(),
+            active=self.active_workers,
+            describe=describe_toolbox,
+            remembering=Remembering(memory=self.memory, grown=lambda growth: None),
+            priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=self.environ),
+        )
+
+    @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
         from guildhall.runs.assemble import Assembler
@@ -114,10 +144,12 @@ class Hall:
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
+            active=self.active_workers,
             settings=self.settings,
             describe=describe_toolbox,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
+            pins=self.pins,
         )
         return Runs(
             store=self.store,
@@ -154,6 +186,25 @@ class Hall:
         if pin is None or self._lock is None:
             return worker
         return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
+
+    def active_workers(self, frame: Frame) -> list[Worker]:
+        """The workers that `*` stands for: every active one whose file is right."""
+        registry = self.registry(frame)
+        found: list[Worker] = []
+        for one in registry.listed():
+            with suppress(GuildError):  # a file that is wrong disturbs no other
+                if one.error is None and one.status == "active":
+                    found.append(registry.find(str(one.path), frame.cwd))
+        return found
+
+    def pins(self) -> Mapping[Path, Pin]:
+        """The files of projects that the person trusts."""
+        return self.store.read(records.all_pins)
+
+    def pins_below(self, folder: Path) -> list[Pin]:
+        """Those of one folder, which need not be there any more."""
+        top = folder.resolve()
+        return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
     def source(self, model: str, frame: Frame) -> Source:
         """Who answers under this name."""

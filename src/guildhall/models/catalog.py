@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import ModelUnusable, NotFound
+from guildhall.core.errors import GuildError, ModelUnusable, NotFound
 from guildhall.models.keys import KEYS, variable_with_key
 
 if TYPE_CHECKING:
@@ -60,6 +60,24 @@ def source_for(
     from guildhall.models.providers import provider_source
 
     return provider_source(model, environ)
+
+
+def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:
+    """Whether a model has a price, as far as that can be known without a key and without asking anybody."""
+    try:
+        model = auto_model(environ) if model == AUTO else model
+        if model.startswith(SCRIPT):
+            from guildhall.models.script import load_script
+
+            return load_script(cwd / Path(_rest(model, SCRIPT, "a file")).expanduser()).price is not None
+    except GuildError:
+        return None
+    if model.startswith(REPLAY):
+        return True
+    from guildhall.models import prices
+
+    provider, _, name = model.partition(":")
+    return prices.has_price(provider, name)
 
 
 def auto_model(environ: Mapping[str, str]) -> str:

@@ -19,6 +19,17 @@ def cost(provider: str, model: str, usage: RequestUsage) -> float | None:
     return float(price.total_price)
 
 
+def has_price(provider: str, model: str) -> bool:
+    """Whether the list has a price for the model. No client is needed to know that."""
+    from genai_prices import Usage, calc_price
+
+    try:
+        calc_price(Usage(input_tokens=1000, output_tokens=1000), model, provider_id=_listed(provider))
+    except (LookupError, ValueError):
+        return False
+    return True
+
+
 def _listed(provider: str) -> str:
     """The provider's name in the price list: an API's suffix and a gateway's prefix say nothing about the price."""
     name = provider.removeprefix("gateway/")

@@ -11,19 +11,18 @@ from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
-from guildhall.runs.attachments import collect_for_person, permit, size_in_words
-from guildhall.runs.create import RULES, create_tool, may_create
-from guildhall.runs.delegate import call_tool, callable_workers
-from guildhall.runs.limits import in_words
+from guildhall.runs.arrange import bounds_of, tools_of, view_of
+from guildhall.runs.attachments import collect_for_person, permit
+from guildhall.runs.create import RULES
+from guildhall.runs.delegate import tree_tools
 from guildhall.runs.model import Bounds, RunRequest, is_text
-from guildhall.runs.supply import Supply, output_schema, refuse, refuse_later_fields
+from guildhall.runs.reach import declared, reached
+from guildhall.runs.supply import Supply, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.model import Attachment
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
-from guildhall.tools.builtin import BUILT_IN, Surroundings, built_in_tools
-from guildhall.tools.model import Folder, Tool, Toolbox, View
-from guildhall.tools.rooted import settled
-from guildhall.tools.sandboxes import sandbox_tools
+from guildhall.tools.builtin import Surroundings
+from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.lifecycle import usable
@@ -38,15 +37,10 @@ if TYPE_CHECKING:
     from guildhall.policy.model import Mode
     from guildhall.runs.remember import Remembering
     from guildhall.workers.model import Listed
+    from guildhall.workers.trust import Pin
 
     Finder = Callable[[str, Frame], Worker]
-    Described = Callable[[str, Path, Surroundings], Awaitable[Toolbox]]
-
-
-_MODES = {
-    "approve_all": "approves everything that would be asked about",
-    "strict": "refuses everything that would be asked about",
-}
+    Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +59,14 @@ class Assembled:
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
     allow_workers: tuple[str, ...] = ()
+    around: frozenset[str] = frozenset()  # what the runs above it, and those that it may call, can do to the world
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
+
+    @property
+    def reach(self) -> frozenset[str]:
+        """What the run and all around it can do to the world."""
+        return self.around.union(*(tool.capabilities for tool in self.tools))
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
@@ -85,6 +85,7 @@ class Assembled:
             **shown,
             "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
+            "around": sorted(self.around),
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
             "model": self.model,
@@ -103,20 +104,23 @@ class Assembler:
         environ: Mapping[str, str],
         find: Finder,
         everyone: Callable[[Frame], Iterable[Listed]],
+        active: Callable[[Frame], Sequence[Worker]],
         settings: Callable[[Frame], Settings],
         describe: Described,
         remembering: Remembering,
         instead: Callable[[Tool], Tool],
+        pins: Callable[[], Mapping[Path, Pin]],
     ) -> None:
         self._home = home
         self._environ = environ
         self.find = find
         self.everyone = everyone
+        self._active = active
         self.settings = settings
         self._describe = describe
         self._remembering = remembering
         self._instead = instead
-        self._supply = Supply(home=home, environ=environ, settings=settings)
+        self._supply = Supply(home=home, environ=environ, settings=settings, pins=pins)
 
     async def assemble(
         self,
@@ -125,12 +129,12 @@ class Assembler:
         given: Sequence[Toolbox] = (),
         *,
         run: str,
-        called: bool = False,
+        caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
     ) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process.
 
-        One that another run has `called` has the budget of that one, and `attached` are the files that it hands over.
+        `caller` is the run that has called it, whose budget it has, and `attached` are the files that it hands over.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -144,17 +148,19 @@ class Assembler:
         named = [toolbox.name for toolbox in given]
         own = choice.by == "worker"
         refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
-        limits = worker.definition.limits
-        bounds = Bounds(
-            max_turns=limits.max_turns if request.max_turns is None else request.max_turns,
-            max_tokens=limits.max_tokens if request.max_tokens is None else request.max_tokens,
-            max_budget_usd=limits.max_budget_usd if request.max_budget_usd is None else request.max_budget_usd,
-            timeout=limits.timeout,
-            budget=None if called else settings.budget if request.budget is None else request.budget,
-        )
-        schema = output_schema(worker, frame)
+        bounds = bounds_of(worker, settings, request, called=caller is not None)
+        schema = await self._supply.output_schema(worker, frame)
         built = await self._build(
-            worker, frame, request.input, choice.model, request.mode, bounds, schema, given, run=run
+            worker,
+            frame,
+            request.input,
+            choice.model,
+            request.mode,
+            bounds,
+            schema,
+            given,
+            run=run,
+            above=caller.reach if caller else frozenset(),
         )
         return replace(built, attachments=await self._attached(worker, request, frame, attached))
 
@@ -163,7 +169,7 @@ class Assembler:
     ) -> tuple[Attachment, ...]:
         policy = worker.definition.attachment_policy
         if attached is None and request.attachments:
-            view = self._view(worker, frame)
+            view = view_of(worker, worker.folders(frame), frame, self._home)
             attached = await asyncio.to_thread(
                 collect_for_person, request.attachments, view, policy, root=frame.root, where=worker.place
             )
@@ -187,6 +193,7 @@ class Assembler:
             given,
             run=run,
             memory=_remembered(frozen),
+            above=frozen.get("around", ()),
         )
         built = replace(built, tools=_told_as_then(built.tools, frozen["tools"]))
         now = {tool.name: tool.as_shown() for tool in built.tools}
@@ -208,7 +215,17 @@ class Assembler:
             return revived
         today = self.find(str(worker.path), frame)
         as_today = await self._build(
-            today, frame, "", built.model, built.mode, bounds, None, given, run=run, memory=built.memory
+            today,
+            frame,
+            "",
+            built.model,
+            built.mode,
+            bounds,
+            None,
+            given,
+            run=run,
+            memory=built.memory,
+            above=built.around,
         )
         return tightened(revived, as_today)
 
@@ -231,10 +248,11 @@ class Assembler:
             frozen["model"],
             frozen["mode"],
             Bounds(**frozen["bounds"]),
-            frozen["output_schema"] if gone else output_schema(worker, frame),
+            frozen["output_schema"] if gone else await self._supply.output_schema(worker, frame),
             [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
             run=run,
             memory=_remembered(frozen),
+            above=frozen.get("around", ()),
         )
         assembled = replace(assembled, attachments=_files(frozen))
         then = _told_as_then(assembled.tools, frozen["tools"])
@@ -266,12 +284,15 @@ class Assembler:
         *,
         run: str,
         memory: str | None = None,
+        above: Iterable[str] = (),
     ) -> Assembled:
-        """`memory` is the block of the prompt where it is known already; else it is made of what is there now."""
+        """`above` is what the runs that have called it can do to the world, and all that these may call.
+
+        `memory` is the block of the prompt where it is known already; else it is made of what is there now."""
         refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
-            view=self._view(worker, frame),
+            view=view_of(worker, worker.folders(frame), frame, self._home),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
             environ=self._environ,
@@ -282,17 +303,20 @@ class Assembler:
         if worker.definition.base:
             remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
             base = (*base_toolbox().tools, *remember)
-        creates = may_create(worker)
-        if (allowed := worker.definition.allow_workers) or creates:
-            near = worker.frame(frame)
-            known = callable_workers(allowed, lambda name: self.find(name, near), lambda: self.everyone(near))
-            base = (*base, call_tool(known, creates=creates), *((create_tool,) if creates else ()))
-        tools = await self._tools(worker, surroundings, {toolbox.name: toolbox for toolbox in given}, base)
+        near = worker.frame(frame)
+        base += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        boxes = await self._toolboxes(worker, frame, surroundings, {toolbox.name: toolbox for toolbox in given})
+        tools = tuple(map(self._instead, tools_of(worker, surroundings, system=base, toolboxes=boxes)))
+        names = [tool.name for tool in tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
         by_name = {tool.name: tool.capabilities for tool in tools}
         if output_schema is not None and OUTPUT_TOOL in by_name:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
-        guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk)
+        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
+        around = frozenset(above).union(*(declared(one.worker) for one in others if one.worker))
+        guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk, around=around)
         rules = (*map(_asked_by_itself, worker.rules_for(by_name)), *guards)
         if memory is None:
             memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
@@ -311,34 +335,24 @@ class Assembler:
             output_schema=output_schema,
             surroundings=surroundings,
             allow_workers=worker.definition.allow_workers,
+            around=around,
             given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
         )
 
-    def _view(self, worker: Worker, frame: Frame) -> View:
-        """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
-        folders = worker.folders(frame)
-        if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
-            folders = (Folder(path=frame.root), *folders)
-        return settled(View(cwd=frame.cwd, folders=folders, hidden=(self._home.path,)))
-
-    async def _tools(
-        self, worker: Worker, surroundings: Surroundings, given: Mapping[str, Toolbox], base: Sequence[Tool]
-    ) -> tuple[Tool, ...]:
-        """Exactly: base, sandbox tools, declared toolboxes, declared built-ins."""
-        tools = [*base]
-        if worker.definition.sandboxes:
-            tools += sandbox_tools(surroundings.view)
+    async def _toolboxes(
+        self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]
+    ) -> dict[str, Sequence[Tool]]:
+        """The tools of each toolbox that the worker declares, by its name."""
+        found: dict[str, Sequence[Tool]] = {}
         for name in worker.definition.toolboxes:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
-                tools += [replace(tool, runs_in="hall") for tool in given[name].tools]
+                found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             else:
-                file = self._supply.toolbox(worker, name, given)
-                tools += (await self._describe(name, file, surroundings)).tools
-        tools += built_in_tools(worker.definition.tools, surroundings)
-        names = [tool.name for tool in tools]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        return tuple(map(self._instead, tools))
+                code = self._supply.toolbox(worker, name, frame, given)
+                file = code.files[0]
+                pin = None if code.own else file.digest
+                found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
+        return found
 
 
 def _asked_by_itself(rule: Rule) -> Rule:
@@ -413,45 +427,3 @@ def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
         raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
 
     return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))
-
-
-def plan_line(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> str:
-    """What could happen, in one line, before it does. The dollars of a run that another one `called` are that one's."""
-    view, bounds = assembled.surroundings.view, assembled.bounds
-    capabilities = {capability for tool in assembled.tools for capability in tool.capabilities}
-    parts = [f"model {model}"]
-    if "fs.read" in capabilities:
-        parts.append("reads " + ", ".join(dict.fromkeys(_short(folder, view) for folder in view.folders)))
-    if "fs.write" in capabilities:
-        writable = dict.fromkeys(_short(folder, view) for folder in view.folders if folder.writable)
-        parts.append("writes " + (", ".join(writable) or "nothing (no sandbox has mode: rw)"))
-    if "proc.exec" in capabilities:
-        parts.append("runs programs")
-    if "net" in capabilities:
-        parts.append("uses the network")
-    if assembled.attachments:
-        files = (f"{file.name} ({size_in_words(len(file.data))})" for file in assembled.attachments)
-        parts.append("attached: " + ", ".join(files))
-    if assembled.allow_workers:
-        parts.append(
-            "calls " + ("any worker" if EVERY_WORKER in assembled.allow_workers else ", ".join(assembled.allow_workers))
-        )
-    if assembled.mode != "ask":
-        parts.append(_MODES[assembled.mode])
-    dollars = [limit for limit in (bounds.max_budget_usd, bounds.budget) if limit is not None]
-    unlimited = ("its caller's dollars" if called else "no limit in dollars") if priced else "no price known"
-    parts.append(f"at most {min(dollars):.2f} USD" if dollars else unlimited)
-    if bounds.max_turns is not None:
-        parts.append(in_words("max_turns", bounds.max_turns))
-    if bounds.max_tokens is not None:
-        parts.append(in_words("max_tokens", bounds.max_tokens))
-    if bounds.timeout is not None:
-        parts.append(in_words("timeout", bounds.timeout))
-    return "; ".join(parts)
-
-
-def _short(folder: Folder, view: View) -> str:
-    try:
-        return f"./{folder.path.relative_to(view.cwd)}".removesuffix("/.")
-    except ValueError:
-        return str(folder.path)

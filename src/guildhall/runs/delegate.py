@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed, did_you_mean
+from guildhall.runs.create import create_tool, may_create
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall, ToolResult
@@ -68,6 +69,17 @@ def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bo
         "this conversation. Several calls in one answer are carried out side by side. The workers are:"
     )
     return replace(_worker_call, description="\n".join([told, *lines]))
+
+
+def tree_tools(
+    worker: Worker, find: Callable[[str], Worker], everyone: Callable[[], Iterable[Listed]]
+) -> tuple[Tool, ...]:
+    """The tools with which a worker calls others and writes them, as far as its file says that it may."""
+    allowed, creates = worker.definition.allow_workers, may_create(worker)
+    if not allowed and not creates:
+        return ()
+    call = call_tool(callable_workers(allowed, find, everyone), creates=creates)
+    return (call, create_tool) if creates else (call,)
 
 
 def callable_workers(

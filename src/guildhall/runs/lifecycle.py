@@ -14,7 +14,6 @@ from guildhall.models.catalog import AUTO
 from guildhall.models.door import ModelDoor
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
-from guildhall.runs.assemble import plan_line
 from guildhall.runs.attachments import hand_on, refuse_untaken
 from guildhall.runs.execute import Execution
 from guildhall.runs.grants import Grant, has_price, priced
@@ -23,6 +22,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import ENDED, Entry, RunRequest
 from guildhall.runs.patience import Patience
+from guildhall.runs.plan import plan_of_run
 from guildhall.runs.replay import Replayed, replay
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
@@ -142,7 +142,7 @@ class Runs:
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
         root = caller.prepared.root if caller else run
         assembled = await self._assembler.assemble(
-            request, frame, given, run=run, called=caller is not None, attached=attached
+            request, frame, given, run=run, caller=caller.prepared.assembled if caller else None, attached=attached
         )
         source = self._source_of(assembled.model, frame)
         refuse_untaken(assembled.attachments, source)
@@ -453,9 +453,9 @@ def _tell_start(live: Live) -> None:
         "run_started",
         worker=prepared.assembled.worker.name,
         model=prepared.source.name,
-        plan=plan_line(
+        plan=plan_of_run(
             prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
-        ),
+        ).line(),
         attachments=[file.as_described() for file in prepared.assembled.attachments],
         resumed=prepared.resumed,
         parent=live.above.prepared.run if live.above else None,

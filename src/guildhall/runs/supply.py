@@ -5,14 +5,15 @@ Starting a run, `guild worker validate` and `guild doctor` ask here, so that the
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import anchored
-from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
-from guildhall.core.yaml import read_text
+from guildhall.core.errors import GuildError, InvalidFile, NotTrusted, ToolUnavailable
+from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
+from guildhall.workers.code import module_code, names_module, toolbox_code
+from guildhall.workers.trust import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
+    from guildhall.workers.trust import Pin
 
 _SCRIPT = "script:"
 
@@ -32,6 +35,7 @@ class Supply:
     home: Home
     environ: Mapping[str, str]
     settings: Callable[[Frame], Settings]
+    pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
 
     def lacking(
         self,
@@ -53,11 +57,10 @@ class Supply:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
             lambda: self._search(worker, frame),
-            *(lambda name=name: self.toolbox(worker, name, given) for name in unknown),
-            *(lambda one=one: one.folders(frame) for one in _with_one_sandbox_each(worker)),
+            *(lambda name=name: self.toolbox(worker, name, frame, given) for name in unknown),
+            *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
+            lambda: self._schema(worker, frame, thorough=thorough),
         ]
-        if thorough or not _schema_path(worker, frame).is_file():
-            checks.append(lambda: output_schema(worker, frame))
         found: list[GuildError] = []
         for check in checks:
             try:
@@ -66,17 +69,42 @@ class Supply:
                 found.append(error)
         return found
 
-    def toolbox(self, worker: Worker, name: str, given: Collection[str] = ()) -> Path:
-        """The file of a toolbox that is not among those `given`."""
-        file = self.home.toolboxes / f"{name}.py"
-        if file.is_file():
-            return file
-        known = {*given, *(path.stem for path in self.home.toolboxes.glob("*.py"))}
-        raise ToolUnavailable(
-            f"toolboxes: there is no toolbox {name!r}",
-            where=worker.place,
-            hint=did_you_mean(name, known) or f"Put it at {file}, or hand it over in Python.",
-        )
+    def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
+        """The file of a toolbox that is not among those `given`, if it may run."""
+        return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
+
+    def module(self, worker: Worker, frame: Frame) -> Code:
+        """The module of the model that the worker's output must fit, if it may run."""
+        return self._trusted(module_code(worker, frame, self.home), worker, frame)
+
+    async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+        """What the worker's output must look like, if its file says so."""
+        if (path := schema_path(worker, frame)) is not None:
+            return schema_in_file(worker, path)
+        return await schema_of_model(worker, self.module(worker, frame)) if names_module(worker) else None
+
+    def schema_in_file(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+        """The same as far as it stands in a file that is right."""
+        path = schema_path(worker, frame)
+        try:
+            return schema_in_file(worker, path) if path is not None else None
+        except GuildError:
+            return None
+
+    def trust(self) -> Trust:
+        return Trust(self.pins())
+
+    def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
+        if not code.own:
+            self.trust().demand(code, worker, frame)
+        return code
+
+    def _schema(self, worker: Worker, frame: Frame, *, thorough: bool) -> None:
+        path = schema_path(worker, frame)
+        if names_module(worker):
+            self.module(worker, frame)
+        elif path is not None and (thorough or not path.is_file()):
+            schema_in_file(worker, path)
 
     def _search(self, worker: Worker, frame: Frame) -> None:
         if "WebSearch" not in worker.definition.tools:
@@ -96,6 +124,8 @@ def refuse(lacking: Sequence[GuildError], place: str) -> None:
         return
     if len(lacking) == 1:
         raise lacking[0]
+    if all(isinstance(error, NotTrusted) for error in lacking):
+        raise NotTrusted("; ".join(error.message for error in lacking), where=place, hint=lacking[0].hint)
     lines = [error.message if error.where in (None, place) else f"{error.where}: {error.message}" for error in lacking]
     kind = ToolUnavailable if any(isinstance(error, ToolUnavailable) for error in lacking) else InvalidFile
     raise kind(
@@ -108,44 +138,18 @@ def refuse(lacking: Sequence[GuildError], place: str) -> None:
 def refuse_later_fields(worker: Worker) -> None:
     """Refuses a worker with fields that this version reads and cannot provide, and names all of them."""
     definition = worker.definition
-    schema = definition.output_schema_ref
     declared = {
         "runtime": definition.runtime if definition.runtime != "pydantic" else None,
         "members": ", ".join(definition.members),
         "mcp_servers": ", ".join(definition.mcp_servers),
-        "output_schema_ref": schema if schema and not schema.endswith(".json") else None,
     }
     lacking = [f"{field}: {value}" for field, value in declared.items() if value]
     if lacking:
         raise ToolUnavailable(
             f"{'; '.join(lacking)} cannot be provided by this version",
             where=worker.place,
-            hint="Take out what is named to run the worker without it. An output schema is a .json file.",
+            hint="Take out what is named to run the worker without it.",
         )
-
-
-def output_schema(worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
-    """What the worker's output must look like, if its file says so."""
-    reference = worker.definition.output_schema_ref
-    if reference is None or not reference.endswith(".json"):
-        return None
-    path = _schema_path(worker, frame)
-    if not path.exists():
-        hint = "Make it, or correct the path: it starts at the worker's project."
-        raise InvalidFile(f"output_schema_ref: there is no file {path}", where=worker.place, hint=hint)
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    try:
-        schema: Any = json.loads(read_text(path))
-        validator_for(schema).check_schema(schema)
-    except (ValueError, RecursionError) as error:
-        raise InvalidFile(f"not JSON: {error}", where=str(path)) from None
-    except SchemaError as error:
-        raise InvalidFile(f"not a JSON Schema: {error.message}", where=str(path)) from None
-    if not isinstance(schema, dict) or schema.get("type") != "object":  # pyright: ignore[reportUnknownMemberType]
-        raise InvalidFile("an output schema must have `type: object`", where=str(path))
-    return schema  # pyright: ignore[reportUnknownVariableType]
 
 
 def doubts(worker: Worker) -> list[str]:
@@ -170,11 +174,7 @@ def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
         load_script(path)
 
 
-def _schema_path(worker: Worker, frame: Frame) -> Path:
-    return worker.beside(frame) / (worker.definition.output_schema_ref or "")
-
-
-def _with_one_sandbox_each(worker: Worker) -> Iterator[Worker]:
+def with_one_sandbox_each(worker: Worker) -> Iterator[Worker]:
     """The worker once for each of its sandboxes, so that one that is wrong does not hide the next."""
     for name, sandbox in worker.definition.sandboxes.items():
         yield replace(worker, definition=worker.definition.model_copy(update={"sandboxes": {name: sandbox}}))

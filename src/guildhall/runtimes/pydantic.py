@@ -182,8 +182,9 @@ class _OutputJudge:
         self._validator: Any = None
         if schema is not None:
             from jsonschema.validators import validator_for
+            from referencing.jsonschema import EMPTY_REGISTRY
 
-            self._validator = validator_for(schema)(schema)
+            self._validator = validator_for(schema)(schema, registry=EMPTY_REGISTRY)  # it looks nothing up elsewhere
 
     def expects(self, call: ToolCallPart) -> bool:
         return self._validator is not None and call.tool_name == OUTPUT_TOOL

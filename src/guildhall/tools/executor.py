@@ -60,6 +60,7 @@ class Executor:
                 toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
                 env=self._surroundings.env,
                 capabilities=capabilities,
+                pins={file.toolbox: file.pin for file in files if file.pin is not None},
             )
             self._hosts[capabilities] = ToolHost(spec)
         return self._hosts[capabilities]
@@ -71,17 +72,18 @@ class InFile:
 
     toolbox: str
     path: Path
+    pin: str | None = None  # what its content must be, where a person has trusted it
 
     def __call__(self, **_: Any) -> ToolResult:
         raise ToolUnavailable(f"the tools of {self.path} run in a tool host only")
 
 
-async def describe_toolbox(name: str, path: Path, surroundings: Surroundings) -> Toolbox:
+async def describe_toolbox(name: str, path: Path, surroundings: Surroundings, pin: str | None = None) -> Toolbox:
     """The tools of a toolbox file, as a host that can do nothing at all has found them."""
-    host = ToolHost(HostSpec(view=surroundings.view, toolboxes=((name, path),)))
+    host = ToolHost(HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {}))
     try:
         found = await host.describe()
     finally:
         await host.close()
-    handler = InFile(name, path)
+    handler = InFile(name, path, pin)
     return Toolbox(name, *(Tool.from_described(tool, handler) for tool in found))

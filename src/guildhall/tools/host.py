@@ -14,16 +14,16 @@ import signal
 import socket
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.errors import GuildError, NotTrusted, ToolUnavailable
 from guildhall.core.ids import is_name
 from guildhall.policy.model import CAPABILITIES
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.jail import Confinement, spawn
 from guildhall.tools.jail_plan import import_paths
 from guildhall.tools.model import ToolResult, View
+from guildhall.tools.source import pin_of, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,6 @@ __all__ = ["HostSpec", "ToolHost"]
 
 CALL_SECONDS = 600.0
 _START_SECONDS = 60.0
-_MAX_SOURCE = 2_000_000
 _LOG_BYTES = 65_536
 _LOG_LINES = 12
 _BOOT = (
@@ -48,13 +47,21 @@ _BY_HAND = f"Make tools with `@tool`; their capabilities are among {', '.join(CA
 class ToolHost:
     """The host of one run for one set of capabilities. It starts with the first call."""
 
-    def __init__(self, spec: HostSpec, *, kind: Kind | None = None, call_seconds: float = CALL_SECONDS) -> None:
+    def __init__(
+        self,
+        spec: HostSpec,
+        *,
+        kind: Kind | None = None,
+        call_seconds: float = CALL_SECONDS,
+        sources: Mapping[str, str] | None = None,
+    ) -> None:
+        """`sources` is the text to load, where it is known already; else the files of the toolboxes are read."""
         self._spec = spec
         self._kind: Kind | None = kind
         self._seconds = call_seconds
         self._starting = asyncio.Lock()
         self._child: _Child | None = None
-        self._sources: dict[str, str] | None = None
+        self._sources = sources
         self._closed = False
 
     @property
@@ -65,6 +72,13 @@ class ToolHost:
     async def describe(self) -> list[dict[str, Any]]:
         """The tools of the toolbox files; ToolUnavailable says which file and line cannot be loaded."""
         return (await self._running()).tools
+
+    async def schema(self) -> Mapping[str, Any]:
+        """The JSON Schema that the spec asks for; ToolUnavailable says why there is none."""
+        schema = (await self._running()).schema
+        if schema is None:
+            raise ToolUnavailable("the tool host gave no JSON Schema")
+        return schema
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
         """The result of a call. Whatever happens to the host is a result too."""
@@ -117,6 +131,7 @@ class _Child:
         self._listening: asyncio.Task[None] | None = None
         self.ended = False
         self.tools: list[dict[str, Any]] = []
+        self.schema: Mapping[str, Any] | None = None
 
     @property
     def log(self) -> str:
@@ -134,6 +149,9 @@ class _Child:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await child._load(spec, sources)
+        except TimeoutError:
+            await child.end("The tool host did not start.")
+            raise ToolUnavailable(f"the tool host was not ready after {_START_SECONDS:g} s and was ended") from None
         except BaseException:
             await child.end("The tool host did not start.")
             raise
@@ -149,7 +167,10 @@ class _Child:
         if answer is None:
             await asyncio.wait([self._logging], timeout=1)
             raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
-        self.tools = _described(answer)
+        if spec.schema_of is None:
+            self.tools = _described(answer)
+        else:
+            self.schema = _schema(answer)
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -235,17 +256,29 @@ class _Child:
 def _described(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tools that a host says it found, or the error it met. Foreign code has already run there: nothing is taken
     on trust."""
+    _refuse_error(answer)
+    tools = answer.get("tools")
+    if isinstance(tools, list) and all(map(_is_description, cast("list[Any]", tools))):
+        return cast("list[dict[str, Any]]", tools)
+    raise ToolUnavailable("the tool host described its tools in a form that cannot be used", hint=_BY_HAND)
+
+
+def _schema(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON Schema that a host gave. Whether it is one, is looked at by whoever uses it."""
+    _refuse_error(answer)
+    schema = answer.get("schema")
+    if not isinstance(schema, dict):
+        raise ToolUnavailable("the tool host gave something else than a JSON Schema")
+    return cast("dict[str, Any]", schema)
+
+
+def _refuse_error(answer: Mapping[str, Any]) -> None:
     match answer:
         case {"error": {"message": str(message), **more}}:
             texts = {name: value for name, value in more.items() if isinstance(value, str)}
             raise ToolUnavailable(message, hint=texts.get("hint"), where=texts.get("where"))
-        case {"tools": list()}:
-            tools = cast("list[Any]", answer["tools"])
-            if all(map(_is_description, tools)):
-                return cast("list[dict[str, Any]]", tools)
         case _:
-            pass
-    raise ToolUnavailable("the tool host described its tools in a form that cannot be used", hint=_BY_HAND)
+            return
 
 
 def _is_description(tool: Any) -> bool:
@@ -310,14 +343,18 @@ def _confinement(spec: HostSpec) -> Confinement:
 
 
 def _read_sources(spec: HostSpec) -> dict[str, str]:
-    """The text of each toolbox file. The hall reads it, once: the host cannot see it, and a restart runs the same."""
+    """The text of each toolbox file. The hall reads it, once: the host cannot see it, and a restart runs the same.
+
+    What is pinned must be just that: the very bytes that were compared are the ones that run.
+    """
     sources: dict[str, str] = {}
     for name, path in spec.toolboxes:
+        data = read_source(path)
+        if spec.pins.get(name, pinned := pin_of(data)) != pinned:
+            hint = "Look at what changed, then: guild trust"
+            raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
         try:
-            if Path(path).stat().st_size > _MAX_SOURCE:
-                raise ToolUnavailable("the toolbox is too large to be a Python file", where=str(path))
-            sources[name] = Path(path).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise ToolUnavailable(f"the toolbox {name!r} cannot be read: {reason}", where=str(path)) from None
+            sources[name] = data.decode()
+        except UnicodeDecodeError:
+            raise ToolUnavailable(f"the toolbox {name!r} cannot be read: it is not UTF-8", where=str(path)) from None
     return sources

@@ -27,6 +27,8 @@ class HostSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     capabilities: frozenset[str] = frozenset()
     memory_bytes: int = 2 * 1024**3
+    schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
 
     def as_dict(self) -> dict[str, Any]:
         """The spec as JSON."""
@@ -37,6 +39,7 @@ class HostSpec:
             "env": dict(self.env),
             "capabilities": sorted(self.capabilities),
             "memory_bytes": self.memory_bytes,
+            "schema_of": self.schema_of,
         }
 
     @staticmethod
@@ -49,6 +52,7 @@ class HostSpec:
             env=data["env"],
             capabilities=frozenset(data["capabilities"]),
             memory_bytes=data["memory_bytes"],
+            schema_of=data["schema_of"],
         )
 
 

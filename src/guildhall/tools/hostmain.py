@@ -51,7 +51,11 @@ class Host:
         if start is None:
             return
         try:
-            found = loaded(HostSpec.from_dict(start["spec"]), start["sources"])
+            spec = HostSpec.from_dict(start["spec"])
+            if spec.schema_of is not None:
+                self._send({"schema": _schema(spec.schema_of, start["sources"])})
+                return
+            found = loaded(spec, start["sources"])
         except GuildError as error:
             self._send({"error": error.as_dict()})
             return
@@ -117,6 +121,12 @@ def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str | None,
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ToolUnavailable(f"two tools are named {twice[0]!r}", hint="Rename one of them.")
     return found
+
+
+def _schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
+    from guildhall.tools.hostmodel import json_schema
+
+    return json_schema(reference, sources)
 
 
 def _built_in(names: Iterable[str], view: View) -> list[Tool]:

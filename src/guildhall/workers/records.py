@@ -1,4 +1,4 @@
-"""The SQL of this floor: locks."""
+"""The SQL of this floor: locks, and the files that a person trusts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from guildhall.store.tables import locks as table
+from guildhall.store.tables import trust
 from guildhall.workers.model import Lock
+from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import Connection
 
 
@@ -39,3 +43,24 @@ def pin_wish(connection: Connection, lock: Lock) -> Lock:
 def drop_lock(connection: Connection, path: Path) -> bool:
     """Removes the lock of a file; False: there was none."""
     return connection.execute(delete(table).where(table.c.path == str(path))).rowcount > 0
+
+
+def all_pins(connection: Connection) -> dict[Path, Pin]:
+    """Every file that is trusted, by its path."""
+    rows = connection.execute(select(trust.c.path, trust.c.digest, trust.c.trusted_at))
+    found = (Pin(path=Path(path), digest=pin, trusted_at=at) for path, pin, at in rows)
+    return {pin.path: pin for pin in found}
+
+
+def put_pins(connection: Connection, pins: Iterable[Pin]) -> None:
+    """Trusts files as they are said to be; what was trusted of them before is replaced."""
+    for pin in pins:
+        values = {"digest": pin.digest, "trusted_at": pin.trusted_at}
+        statement = insert(trust).values(path=str(pin.path), **values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["path"], set_=values))
+
+
+def drop_pins(connection: Connection, paths: Iterable[Path]) -> None:
+    """Takes the trust in files back."""
+    for path in paths:
+        connection.execute(delete(trust).where(trust.c.path == str(path)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.follow import Follower, how_to_go_on, output_argument, result_of
+from guildhall.cli.commands.resume import go_on
+from guildhall.cli.follow import how_to_go_on, output_argument, result_of
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, UsageError
@@ -71,7 +72,7 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     """Follow the run if nothing else keeps it; otherwise say what does."""
     shown = await client.show(run)
     if shown.run.status == "waiting" and not any(ask.status == "open" for ask in shown.asks):
-        return await Follower(client, screen).follow(client.resume(run, frame))
+        return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):
         screen.note(line)
     if screen.wanted.form != "text":

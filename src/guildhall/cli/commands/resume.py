@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.commands.run import limits_arguments
 from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.trusting import once_trusted
 
 if TYPE_CHECKING:
     import argparse
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client import HallClient, Trusting
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +30,19 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
-        stream = client.resume(run, frame, **more)
-        return await Follower(client, screen).follow(stream)
+        return await go_on(run, client, frame, screen, **more)
 
     return with_hall(work, screen)
+
+
+async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **more: Any) -> int:
+    """Go on with a run and follow it; where code that it needs has changed since it was trusted, ask first."""
+
+    async def look() -> Trusting:
+        request = (await client.show(run)).run.request
+        then = replace(frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"]))
+        return await client.trust_look(then, worker=request["worker"])
+
+    return await once_trusted(
+        lambda: Follower(client, screen).follow(client.resume(run, frame, **more)), look, client, screen
+    )

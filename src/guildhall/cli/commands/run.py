@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
+from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,13 +33,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="attach a file: sandbox/path, or a path; repeatable",
     )
+    model_arguments(parser)
+    limits_arguments(parser)
+    mode_arguments(parser)
+    output_argument(parser)
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, for the commands about a new run."""
     parser.add_argument("--model", metavar="M", help="the model, where the worker names none")
     parser.add_argument("--override-model", metavar="M", help="the model, whatever the worker says")
-    limits_arguments(parser)
+
+
+def mode_arguments(parser: argparse.ArgumentParser) -> None:
+    """What becomes of calls that would be asked about, for the commands about a new run."""
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--approve-all", action="store_true", help="approve every call that would be asked about")
     mode.add_argument("--strict", action="store_true", help="refuse every call that would be asked about")
-    output_argument(parser)
 
 
 def limits_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +71,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         max_turns=args.max_turns,
         max_tokens=args.max_tokens,
         budget=args.budget,
-        mode=_mode(args),
+        mode=mode_of(args),
     )
 
     async def work(client: HallClient, frame: Frame) -> int:
@@ -70,7 +81,12 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 screen.note(
                     f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow"
                 )
-        return await Follower(client, screen).follow(client.run(request, frame))
+        return await once_trusted(
+            lambda: Follower(client, screen).follow(client.run(request, frame)),
+            lambda: client.trust_look(frame, worker=request.worker),
+            client,
+            screen,
+        )
 
     return with_hall(work, screen, model=args.model)
 
@@ -85,7 +101,8 @@ def worker_name(text: str) -> str:
     return name
 
 
-def _mode(args: argparse.Namespace) -> Mode:
+def mode_of(args: argparse.Namespace) -> Mode:
+    """The mode that the arguments say."""
     return "approve_all" if args.approve_all else "strict" if args.strict else "ask"
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
+    from guildhall.policy.risk import Risk
+    from guildhall.runs.plan import Plan
     from guildhall.workers.model import Listed, Worker
 
 
@@ -35,9 +37,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         match args.command:
             case "worker show":
-                worker = await client.worker(worker_name(args.name), frame)
-                screen.json(worker.as_dict()) if args.json else _print(worker, screen)
-                return exit_codes.DONE
+                return await _show(worker_name(args.name), args.json, client, frame, screen)
             case "worker validate":
                 return await _validate(args, client, frame, screen)
             case _:
@@ -57,6 +57,42 @@ def _list(listed: list[Listed], screen: Screen) -> None:
         status = "broken" if line.error else f"{line.status}, locked" if line.locked else str(line.status)
         rows.append([line.name, status, line.scope, line.error or line.description or ""])
     screen.table(rows)
+
+
+async def _show(name: str, as_json: bool, client: HallClient, frame: Frame, screen: Screen) -> int:
+    worker = await client.worker(name, frame)
+    plan, error = await _plan(name, client, frame)
+    if as_json:
+        schema = plan.schema if plan else None
+        screen.json({**worker.as_dict(), "output_schema": schema, "plan": plan.as_dict() if plan else None})
+    else:
+        _print(worker, screen)
+        _print_plan(plan, screen)
+    if error is not None:
+        screen.note(f"guild: there is no plan: {error}", "red")
+    return exit_codes.DONE
+
+
+async def _plan(name: str, client: HallClient, frame: Frame) -> tuple[Plan | None, GuildError | None]:
+    """What the worker could do. Settings that are wrong keep nobody from looking at the worker."""
+    from guildhall.runs.model import RunRequest
+
+    try:
+        return await client.plan(RunRequest(worker=name, input=""), frame), None
+    except GuildError as error:
+        return None, error
+
+
+def _print_plan(plan: Plan | None, screen: Screen) -> None:
+    import json
+
+    if plan is None:
+        return
+    screen.heading("\nplan")
+    screen.result(plan.text())
+    if plan.schema is not None:
+        screen.heading(f"\noutput schema ({screen.one_line(plan.schema_ref or '', 400)})")
+        screen.result(json.dumps(plan.schema, indent=2, ensure_ascii=False))
 
 
 def _print(worker: Worker, screen: Screen) -> None:
@@ -113,12 +149,14 @@ class _Line:
     file: str | None
     errors: Sequence[GuildError]
     doubts: Sequence[str] = ()
+    risk: Risk | None = None  # the verdict on the three together, of it and all that it may call
 
     def as_dict(self) -> dict[str, Any]:
         errors = [error.as_dict() for error in self.errors]
         first = errors[0] if errors else None
         told = {"name": self.name, "file": self.file, "ok": not errors, "error": first}
-        return {**told, "errors": errors, "doubts": list(self.doubts)}
+        risk = self.risk.as_dict() if self.risk else None
+        return {**told, "errors": errors, "doubts": list(self.doubts), "risk": risk}
 
 
 async def _checked(name: str, client: HallClient, frame: Frame) -> _Line:
@@ -126,8 +164,9 @@ async def _checked(name: str, client: HallClient, frame: Frame) -> _Line:
         checked = await client.worker_check(name, frame)
     except GuildError as error:
         return _Line(name=name, file=error.where, errors=[error])
-    worker = checked.worker
-    return _Line(name=worker.name, file=worker.place, errors=checked.problems, doubts=checked.doubts)
+    worker, plan = checked.worker, checked.plan
+    risk = (plan.risk_with_calls or plan.risk) if plan else None
+    return _Line(name=worker.name, file=worker.place, errors=checked.problems, doubts=checked.doubts, risk=risk)
 
 
 def _print_checked(line: _Line, screen: Screen) -> None:
@@ -139,3 +178,5 @@ def _print_checked(line: _Line, screen: Screen) -> None:
         screen.note(f"{line.file}: {doubt}", "yellow")
     if not line.errors:
         screen.result(f"ok  {line.name}  {line.file}")
+    if line.risk:
+        screen.result(f"    the three together: {line.risk.text}")

@@ -1,0 +1,79 @@
+"""What of a folder would be executed, and the person's word on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, NotFound, UsageError
+from guildhall.hall.client import Trusting
+from guildhall.runs.plan import Executes
+from guildhall.workers.code import code_of, toolboxes_in
+from guildhall.workers.load import SUFFIXES
+from guildhall.workers.trust import Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
+    from guildhall.runs.plan import Plan
+    from guildhall.workers.model import Worker
+
+
+async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
+    """The code of one worker and of all that it may call."""
+    plan = await hall.planner.plan(worker, frame)
+    _, wrong = code_of(worker, frame, hall.home)
+    return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
+
+
+async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
+    """The code of a folder: its toolboxes, used or not, and all that its workers name. `at` may be a worker's file."""
+    if at is not None:
+        at = frame.cwd / at
+        if not at.exists():
+            raise NotFound(f"there is no folder {at}")
+        if at.name.endswith(SUFFIXES) and at.is_file():
+            return await of_worker(hall, hall.find_worker(str(at), frame), frame)
+        if not at.is_dir():
+            raise UsageError(f"{at} is neither a folder nor the file of a worker")
+        frame = replace(frame, cwd=at.resolve(), root=at.resolve())
+    folder = frame.root
+    plans: list[Plan] = []
+    wrong: list[GuildError] = []
+    for worker in _workers(hall, frame):
+        plan = await hall.planner.plan(worker, frame)
+        if any(not code.own for code in plan.code):
+            plans.append(plan)
+        wrong += code_of(worker, frame, hall.home)[1]
+    lying, unreadable = toolboxes_in(folder)
+    if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
+        lying, unreadable = [], []
+    trust = Trust(hall.pins())
+    code = [
+        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
+        for one in lying
+    ]
+    problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
+    return Trusting(folder=folder, code=_once([*code, *_executed(plans)]), plans=plans, problems=[*problems.values()])
+
+
+def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
+    registry = hall.registry(frame)
+    for listed in registry.listed():
+        if listed.scope == "project" and listed.error is None:
+            try:
+                yield registry.find(str(listed.path), frame.cwd)
+            except GuildError:  # its template is wrong: it executes nothing
+                continue
+
+
+def _executed(plans: Iterable[Plan]) -> list[Executes]:
+    everyone = [one for plan in plans for one in (plan, *(called.plan for called in plan.calls if called.plan))]
+    return [code for plan in everyone for code in plan.code if not code.own]
+
+
+def _once(code: Iterable[Executes]) -> list[Executes]:
+    return list({(one.kind, one.name, one.files): one for one in code}.values())

@@ -1,0 +1,71 @@
+"""What a run has to work with: its view of the disk, its tools in the order that the model sees, its bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.runs.model import Bounds
+from guildhall.tools.builtin import BUILT_IN, built_in_tools
+from guildhall.tools.model import Folder, View
+from guildhall.tools.rooted import settled
+from guildhall.tools.sandboxes import sandbox_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.runs.model import RunRequest
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Worker
+
+
+def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home) -> View:
+    """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
+    folders = tuple(folders)
+    if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
+        folders = (Folder(path=frame.root), *folders)
+    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,)))
+
+
+def tools_of(
+    worker: Worker,
+    surroundings: Surroundings,
+    *,
+    system: Sequence[Tool],
+    toolboxes: Mapping[str, Sequence[Tool]],
+    without: Iterable[str] = (),
+) -> tuple[Tool, ...]:
+    """Exactly: system tools, sandbox tools, declared toolboxes, declared built-ins (`without` some)."""
+    tools = [*system]
+    if worker.definition.sandboxes:
+        tools += sandbox_tools(surroundings.view)
+    for name in worker.definition.toolboxes:
+        tools += toolboxes.get(name, ())
+    declared = [name for name in worker.definition.tools if name not in without]
+    return (*tools, *built_in_tools(declared, surroundings))
+
+
+def bounds_of(
+    worker: Worker,
+    settings: Settings,
+    request: RunRequest | None = None,
+    *,
+    priced: bool = True,
+    called: bool = False,
+) -> Bounds:
+    """What a run may use up. The settings' budget does not apply to a model without a price: it could not be kept.
+
+    Nor does it to a run that another one `called`: it is that one's already.
+    """
+    limits = worker.definition.limits
+    asked = {} if request is None else {name: value for name, value in vars(request).items() if value is not None}
+    return Bounds(
+        max_turns=asked.get("max_turns", limits.max_turns),
+        max_tokens=asked.get("max_tokens", limits.max_tokens),
+        max_budget_usd=asked.get("max_budget_usd", limits.max_budget_usd),
+        timeout=limits.timeout,
+        budget=asked.get("budget", settings.budget if priced and not called else None),
+    )

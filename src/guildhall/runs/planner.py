@@ -1,0 +1,123 @@
+"""Finds out what a plan needs to know, and makes it. Code that may run is described by a host that can do nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, NotTrusted
+from guildhall.runs.arrange import view_of
+from guildhall.runs.delegate import tree_tools
+from guildhall.runs.plan import Executes, Facts, Known, plan
+from guildhall.runs.reach import reached
+from guildhall.runs.schema import schema_of_model
+from guildhall.runs.toolbox import base_toolbox
+from guildhall.tools.builtin import Surroundings
+from guildhall.workers.code import code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from guildhall.runs.model import RunRequest
+    from guildhall.runs.plan import Plan
+    from guildhall.runs.remember import Remembering
+    from guildhall.runs.supply import Supply
+    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.code import Code
+    from guildhall.workers.model import Listed, Worker
+
+    Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planner:
+    """Makes the plans of one hall."""
+
+    supply: Supply
+    find: Callable[[str, Frame], Worker]
+    everyone: Callable[[Frame], Sequence[Listed]]
+    active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
+    describe: Described
+    remembering: Remembering
+    priced: Callable[[str, Frame], bool | None]
+
+    async def plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
+        """The plan of a worker, which need not be saved anywhere, and of all that it may call."""
+        boxes: dict[Path, Sequence[Tool]] = {}
+        facts = {one.identity: await self._learned(one, frame, boxes) for one in self._everyone(worker, frame)}
+        return plan(worker, frame, self._known(frame, lambda one: facts[one.identity]), request)
+
+    def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
+        """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
+        return plan(worker, frame, self._known(frame, partial(self._read, frame=frame)), request)
+
+    def _everyone(self, worker: Worker, frame: Frame) -> list[Worker]:
+        known = self._known(frame, lambda _: Facts())
+        return [worker, *(one.worker for one in reached(worker, known.find, known.active) if one.worker)]
+
+    def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
+        return Known(
+            home=self.supply.home,
+            environ=self.supply.environ,
+            settings=self.supply.settings(frame),
+            find=lambda name: self.find(name, frame),
+            active=lambda: self.active(frame),
+            facts=facts,
+            priced=lambda model: self.priced(model, frame),
+        )
+
+    def _read(self, worker: Worker, frame: Frame) -> Facts:
+        """What can be read: nothing of the worker's code is run."""
+        trust = self.supply.trust()
+        found, _ = code_of(worker, frame, self.supply.home)
+        code = tuple(
+            Executes(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
+            for one in found
+        )
+        lacking = self.supply.lacking(worker, frame)
+        return Facts(
+            system=self._system(worker, frame),
+            code=code,
+            schema=self.supply.schema_in_file(worker, frame),
+            problems=tuple(error.message for error in lacking if not isinstance(error, NotTrusted)),
+        )
+
+    async def _learned(self, worker: Worker, frame: Frame, boxes: dict[Path, Sequence[Tool]]) -> Facts:
+        """What can be read, and what code that may run says about itself. `boxes` has what is known already."""
+        facts, trust = self._read(worker, frame), self.supply.trust()
+        toolboxes: dict[str, Sequence[Tool]] = {}
+        schema, problems = facts.schema, list(facts.problems)
+        for code in code_of(worker, frame, self.supply.home)[0]:
+            if not trust.holds(code):
+                continue
+            try:
+                if code.kind == "module":
+                    schema = await schema_of_model(worker, code)
+                else:
+                    toolboxes[code.name] = await self._tools(worker, code, frame, boxes)
+            except GuildError as error:
+                problems.append(f"{code.name}: {error.message}" if code.kind == "toolbox" else error.message)
+        return replace(facts, toolboxes=toolboxes, schema=schema, problems=tuple(problems))
+
+    async def _tools(
+        self, worker: Worker, code: Code, frame: Frame, boxes: dict[Path, Sequence[Tool]]
+    ) -> Sequence[Tool]:
+        file = code.files[0]
+        if file.path not in boxes:
+            nothing = Surroundings(view=view_of(worker, (), frame, self.supply.home))
+            pin = None if code.own else file.digest
+            boxes[file.path] = (await self.describe(code.name, file.path, nothing, pin)).tools
+        return boxes[file.path]
+
+    def _system(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
+        """What the worker has without declaring it."""
+        near = worker.frame(frame)
+        calling = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        if not worker.definition.base:
+            return calling
+        limit = self.supply.settings(frame).memory.limit_tokens
+        remember = self.remembering.tools(worker, frame, run="", model="", limit_tokens=limit)
+        return (*base_toolbox().tools, *remember, *calling)

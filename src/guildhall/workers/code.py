@@ -1,0 +1,197 @@
+"""The code that a worker names: toolbox files, and the module of its output schema. It is found and read, never run."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.ids import is_name
+from guildhall.tools.source import pin_of, read_source
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.workers.model import Worker
+
+TOOLBOXES = "toolboxes"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_REFERENCE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,20}}:{_NAME.pattern}")
+_MOST_FILES = 500
+_MOST_BYTES = 5_000_000
+_HOW = "Write schemas/NAME.json, or package.module:Model for a model in a module of the project."
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeFile:
+    """One file, as it was read."""
+
+    path: Path  # absolute, no link in it
+    shown: str  # from the project
+    content: bytes = field(repr=False)
+
+    @property
+    def digest(self) -> str:
+        return pin_of(self.content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Code:
+    """What is executed together: a toolbox, or the package of a model."""
+
+    kind: Literal["toolbox", "module"]
+    name: str  # mail; package.module:Model
+    root: Path  # the project that it lies in
+    files: tuple[CodeFile, ...]
+    own: bool = False  # in the home: the person put it there
+    folder: Path | None = None  # of the package, where it is one
+
+    def sources(self) -> dict[str, str]:
+        """The text of each file, by its path from the project."""
+        texts: dict[str, str] = {}
+        for file in self.files:
+            try:
+                texts[file.shown] = file.content.decode()
+            except UnicodeDecodeError:
+                raise ToolUnavailable("the file is not UTF-8 text", where=str(file.path)) from None
+        return texts
+
+
+def code_of(
+    worker: Worker, frame: Frame, home: Home, given: Collection[str] = ()
+) -> tuple[list[Code], list[GuildError]]:
+    """All code that the worker names, and what of it cannot be had."""
+    found: list[Code] = []
+    wrong: list[GuildError] = []
+    for name in [*worker.definition.toolboxes, None]:
+        try:
+            if name is not None and name not in given:
+                found.append(toolbox_code(worker, name, frame, home, given))
+            elif name is None and names_module(worker):
+                found.append(module_code(worker, frame, home))
+        except GuildError as error:
+            wrong.append(error)
+    return found, wrong
+
+
+def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
+    """The file of a toolbox: of the worker's project, or of the home. `given` are names that others bring."""
+    root = worker.beside(frame)
+    folders = {folder.resolve(): folder for folder in (root / TOOLBOXES, home.toolboxes)}
+    paths = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
+    if not paths:
+        known = {*given, *(path.stem for folder in folders.values() for path in folder.glob("*.py"))}
+        raise ToolUnavailable(
+            f"toolboxes: there is no toolbox {name!r}",
+            where=worker.place,
+            hint=did_you_mean(name, known) or f"Put it at {home.toolboxes / name}.py, or hand it over in Python.",
+        )
+    if len(paths) > 1:
+        raise ToolUnavailable(
+            f"toolboxes: there are two toolboxes {name!r}: {paths[0]} and {paths[1]}",
+            where=worker.place,
+            hint="Rename one of them.",
+        )
+    path, own = paths[0], paths[0].parent.resolve() == home.toolboxes.resolve()
+    files = (_read(path, path.parent if own else root, anywhere=own),)
+    return Code(kind="toolbox", name=name, root=root, files=files, own=own)
+
+
+def names_module(worker: Worker) -> bool:
+    """Whether the worker's output schema is a model in Python."""
+    reference = worker.definition.output_schema_ref
+    return reference is not None and not reference.endswith(".json")
+
+
+def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
+    """The module, or the whole package, of `output_schema_ref: package.module:Model`."""
+    reference = worker.definition.output_schema_ref or ""
+    if not _REFERENCE.fullmatch(reference):
+        message = f"output_schema_ref: {reference!r} is neither a .json file nor package.module:Model"
+        raise InvalidFile(message, where=worker.place, hint=_HOW)
+    module = reference.partition(":")[0]
+    top, *inner = module.split(".")
+    if top in sys.stdlib_module_names or top == "guildhall":
+        message = f"output_schema_ref: {top} is the name of a module that does not belong to the project"
+        raise InvalidFile(message, where=worker.place, hint=_HOW)
+    root = worker.beside(frame)
+    folder = _package(root, top)
+    paths = [root / f"{top}.py"] if folder is None else list(_modules(folder, worker))
+    wanted = root.joinpath(top, *inner)
+    if not {wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"} & set(paths) or not _is_file(paths[0]):
+        message = f"output_schema_ref: there is no module {module} in {root}"
+        raise InvalidFile(message, where=worker.place, hint="Its file lies in the worker's project: package/module.py.")
+    files = tuple(_read(path, root) for path in paths)
+    if sum(len(file.content) for file in files) > _MOST_BYTES:
+        raise ToolUnavailable(f"the package {top} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
+    own = root.resolve() == home.path.resolve()
+    return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
+
+
+def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
+    """Every toolbox of a project that a worker could name, used or not, and what cannot be read."""
+    found: list[Code] = []
+    wrong: list[GuildError] = []
+    try:
+        paths = sorted(path for path in (root / TOOLBOXES).glob("*.py") if is_name(path.stem))
+    except OSError as error:
+        return [], [ToolUnavailable(f"the folder cannot be read: {error.strerror}", where=str(root / TOOLBOXES))]
+    for path in paths:
+        try:
+            found.append(Code(kind="toolbox", name=path.stem, root=root, files=(_read(path, root),)))
+        except GuildError as error:
+            wrong.append(error)
+    return found, wrong
+
+
+def _package(root: Path, top: str) -> Path | None:
+    """The folder of a package; None: it is a single file. As Python looks for it."""
+    if _is_file(root / top / "__init__.py"):
+        return root / top
+    return root / top if (root / top).is_dir() and not _is_file(root / f"{top}.py") else None
+
+
+def _modules(folder: Path, worker: Worker) -> Iterator[Path]:
+    """Every file below a folder that Python could import. Folders behind links are not looked into."""
+    count = 0
+    for place, folders, files in os.walk(folder, onerror=_unreadable):
+        folders[:] = sorted(name for name in folders if _NAME.fullmatch(name) and name != "__pycache__")
+        for name in sorted(files):
+            if name.endswith(".py") and _NAME.fullmatch(name.removesuffix(".py")):
+                count += 1
+                if count > _MOST_FILES:
+                    message = f"output_schema_ref: {folder} has more than {_MOST_FILES} modules"
+                    raise ToolUnavailable(message, where=worker.place, hint="Put the model into a package of its own.")
+                yield Path(place) / name
+
+
+def _unreadable(error: OSError) -> None:
+    raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
+
+
+def _read(path: Path, root: Path, *, anywhere: bool = False) -> CodeFile:
+    """A file of a project. One that really lies elsewhere is none, unless it may be `anywhere`."""
+    try:
+        real, top = path.resolve(strict=True), root.resolve()
+    except (OSError, RuntimeError) as error:  # gone, no permission, a loop of links
+        reason = getattr(error, "strerror", None) or error
+        raise ToolUnavailable(f"the file cannot be read: {reason}", where=str(path)) from None
+    if not anywhere and not real.is_relative_to(top):
+        raise ToolUnavailable(
+            f"this is a link out of the project, to {real}", where=str(path), hint="Put a copy into the project."
+        )
+    return CodeFile(path=real, shown=path.relative_to(root).as_posix(), content=read_source(real))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return True  # there is something; reading it says what is wrong

@@ -1,0 +1,251 @@
+"""`guild plan`: what could happen, and nothing does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runs.places import DONE, NOTES, put_script, put_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+TOOLBOX = '''
+from guildhall import tool
+
+@tool(capabilities={"net"})
+def send(to: str) -> str:
+    """Send a letter.
+
+    It is gone then.
+    """
+    return "sent"
+'''
+LABELS = re.compile(r"^(\w[\w ]*\w) {2,}", re.M)
+
+
+def plan(guild: Guild, *words: str) -> dict[str, Any]:
+    ran = guild("plan", *words, "--json")
+    assert ran.code == 0, ran
+    return ran.json
+
+
+def files_below(*folders: Path) -> dict[str, bytes]:
+    """What is there, but for the record itself: opening a home to read makes its database."""
+    return {
+        str(path): path.read_bytes()
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("hall.")
+    }
+
+
+@pytest.mark.req("X-16")
+def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Home) -> None:
+    home.path.mkdir(parents=True)
+    home.settings.write_text("env: [GREETING]\nbudget: 3.0\n")
+    (project / "in").mkdir()
+    put_worker(
+        project,
+        tools=["Read", "Bash"],
+        sandboxes={**NOTES, "in": {"path": "./in"}},
+        limits={"max_turns": 7, "timeout": "5m"},
+        mcp_servers={"docs": {"command": ["uvx", "docs-mcp"], "env": ["DOCS_TOKEN"]}},
+        members=["researcher"],
+    )
+    put_script(project, DONE)
+    before = files_below(project)
+    ran = guild("plan", "scribe", env={"GREETING": "hello", "SECRET_TOKEN": "s3cr3t-value"})
+    assert ran.code == 0
+    text = ran.out
+    for said in (
+        f"model         script:{project}/answers.yaml, chosen by the settings; price known",
+        "reads         ., ./notes, ./in",
+        "writes        ./notes",
+        "programs      runs programs, without the network",
+        "network       none",
+        "GREETING",
+        "Runs a shell command in the working folder",
+        "record_decision",
+        "memory_write",
+        "sandbox_write_text",
+        "docs: would start uvx docs-mcp with DOCS_TOKEN (not yet in this version)",
+        "would start researcher (not yet in this version)",
+        "you are asked before each call of sandbox_write_text (fs.write), Bash (fs.write)",
+        "at most 3.00 USD; 7 turns; 300 seconds; then you are asked for more",
+        "the three together: no: no other machine is reached",
+        "cannot run    members: researcher; mcp_servers: docs cannot be provided by this version",
+    ):
+        assert said in text
+    assert "SECRET" not in text
+    assert "hello" not in text, "names of variables, never their values"
+    assert files_below(project) == before, "nothing was made, not even the sandbox"
+    assert guild("ls", "--all", "--json").json["done"] == []
+
+
+@pytest.mark.req("X-16")
+def test_the_tools_are_those_that_the_model_is_shown(guild: Guild, project: Path, home: Home) -> None:
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "mail.py").write_text(TOOLBOX)
+    put_worker(project, tools=["Glob", "WebFetch"], toolboxes=["mail"], tool_rules=None)
+    put_script(project, DONE)
+    planned = plan(guild, "scribe")
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    first = json.loads(guild("log", run, "--json").out.splitlines()[0])["data"]
+    assert [tool["name"] for tool in planned["tools"]] == [tool["name"] for tool in first["tools"]]
+    shown = {tool["name"]: tool["description"] for tool in first["tools"]}
+    assert all(shown[tool["name"]].startswith(tool["description"]) for tool in planned["tools"])
+    assert {tool["name"] for tool in planned["tools"] if tool["decision"] == "ask"} == {"send", "WebFetch"}
+    assert planned["risk"]["guarded"] == ["send", "WebFetch"]
+    assert (planned["network"], planned["runs_programs"]) == (True, False)
+
+
+def test_the_line_before_a_run_says_the_same(guild: Guild, project: Path) -> None:
+    put_worker(project, tools=["Bash"], tool_rules=None)
+    put_script(project, DONE)
+    line = guild("run", "scribe", "go", "--max-turns", "3", "--budget", "2").err.splitlines()[0]
+    assert "reads ., ./notes; writes ./notes; runs programs; at most 2.00 USD; 3 turns" in line
+    text = guild("plan", "scribe", "--max-turns", "3", "--budget", "2").out
+    assert "limits        at most 2.00 USD; 3 turns; then you are asked for more" in text
+
+
+def test_options_are_those_of_a_run(guild: Guild, project: Path) -> None:
+    put_worker(project, model="openai:gpt-5")
+    assert plan(guild, "scribe")["model_chosen_by"] == "worker"
+    other = plan(guild, "scribe", "--override-model", "anthropic/claude-sonnet-4-5", "--max-tokens", "9", "--strict")
+    assert (other["model"], other["model_chosen_by"]) == ("anthropic:claude-sonnet-4-5", "override")
+    assert (other["limits"]["max_tokens"], other["mode"]) == (9, "strict")
+    assert [tool["name"] for tool in other["tools"] if tool["decision"] == "refuse"] == ["sandbox_write_text"]
+    assert other["writes"] == []
+    assert "refuses everything" in guild("plan", "scribe", "--strict").out
+
+
+@pytest.mark.parametrize(
+    ("model", "priced", "said"),
+    [
+        ("openai:gpt-5", True, "at most 5.00 USD"),
+        ("nobody:none", False, "no price known"),
+        ("script:none.yaml", None, "whether it has a price is not known"),
+        ("auto", None, "whether it has a price is not known"),
+        ("replay:r-7k2m9x4qpw", True, "price known"),
+    ],
+)
+def test_a_price_is_known_without_a_key(
+    guild: Guild, project: Path, model: str, priced: bool | None, said: str
+) -> None:
+    put_worker(project, model=model)
+    assert plan(guild, "scribe")["priced"] is priced
+    assert said in guild("plan", "scribe").out
+
+
+def test_a_limit_that_cannot_be_kept_is_told(guild: Guild, project: Path) -> None:
+    put_worker(project, model="nobody:none", limits={"max_budget_usd": 1.0})
+    assert "has no known price" in plan(guild, "scribe")["problems"][0]
+
+
+def test_nobody_names_a_model(guild: Guild, project: Path) -> None:
+    put_worker(project)
+    planned = plan(guild, "scribe")
+    assert planned["model"] is None
+    assert "names no model" in planned["problems"][0]
+    assert "model         none is named" in guild("plan", "scribe").out
+
+
+@pytest.mark.req("X-16")
+def test_the_workers_that_may_be_called_and_what_they_may_do(guild: Guild, project: Path) -> None:
+    """Through each other, in a circle, and with one that is not there."""
+    put_worker(project, "reader", tools=["Read"], allow_workers=["fetcher", "ghost", "old"], tool_rules=None)
+    put_worker(project, "fetcher", tools=["WebFetch"], allow_workers=["writer"], sandboxes=None, tool_rules=None)
+    put_worker(project, "writer", allow_workers=["reader"])
+    put_worker(project, "old", status="retired")
+    put_script(project, DONE)
+    planned = plan(guild, "reader")
+    calls = {call["name"]: call for call in planned["calls"]}
+    assert set(calls) == {"fetcher", "ghost", "old", "writer"}
+    assert calls["writer"]["through"] == "fetcher"
+    assert calls["fetcher"]["plan"]["network"] is True
+    assert "there is no worker 'ghost'" in calls["ghost"]["problem"]
+    assert "retired" in calls["old"]["problem"]
+    assert planned["risk"]["together"] is False
+    assert planned["risk_with_calls"]["together"] is True
+    assert planned["risk_with_calls"]["guarded"] == ["WebFetch of fetcher"]
+    text = guild("plan", "reader").out
+    assert re.search(r"fetcher: .*uses the network; you are asked before WebFetch", text)
+    assert "writer (through fetcher): " in text
+    assert "with all that it may call: yes" in text
+
+
+def test_a_star_is_every_active_worker(guild: Guild, project: Path) -> None:
+    put_worker(project, "boss", allow_workers="*", sandboxes=None, tool_rules=None)
+    put_worker(project, "idea", status="draft")
+    (project / "workers" / "broken.yaml").write_text("nonsense: 1")
+    put_worker(project, "hand", allow_workers="*")
+    put_script(project, DONE)
+    names = {call["name"] for call in plan(guild, "boss")["calls"]}
+    assert "hand" in names
+    assert not names & {"boss", "idea", "broken"}
+
+
+def test_what_is_quoted_cannot_pass_for_a_line_of_ours(guild: Guild, project: Path, home: Home) -> None:
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "mail.py").write_text(TOOLBOX.replace("Send a letter.", "A\\rB\\x1b[2J\\u202e"))
+    folder = project / "a\nrisk   none\x1b[1m"
+    folder.mkdir()
+    put_worker(project, "scribe", toolboxes=["mail"], sandboxes={"a": {"path": "."}}, tool_rules=None)
+    put_script(project, DONE)
+    (folder / "workers").mkdir()
+    (folder / "workers" / "scribe.yaml").write_text((project / "workers" / "scribe.yaml").read_text())
+    ran = guild("plan", "scribe", cwd=folder)
+    assert ran.code == 0
+    assert not set(ran.out) & set("\x1b\r\u202e")
+    labels = LABELS.findall(ran.out)
+    assert labels.count("risk") == 1
+    assert len(labels) == len(set(labels))
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "../x", "x.yaml", "a\nb"])
+def test_no_such_worker(guild: Guild, project: Path, name: str) -> None:
+    ran = guild("plan", name)
+    assert ran.code in (2, 3)
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+
+
+def test_everything_that_is_lacking_is_named(guild: Guild, project: Path) -> None:
+    put_worker(
+        project,
+        tools=["WebSearch", "Read"],
+        toolboxes=["mail"],
+        sandboxes={"in": {"path": "./nowhere"}},
+        output_schema_ref="none.json",
+        model="script:none.yaml",
+    )
+    planned = plan(guild, "scribe")
+    told = "\n".join(planned["problems"])
+    for said in ("no script", "no search engine", "no toolbox 'mail'", "nowhere does not exist", "no file"):
+        assert said in told
+    assert "Read" in [tool["name"] for tool in planned["tools"]]
+    assert "and those of the toolbox mail, which are not known here" in guild("plan", "scribe").out
+
+
+def test_a_worker_is_shown_with_its_plan_and_schema(guild: Guild, project: Path) -> None:
+    (project / "report.json").write_text('{"type": "object", "properties": {"score": {"type": "integer"}}}')
+    put_worker(project, output_schema_ref="report.json")
+    put_script(project, DONE)
+    out = guild("worker", "show", "scribe").out
+    assert guild("plan", "scribe").out in out
+    assert "output schema (report.json)" in out
+    assert '"score": {' in out
+    told = guild("worker", "show", "scribe", "--json").json
+    assert told["output_schema"]["properties"] == {"score": {"type": "integer"}}
+    assert told["plan"] == plan(guild, "scribe")
+    (project / "guildhall.yaml").write_text("nonsense: true\n")
+    shown = guild("worker", "show", "scribe")
+    assert (shown.code, "Write what you are told." in shown.out) == (0, True)
+    assert "there is no plan" in shown.err

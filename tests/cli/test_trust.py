@@ -1,0 +1,366 @@
+"""`guild trust`: nothing of a folder is executed before a person has said so, and a change asks again."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runs.places import DONE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.cli.places import Terminal
+    from tests.conftest import Guild, Ran
+
+    At = Callable[..., Terminal]
+
+TOOLBOX = '''
+from guildhall import tool
+
+
+@tool(capabilities={"fs.write"}, repeatable=True)
+def stamp(text: str) -> str:
+    """Put a stamp on it."""
+    return f"stamped {text}"
+'''
+MODEL = """
+from pydantic import BaseModel, Field
+
+
+class Report(BaseModel):
+    score: int = Field(le=10)
+"""
+STAMP = {"call": "stamp", "with": {"text": "this"}}
+
+
+@pytest.fixture
+def post(project: Path) -> Path:
+    """A project with a worker that needs a toolbox of the project."""
+    (project / "toolboxes").mkdir()
+    (project / "toolboxes" / "post.py").write_text(TOOLBOX)
+    put_worker(project, toolboxes=["post"], tool_rules=None)
+    put_script(project, STAMP, DONE)
+    return project
+
+
+def standings(guild: Guild, *words: str) -> dict[str, str]:
+    told = guild("trust", *words, "--json")
+    assert told.code == 0, told
+    return {file["file"]: file["standing"] for code in told.json["code"] for file in code["files"]}
+
+
+def run(guild: Guild) -> Ran:
+    return guild("run", "scribe", "go", "--output", "json")
+
+
+@pytest.mark.req("X-18")
+def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(guild: Guild, post: Path) -> None:
+    refused = run(guild)
+    assert refused.code == 4
+    assert refused.json["error"]["code"] == "not_trusted"
+    assert "toolboxes/post.py (not trusted yet)" in refused.json["error"]["message"]
+    assert refused.json["error"]["hint"] == "Look at it, then: guild trust"
+    assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
+    assert guild("worker", "validate", "scribe").code == 4
+
+    shown = guild("trust")
+    assert (shown.code, "Nothing was trusted" in shown.err) == (4, True)
+    assert guild("plan", "scribe").out.rstrip() in shown.out
+    assert re.search(r"toolboxes/post.py  \d+ bytes  not trusted yet\n    sha256 [0-9a-f]{64}\n", shown.out)
+    assert run(guild).code == 4
+
+    assert guild("trust", "--yes").code == 0
+    assert guild("worker", "validate", "scribe").code == 0
+    done = run(guild)
+    assert (done.code, done.json["output"]) == (0, "done")
+    assert "All of it is trusted" in guild("trust").err
+
+    (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# changed\n")
+    again = run(guild)
+    assert again.code == 4
+    assert "changed since you trusted it" in again.err
+    assert standings(guild) == {"toolboxes/post.py": "changed"}
+    (post / "toolboxes" / "post.py").write_text(TOOLBOX)
+    assert run(guild).code == 0, "as it was is as it was trusted"
+
+
+@pytest.mark.req("X-18")
+def test_code_is_not_even_loaded_before(guild: Guild, post: Path) -> None:
+    """Not to describe it, not to check it, not to plan it: the tools stay unknown."""
+    (post / "toolboxes" / "post.py").write_text("1 / 0\n")
+    for words in (["plan", "scribe"], ["worker", "show", "scribe"], ["worker", "validate"], ["trust"], ["doctor"]):
+        ran = guild(*words)
+        assert "ZeroDivisionError" not in ran.out + ran.err
+    assert "not known until it is trusted" in guild("plan", "scribe").out
+    guild("trust", "--yes")
+    assert "ZeroDivisionError" in guild("plan", "scribe").out
+
+
+def test_trust_is_taken_back(guild: Guild, post: Path) -> None:
+    guild("trust", "--yes")
+    taken = guild("trust", "--forget")
+    assert (taken.code, taken.out) == (0, f"{post}/toolboxes/post.py\n")
+    assert run(guild).code == 4
+    nothing = guild("trust", "--forget", post, "--json")
+    assert nothing.json == {"folder": str(post), "forgotten": []}
+    assert "was trusted" in guild("trust", "--forget", "gone/folder").err
+
+
+def test_a_folder_that_is_gone_can_be_forgotten(guild: Guild, post: Path) -> None:
+    guild("trust", "--yes")
+    (post / "toolboxes" / "post.py").unlink()
+    assert guild("trust", "--forget", "toolboxes").out.endswith("post.py\n")
+
+
+def test_the_home_s_own_toolboxes_need_none(guild: Guild, project: Path, home: Home) -> None:
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "post.py").write_text(TOOLBOX)
+    put_worker(project, toolboxes=["post"], tool_rules=None)
+    put_script(project, STAMP, DONE)
+    assert run(guild).code == 0
+    assert "Nothing in" in guild("trust").out
+    assert "Nothing in" in guild("trust", home.path).out
+
+
+@pytest.mark.parametrize("where", [".", "workers", None])
+def test_where_nothing_executes_there_is_nothing_to_trust(guild: Guild, project: Path, where: str | None) -> None:
+    (project / "workers").mkdir()
+    ran = guild("trust", *([where] if where else []))
+    assert (ran.code, "there is nothing to trust" in ran.out) == (0, True)
+    assert guild("trust", "--json").json["code"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["nowhere"], 3), (["file.txt"], 2), ([""], 2), (["x" * 5000], 2), (["--yes", "--forget"], 2), (["none.yaml"], 3)],
+)
+def test_what_is_no_folder(guild: Guild, project: Path, words: list[str], code: int) -> None:
+    (project / "file.txt").write_text("x")
+    ran = guild("trust", *words)
+    assert ran.code == code
+    assert "Traceback" not in ran.err
+    assert "something broke" not in ran.err
+
+
+def test_another_folder_and_the_file_of_a_worker(guild: Guild, post: Path, tmp_path: Path) -> None:
+    guild("trust", "--yes", post, cwd=tmp_path)
+    assert run(guild).code == 0
+    loose = tmp_path / "loose"
+    (loose / "toolboxes").mkdir(parents=True)
+    (loose / "toolboxes" / "post.py").write_text(TOOLBOX)
+    (loose / "scribe.yaml").write_text("instructions: x\ntoolboxes: [post]\n")
+    refused = guild("run", loose / "scribe.yaml", "go")
+    assert refused.code == 4
+    assert f"guild trust {loose}/scribe.yaml" in refused.err
+    assert guild("trust", loose / "scribe.yaml", "--yes").code == 0
+    assert guild("run", loose / "scribe.yaml", "go").code == 0
+
+
+def test_names_that_would_move_the_cursor_are_spelled_out(guild: Guild, post: Path) -> None:
+    odd = post.with_name("a\n  good.py  1 bytes  trusted\x1b[2J\u202e")
+    post.rename(odd)
+    (odd / "toolboxes" / "x\x1b[2J.py").write_text("no worker can name it\n")
+    (odd / "toolboxes" / "loop.py").symlink_to("loop.py")
+    (odd / "empty").mkdir()
+    for words in (["trust"], ["trust", "--yes"], ["trust", "empty"], ["trust", "--forget"], ["trust", "--forget"]):
+        ran = guild(*words, cwd=odd)
+        assert ran.code in (0, 4)
+        assert not set(ran.out + ran.err) & set("\x1b\u202e")
+        assert "\n  good.py" not in ran.out + ran.err
+    assert [code["name"] for code in guild("trust", "--json", cwd=odd).json["code"]] == ["post"]
+
+
+def test_what_cannot_be_read_is_told_and_not_trusted(guild: Guild, post: Path, tmp_path: Path) -> None:
+    boxes = post / "toolboxes"
+    os.mkfifo(boxes / "pipe.py")
+    (boxes / "folder.py").mkdir()
+    (boxes / "loop.py").symlink_to("loop.py")
+    (tmp_path / "out.py").write_text(TOOLBOX)
+    (boxes / "out.py").symlink_to(tmp_path / "out.py")
+    with (boxes / "huge.py").open("wb") as file:
+        file.truncate(10**10)
+    ran = guild("trust", "--yes")
+    assert ran.code == 0
+    for said in (
+        "pipe.py: this is no plain file",
+        "loop.py: ",
+        "out.py: this is a link out",
+        "huge.py: the file is too",
+    ):
+        assert said in ran.err
+    assert standings(guild) == {"toolboxes/post.py": "trusted"}
+    put_worker(post, toolboxes=["out"])
+    refused = guild("run", "scribe", "go")
+    assert refused.code == 1
+    assert "a link out of the project" in refused.err
+
+
+def test_a_toolbox_that_becomes_a_link_after_it_was_trusted(guild: Guild, post: Path, tmp_path: Path) -> None:
+    guild("trust", "--yes")
+    path = post / "toolboxes" / "post.py"
+    path.rename(tmp_path / "post.py")
+    path.symlink_to(tmp_path / "post.py")
+    assert guild("run", "scribe", "go").code == 1
+
+
+@pytest.mark.req("X-18")
+def test_a_run_that_goes_on_is_held_to_it_too(guild: Guild, post: Path) -> None:
+    put_worker(post, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
+    guild("trust", "--yes")
+    waiting = run(guild)
+    ask, path = waiting.json["asks"][0]["ask"], post / "toolboxes" / "post.py"
+    path.write_text(TOOLBOX + "# changed\n")
+    assert guild("answer", ask, "yes").code == 4
+    refused = guild("resume", waiting.json["run"])
+    assert (refused.code, "changed since you trusted it" in refused.err) == (4, True)
+    guild("trust", "--yes")
+    assert guild("resume", waiting.json["run"]).code == 0
+
+
+def test_a_replay_is_held_to_it_too(guild: Guild, post: Path) -> None:
+    guild("trust", "--yes")
+    done = run(guild).json["run"]
+    assert guild("replay", done).code == 0
+    guild("trust", "--forget")
+    assert guild("replay", done).code == 4
+
+
+# At a terminal
+
+
+@pytest.mark.req("X-18")
+def test_a_person_is_asked_and_the_run_goes_on(guild: Guild, post: Path, terminal: At) -> None:
+    plan = guild("plan", "scribe").out
+    person = terminal("run", "scribe", "go")
+    person.until("Trust this file as it is now? yes, no:")
+    assert plan.splitlines()[0] in person.seen
+    assert "toolbox post" in person.seen
+    person.types("yes\n")
+    code, out = person.ends()
+    assert (code, out) == (0, "done\n")
+    assert standings(guild) == {"toolboxes/post.py": "trusted"}
+
+
+@pytest.mark.parametrize("typed", ["no\n", "\n", "yess\n", "\x04"])
+def test_anything_but_yes_is_no(guild: Guild, post: Path, terminal: At, typed: str) -> None:
+    person = terminal("run", "scribe", "go")
+    person.until("Trust this file as it is now? yes, no:")
+    person.types(typed)
+    assert person.ends()[0] == 4
+    assert standings(guild) == {"toolboxes/post.py": "new"}
+
+
+def test_what_changed_while_the_person_looked_is_not_what_was_trusted(guild: Guild, post: Path, terminal: At) -> None:
+    person = terminal("trust")
+    person.until("yes, no:")
+    (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# swapped\n")
+    person.types("y\n")
+    assert person.ends()[0] == 0
+    assert standings(guild) == {"toolboxes/post.py": "changed"}
+    assert run(guild).code == 4
+
+
+def test_a_change_is_asked_about_when_a_run_goes_on(guild: Guild, post: Path, terminal: At) -> None:
+    put_worker(post, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
+    guild("trust", "--yes")
+    ask = run(guild).json["asks"][0]["ask"]
+    (post / "toolboxes" / "post.py").write_text(TOOLBOX + "# changed\n")
+    person = terminal("answer", ask, "yes")
+    person.until("yes, no:")
+    person.types("y\n")
+    assert person.ends() == (0, "done\n")
+
+
+# Models in Python
+
+
+@pytest.fixture
+def judge(project: Path) -> Path:
+    """A project whose worker's output must fit a model in Python."""
+    (project / "report").mkdir()
+    (project / "report" / "model.py").write_text(MODEL)
+    put_worker(project, output_schema_ref="report.model:Report", sandboxes=None, tool_rules=None)
+    put_script(project, {"output": {"score": 11}}, {"output": {"score": 7}})
+    return project
+
+
+@pytest.mark.req("DO-10", "X-18")
+def test_an_output_fits_a_model_of_the_project(guild: Guild, judge: Path) -> None:
+    refused = run(guild)
+    assert (refused.code, refused.json["error"]["code"]) == (4, "not_trusted")
+    assert '"output_schema": null' in guild("worker", "show", "scribe", "--json").out
+    guild("trust", "--yes")
+    done = run(guild)
+    assert (done.code, done.json["output"]) == (0, {"score": 7})
+    assert "11 is greater than the maximum of 10" in guild("log", done.json["run"], "--json").out
+    out = guild("worker", "show", "scribe").out
+    assert "output schema (report.model:Report)" in out
+    assert '"maximum": 10' in out
+    (judge / "report" / "more.py").write_text("x = 1\n")
+    assert run(guild).code == 4, "a module more may be imported by the others"
+
+
+def test_misses_of_a_model_are_an_error_in_the_end(guild: Guild, judge: Path) -> None:
+    put_script(judge, *[{"output": {"score": 11}}] * 3)
+    guild("trust", "--yes")
+    ran = run(guild)
+    assert (ran.code, ran.json["error"]["code"]) == (1, "runtime_failed")
+
+
+def test_a_run_goes_on_with_the_schema_that_was_frozen(guild: Guild, judge: Path) -> None:
+    put_worker(judge, output_schema_ref="report.model:Report")
+    write = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "a.md", "content": "x"}}
+    put_script(judge, write, {"output": {"score": 7}})
+    guild("trust", "--yes")
+    ask = run(guild).json["asks"][0]["ask"]
+    (judge / "report" / "model.py").write_text("1 / 0")
+    ran = guild("answer", ask, "yes", "--output", "json")
+    assert (ran.code, ran.json["output"]) == (0, {"score": 7}), "the module is not imported again"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Report = 1", "report.model:Report is no model"),
+        ("import nowhere", "No module named 'nowhere'"),
+        ("from pydantic import RootModel\nReport = RootModel[list[int]]", "type: object"),
+        (MODEL.replace("Report", "Other"), "no such name"),
+    ],
+)
+def test_a_model_that_is_none_is_told_by_validate_and_by_a_run(guild: Guild, judge: Path, text: str, said: str) -> None:
+    (judge / "report" / "model.py").write_text(text)
+    guild("trust", "--yes")
+    for words in (["worker", "validate"], ["run", "scribe", "go"], ["plan", "scribe"]):
+        ran = guild(*words)
+        assert said in ran.out + ran.err
+        assert "Traceback" not in ran.err
+        assert ran.code == 0 if words[0] == "plan" else ran.code in (1, 2)
+
+
+def test_importing_it_has_no_effect_outside_its_child(guild: Guild, judge: Path) -> None:
+    mark = judge / "mark"
+    effect = f"try:\n    open({str(mark)!r}, 'w')\nexcept OSError:\n    pass\n"
+    (judge / "report" / "model.py").write_text(effect + MODEL)
+    for words in (["plan", "scribe"], ["worker", "validate"], ["run", "scribe", "go"], ["trust", "--yes"]):
+        guild(*words)
+    assert run(guild).code == 0
+    assert not mark.exists()
+
+
+def test_a_worker_cannot_trust(guild: Guild, post: Path) -> None:
+    """Not by a tool, for there is none, and not by the command, for it does not see the hall."""
+    call: dict[str, Any] = {
+        "call": "Bash",
+        "with": {"command": "guild trust --yes || python3 -m guildhall trust --yes"},
+    }
+    put_worker(post, "sly", tools=["Bash"], tool_rules=None)
+    put_script(post, call, DONE)
+    ran = guild("run", "sly", "go", "--output", "json", "--approve-all")
+    assert ran.code == 0
+    assert standings(guild) == {"toolboxes/post.py": "new"}

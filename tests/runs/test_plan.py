@@ -1,0 +1,145 @@
+"""The plan as a function: of workers that are saved nowhere, without a child process, without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from guildhall.runs.delegates import reached
+
+from guildhall.core.config import Settings
+from guildhall.core.errors import NotFound
+from guildhall.core.frame import Frame
+from guildhall.hall.wiring import Hall
+from guildhall.runs.plan import Facts, Known, plan
+from guildhall.tools.define import tool
+from guildhall.workers.load import given
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.runs.plan import Plan
+    from guildhall.workers.model import Worker
+
+
+def worker(name: str = "new", **fields: Any) -> Worker:
+    return given({"name": name, "instructions": "x", **fields})
+
+
+def planned(
+    project: Path, home: Home, first: Worker, *others: Worker, facts: Mapping[str, Facts] | None = None
+) -> Plan:
+    """The plan of a worker among others, all of them in memory only."""
+    by_name = {one.name: one for one in others}
+
+    def find(name: str) -> Worker:
+        if name not in by_name:
+            raise NotFound(f"there is no worker {name!r}")
+        return by_name[name]
+
+    known = Known(
+        home=home,
+        environ={},
+        settings=Settings(model="openai:gpt-5"),
+        find=find,
+        active=lambda: list(others),
+        facts=lambda one: (facts or {}).get(one.name, Facts()),
+        priced=lambda model: True,
+    )
+    return plan(first, Frame(cwd=project, root=project, env={"PATH": "/usr/bin"}), known)
+
+
+@tool(capabilities={"net"})
+def send(to: str) -> str:
+    """Send a letter."""
+    return to
+
+
+@pytest.mark.req("X-16")
+def test_a_worker_that_is_saved_nowhere_has_a_plan(project: Path, home: Home) -> None:
+    found = planned(project, home, worker(tools=["Read"], sandboxes={"out": {"path": "./out", "mode": "rw"}}))
+    assert found.place == "the worker 'new'"
+    assert found.line() == "model openai:gpt-5; reads ., ./out; writes ./out; at most 5.00 USD; 150 turns"
+    assert found.text().startswith("worker        new (the worker 'new', active)\n")
+    assert (found.env, found.worst_usd) == (("PATH",), 5.0)
+    assert list(project.iterdir()) == []
+    assert not home.path.exists()
+
+
+def test_the_same_is_the_same(project: Path, home: Home) -> None:
+    first = worker(tools=["Bash"], allow_workers=["other"])
+    other = worker("other", tools=["WebFetch"])
+    one, two = (planned(project, home, first, other) for _ in range(2))
+    assert one.text() == two.text()
+    assert one.as_dict() == two.as_dict()
+
+
+def test_a_circle_of_workers_ends(project: Path, home: Home) -> None:
+    circle = [worker(name, allow_workers=["a", "b", "c", name]) for name in ("a", "b", "c")]
+    found = planned(project, home, circle[0], *circle)
+    assert [called.name for called in found.calls] == ["b", "c"]
+    assert "may call b, c" in found.line()
+
+
+def test_many_workers_that_call_all_others_are_each_seen_once(project: Path, home: Home) -> None:
+    crowd = [worker(f"w{number}", allow_workers="*") for number in range(60)]
+    assert len(reached(crowd[0], lambda name: crowd[0], lambda: crowd)) == 59
+
+
+@pytest.mark.parametrize("reads", ["caller", "callee", "sibling"])
+def test_what_one_reads_another_can_carry_out(project: Path, home: Home, reads: str) -> None:
+    tools = {"caller": ["Read"] if reads == "caller" else [], "callee": ["WebFetch"], "sibling": ["Read"]}
+    if reads == "callee":
+        tools |= {"caller": ["WebFetch"], "callee": ["Read"]}
+    first = worker("caller", tools=tools["caller"], allow_workers=["callee", "sibling"])
+    others = [worker(name, tools=tools[name]) for name in ("callee", "sibling")]
+    others = others if reads == "sibling" else [others[0], replace(others[1], definition=worker("sibling").definition)]
+    found = planned(project, home, first, *others)
+    outward = "caller" if reads == "callee" else "callee"
+    assert found.risk.together is False
+    assert found.risk_with_calls is not None
+    assert found.risk_with_calls.guarded == (f"WebFetch of {outward}",)
+    plans = [found, *(called.plan for called in found.calls if called.plan)]
+    assert [tool.name for one in plans for tool in one.tools if tool.decision == "ask"] == ["WebFetch"]
+    assert {"fs.read", "net"} <= found.reach
+
+
+def test_a_callee_that_accepts_the_risk_says_so(project: Path, home: Home) -> None:
+    first = worker("caller", tools=["Read"], allow_workers=["callee"])
+    found = planned(project, home, first, worker("callee", tools=["WebFetch"], accepts_risk=True))
+    assert found.risk_with_calls is not None
+    assert "accepts the risk of WebFetch of callee" in found.risk_with_calls.text
+
+
+def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:
+    first = worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
+    found = planned(project, home, first, facts={"new": Facts(toolboxes={"mail": [send]}, problems=("odd",))})
+    assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
+    assert (found.unknown, found.problems) == (("desk",), ("odd",))
+    assert "refused: send" in found.text()
+    assert "network       none" in found.text(), "what is refused reaches nothing"
+
+
+def test_a_run_that_ends_at_its_own_limit(project: Path, home: Home) -> None:
+    found = planned(project, home, worker(limits={"max_budget_usd": 1.5, "max_turns": 1, "max_tokens": 100}))
+    assert "limits        at most 1.50 USD; 1 turn; 100 tokens; then it ends" in found.text()
+
+
+def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home) -> None:
+    """What is asked before a worker that another one wrote is saved: no child process is started for it."""
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "mail.py").write_text("1 / 0\n")
+    hall = Hall(home, environ={})
+    try:
+        new, frame = worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
+        found = hall.planner.at_once(new, frame)
+        assert (found.unknown, found.problems) == (("mail",), ())
+        assert "record_decision" in [tool.name for tool in found.tools]
+        whole = asyncio.run(hall.planner.plan(new, frame))
+        assert "ZeroDivisionError" in whole.problems[0]
+    finally:
+        hall.release()

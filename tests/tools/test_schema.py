@@ -1,0 +1,116 @@
+"""The schema of a model in Python: learned in a child that can do nothing, from the texts that it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import ToolUnavailable
+from guildhall.tools.schema import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+MODEL = """
+from pydantic import BaseModel
+
+class Report(BaseModel):
+    score: int
+"""
+LONG = """
+from pydantic import BaseModel
+
+class Report(BaseModel):
+    score: int
+
+Report.__doc__ = "x" * 2_000_000
+"""
+ODD = """
+from pydantic import BaseModel
+
+class Report(BaseModel):
+    x: "Nowhere"
+"""
+
+
+def schema(tmp_path: Path, reference: str, sources: Mapping[str, str]) -> Mapping[str, Any]:
+    return asyncio.run(schema_of(reference, sources, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MODEL,
+        "from dataclasses import dataclass\n@dataclass\nclass Report:\n    score: int\n",
+        "from typing_extensions import TypedDict\nclass Report(TypedDict):\n    score: int\n",
+    ],
+)
+def test_a_model_a_dataclass_a_typed_dict(tmp_path: Path, text: str) -> None:
+    found = schema(tmp_path, "report:Report", {"report.py": text})
+    assert found["type"] == "object"
+    assert found["properties"]["score"]["type"] == "integer"
+    assert "report" not in sys.modules
+
+
+def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("x = 1\n")
+    package = {
+        "pkg/__init__.py": "",
+        "pkg/parts.py": "from pydantic import BaseModel\nclass Part(BaseModel):\n    name: str\n",
+        "pkg/model.py": "from .parts import Part\nimport pkg.deep.er as er\nclass Report(Part):\n    more: er.Deep\n",
+        "pkg/deep/er.py": "from pkg.parts import Part\nclass Deep(Part):\n    pass\n",
+    }
+    assert set(schema(tmp_path, "pkg.model:Report", package)["properties"]) == {"name", "more"}
+    with pytest.raises(ToolUnavailable, match="No module named 'beside'") as caught:
+        schema(tmp_path, "pkg.model:Report", {"pkg/model.py": "x = 1\nimport beside\n"})
+    assert caught.value.where == "pkg/model.py:2"
+    assert "its own package" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no such name in the module"),
+        ("Report = 1", "is no model: it is a int"),
+        ("from os import system as Report", "is no model"),
+        ("class Report: pass", "another kind of class"),
+        ("Report = int", "another kind of class"),
+        ("class Report(", "SyntaxError"),
+        ("raise SystemExit(3)", "cannot be loaded: SystemExit"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("import os; os._exit(0)", "ended before it was ready"),
+        (
+            "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'x' * 99)\n    except OSError: pass\n1 / 0",
+            "tool host",
+        ),
+        (ODD, "cannot be loaded"),
+        (LONG, "too large"),
+    ],
+)
+def test_what_is_no_model_is_told(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ToolUnavailable) as caught:
+        schema(tmp_path, "report:Report", {"report.py": text})
+    assert said in str(caught.value)
+
+
+def test_it_can_do_nothing(tmp_path: Path) -> None:
+    """No file of the project, no network, no way to leave anything behind."""
+    (tmp_path / "secret.txt").write_text("secret")
+    for text in (
+        f"open({str(tmp_path / 'secret.txt')!r}).read()",
+        f"open({str(tmp_path / 'made.txt')!r}, 'w').write('x')",
+        "import socket; socket.create_connection(('127.0.0.1', 9), 1)",
+    ):
+        with pytest.raises(ToolUnavailable, match="cannot be loaded"):
+            schema(tmp_path, "report:Report", {"report.py": text + MODEL})
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.txt"]
+
+
+@pytest.mark.parametrize("name", ["json", "pydantic", "guildhall"])
+def test_a_name_that_is_taken_is_not_quietly_another_module(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ToolUnavailable, match="has the name of one that is loaded already"):
+        schema(tmp_path, f"{name}:Report", {f"{name}.py": MODEL})
