@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound, UsageError
+from guildhall.core.paths import project_root
 from guildhall.hall.client import Trusting
 from guildhall.runs.plan import Executes
 from guildhall.workers.code import code_of, toolboxes_in
@@ -39,7 +40,7 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
             return await of_worker(hall, hall.find_worker(str(at), frame), frame)
         if not at.is_dir():
             raise UsageError(f"{at} is neither a folder nor the file of a worker")
-        frame = replace(frame, cwd=at.resolve(), root=at.resolve())
+        frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
     folder = frame.root
     plans: list[Plan] = []
     wrong: list[GuildError] = []
