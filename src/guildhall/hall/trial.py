@@ -127,7 +127,7 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
 
 
 def _request(file: Path, case: Case) -> RunRequest:
-    attached = {"attachments": tuple(case.attachments)} if case.attachments else {}
+    attached: dict[str, Any] = {"attachments": tuple(case.attachments)} if case.attachments else {}
     return RunRequest(
         **attached,
         worker=case.worker,
