@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.runs.places import DONE, OTHER, WRITE, journal, kinds, put_script, pu
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.core.paths import Home
     from tests.conftest import Guild
 
 LIST = {"call": "sandbox_list", "with": {"sandbox": "notes"}}
@@ -147,6 +150,21 @@ def test_what_cannot_be_forked(guild: Guild, project: Path, finished: str) -> No
     assert guild("fork", "r-2222222222", "--at", "0").code == 3
     assert guild("fork", finished).code == 2
     assert guild("ls", "--all", "--json").json["done"] == runs
+
+
+def test_a_fork_of_a_run_that_was_called_has_a_budget_of_its_own(
+    guild: Guild, project: Path, home: Home, finished: str
+) -> None:
+    with closing(sqlite3.connect(home.database)) as database, database:
+        database.execute("UPDATE runs SET parent = 'r-3333333333', root = 'r-3333333333' WHERE id = ?", [finished])
+        database.execute(
+            "UPDATE journal SET data = json_set(data, '$.bounds.budget', json('null')) WHERE run = ? AND seq = 0",
+            [finished],
+        )
+    forked = guild("fork", finished, "--at", "0", "--output", "json")
+    assert (forked.code, forked.json["output"]) == (0, "done")
+    assert "at most 5.00 USD" in forked.err
+    assert journal(guild, forked.json["run"])[0]["data"]["bounds"]["budget"] == 5.0
 
 
 def test_a_model_without_a_price(guild: Guild, project: Path, finished: str) -> None:

@@ -127,7 +127,9 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
 
 
 def _request(file: Path, case: Case) -> RunRequest:
+    attached: dict[str, Any] = {"attachments": tuple(case.attachments)} if case.attachments else {}
     return RunRequest(
+        **attached,
         worker=case.worker,
         input=case.input,
         override_model=f"script:{file.absolute()}",
@@ -150,6 +152,7 @@ class _Play:
 
     def __post_init__(self) -> None:
         self._replies = list(self.case.answers)
+        self._runs: dict[str, list[str]] = {}  # of each worker, in the order in which they began
 
     async def play(self, request: RunRequest, frame: Frame) -> _Play:
         from guildhall.hall.embedded import EmbeddedHall
@@ -157,6 +160,8 @@ class _Play:
         async with aclosing(EmbeddedHall(self.hall).run(request, frame)) as events:
             async for event in events:
                 self.run = self.run or event.run
+                if event.type == "run_started":
+                    self._runs.setdefault(event.data["worker"], []).append(event.run)
                 if event.type == "ask_opened" and not await self._answer(self.hall.asks.get(event.data["ask"]["ask"])):
                     break
         self.deviations += [
@@ -187,10 +192,10 @@ class _Play:
     def _reply(self, ask: Ask) -> Reply | None:
         entry = self.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
         data: Mapping[str, Any] = entry.data if entry else {}
-        worker = self.hall.history.get(ask.run).worker
         mine = self.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
-            if (reply.tool, reply.limit) == (data.get("tool"), data.get("limit")) and (reply.worker or mine) == worker:
+            runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]
+            if runs[:1] == [ask.run] and (reply.tool, reply.limit) == (data.get("tool"), data.get("limit")):
                 return self._replies.pop(place)
         return None
 

@@ -167,7 +167,13 @@ class Hall:
     def forks(self) -> Forks:
         from guildhall.runs.fork import Forks
 
-        return Forks(store=self.store, clock=self.clock, history=self.history, source_of=self.source)
+        return Forks(
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            source_of=self.source,
+            budget_of=lambda frame: self.settings(frame).budget,
+        )
 
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""

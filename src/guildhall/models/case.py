@@ -29,6 +29,7 @@ class Reply(_Strict):
     tool: str | None = None
     limit: str | None = None
     worker: str | None = None  # None: the worker of the test
+    run: PositiveInt = 1  # which of that worker's runs asked
     note: str | None = None
 
     @model_validator(mode="after")
@@ -50,6 +51,7 @@ class Case(_Strict):
 
     worker: Annotated[str, Field(min_length=1)]
     input: Annotated[str, Field(min_length=1)]
+    attachments: list[str] = Field(default_factory=list[str])
     folder: str = "."  # where it was started, from the top of the project
     mode: Literal["ask", "approve_all", "strict"] = "ask"
     max_turns: PositiveInt | None = None

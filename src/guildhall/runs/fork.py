@@ -48,11 +48,20 @@ class Forked:
 class Forks:
     """Makes forks of the runs of a home."""
 
-    def __init__(self, *, store: Store, clock: Clock, history: History, source_of: SourceOf) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        history: History,
+        source_of: SourceOf,
+        budget_of: Callable[[Frame], float | None],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._history = history
         self._source_of = source_of
+        self._budget_of = budget_of
 
     async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
@@ -64,7 +73,7 @@ class Forks:
             raise UsageError(f"the run {run_id} has no entry {at}: they go from 0 to {last}", hint=hint)
         end = cut(journal, at)
         new = new_id(RUN)
-        first, source_name, priced = self._first(journal.entries[0], frame, model)
+        first, source_name, priced = self._first(_as_top(run, journal, self._budget_of(frame)), frame, model)
         copied = [first, *(entry for entry in journal.entries if 0 < entry.seq <= end)]
         entries = [replace(entry, run=new, data=_marked(entry)) for entry in copied]
         row = self._row(run, new, end, source_name or run.model, priced=priced)
@@ -114,6 +123,14 @@ class Forks:
             "cost_usd": 0.0 if known else None,
             "running_seconds": 0.0,
         }
+
+
+def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry:
+    """The first entry. A run that another one had called spent of that one's budget: alone it has the command's."""
+    first = journal.entries[0]
+    if run.parent is None or run.usage.cost_usd is None:
+        return first
+    return replace(first, data={**first.data, "bounds": {**first.data["bounds"], "budget": budget}})
 
 
 def cut(journal: Journal, at: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -111,6 +112,8 @@ class _Writer:
         request, frozen = run.request, journal.entries[0].data
         text = self._neutral.text
         case: dict[str, Any] = {"worker": text(request["worker"]), "input": text(request["input"])}
+        if files := request.get("attachments"):
+            case["attachments"] = [text(file) for file in files]
         folder = Path(request["frame"]["cwd"])
         with suppress(ValueError):
             if (inside := str(folder.relative_to(request["frame"]["root"]))) != ".":
@@ -122,7 +125,7 @@ class _Writer:
                 case[limit] = request[limit]
         if files := self._files():
             case["files"] = files
-        if replies := [reply for one, its in self._tree for reply in self._replies(one, its)]:
+        if replies := list(self._replies()):
             case["answers"] = replies
         case["shown"] = self._shown()
         if (run.error or {}).get("limit") == "timeout":
@@ -146,16 +149,23 @@ class _Writer:
             shown.setdefault(run.worker, {"system": system_of(frozen, self._neutral), "tools": tools})
         return shown
 
-    def _replies(self, run: Run, journal: Journal) -> Iterator[dict[str, Any]]:
-        """What people answered, in the order in which they were asked."""
+    def _replies(self) -> Iterator[dict[str, Any]]:
+        """What people answered: run by run, in the order in which they were asked."""
+        counted: Counter[str] = Counter()
+        for run, journal in self._tree:
+            counted[run.worker] += 1
+            who: dict[str, Any] = {"worker": run.worker} if run.worker != self._tree[0][0].worker else {}
+            if counted[run.worker] > 1:
+                who["run"] = counted[run.worker]
+            yield from self._replies_in(journal, who)
+
+    def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
         said = {entry.data["ask"]: entry.data for entry in journal.kind("answered")}
         for entry in journal.entries:
             if entry.kind not in {"tool_asked", "limit_asked"}:
                 continue
             about = "tool" if entry.kind == "tool_asked" else "limit"
-            reply = {about: entry.data[about]}
-            if run.worker != self._tree[0][0].worker:
-                reply["worker"] = run.worker
+            reply = {about: entry.data[about], **who}
             if (answer := said.get(entry.data["ask"])) is not None:
                 note = {"note": self._neutral.text(answer["note"])} if answer["note"] else {}
                 yield {**reply, "answer": answer["choice"], **note}
