@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -394,10 +395,20 @@ class Runs:
             assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
             gone = gone or left
             runtime = self._runtime_of(one.request.get("call"))
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime)
+            gave = partial(self._gave, one.id)
+            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
             if difference is not None:
                 return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
         return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
+        """The run that a call has made, and what it gave by its own record, if it came to that."""
+        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
+        end = self._history.entries(made.id)[-1] if made else None
+        if made is None or end is None or end.kind != "ended":
+            return None
+        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
+        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
 
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
