@@ -28,6 +28,7 @@ from guildhall.core.errors import (
 )
 from guildhall.runs.model import Answer
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
+from tests.runs.trees import call, put_answers, put_boss, put_tree, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -307,9 +308,9 @@ def test_a_tool_cannot_take_the_place_of_the_result(project: Path) -> None:
 
 def test_a_blocking_call_inside_a_running_loop_says_what_to_await(scribe: Worker) -> None:
     async def inside() -> None:
-        for call in (scribe.run, scribe.resume):
+        for verb in (scribe.run, scribe.resume):
             with pytest.raises(UsageError, match="block a running event loop"):
-                call("x")
+                verb("x")
         with pytest.raises(UsageError, match="block a running event loop"):
             scribe.answer("a-2222222222", "yes")
 
@@ -444,3 +445,123 @@ def test_a_program_cannot_run_what_is_not_trusted(project: Path) -> None:
 def _hello() -> str:
     """Says hello."""
     return "hello"
+
+
+# delegation
+
+
+@pytest.mark.req("DO-12", "DO-7")
+def test_a_worker_delegates_without_its_model(project: Path) -> None:
+    put_tree(project)
+    boss = Worker.load("boss")
+    result = boss.delegate_to("hand", "write one")
+    assert (result.status, result.output) == ("completed", "one is written")
+    assert result.usage.turns == 2  # of the other one alone
+    assert written(project) == ["a.md"]
+    again = asyncio.run(boss.adelegate_to(Worker.load("hand"), {"write": ["one"]}))
+    assert again.output == "one is written"
+    assert again.run != result.run
+
+
+@pytest.mark.req("DO-12")
+def test_what_is_delegated_may_be_an_object_and_come_back_as_one(project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand", output_schema_ref="schema.json")
+    (project / "schema.json").write_text('{"type": "object", "properties": {"sum": {"type": "integer"}}}')
+    put_answers(project, hand=[[{"expect": '"add"', "output": {"sum": 3}}]])
+    assert Worker.load("boss").delegate_to("hand", {"add": [1, 2]}).output == {"sum": 3}
+
+
+@pytest.mark.req("DO-12", "DO-6")
+def test_what_is_delegated_asks_as_any_run_does(project: Path) -> None:
+    put_tree(project, asking=True)
+    boss = Worker.load("boss")
+    waiting = boss.delegate_to("hand", "write one")
+    assert (waiting.status, len(waiting.asks), waiting.output) == ("waiting", 1, None)
+    assert waiting.asks[0]["root"] == waiting.run
+    boss.answer(waiting.asks[0]["ask"], "yes")
+    done = boss.resume(waiting.run)
+    assert (done.output, written(project)) == ("one is written", ["a.md"])
+    heard: list[str] = []
+
+    def approver(ask: Mapping[str, Any]) -> str:
+        heard.append(ask["title"])
+        return "no"
+
+    assert boss.delegate_to("hand", "write one", approver=approver).completed
+    assert heard == ["hand wants to call sandbox_write_text"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "code", "said"),
+    [
+        (["hand"], "hnad", "runtime_failed", "you may not call 'hnad'"),
+        (["gone"], "gone", "runtime_failed", "there is no worker 'gone'"),
+        ([], "hand", "refused", "the worker may call no other one"),
+    ],
+)
+def test_a_delegation_that_is_not_permitted_is_a_result(
+    project: Path, allowed: list[str], name: str, code: str, said: str
+) -> None:
+    put_tree(project, allow_workers=allowed)
+    result = Worker.load("boss").delegate_to(name, "write one")
+    assert (result.status, result.output) == ("failed", None)
+    assert result.error is not None
+    assert result.error["code"] == code
+    assert said in result.error["message"]
+    assert not (project / "notes").exists()
+
+
+def test_a_delegation_that_fails_is_a_result(project: Path) -> None:
+    put_tree(project)
+    put_answers(project, hand=[[{"fail": 400}]])
+    result = Worker.load("boss").delegate_to("hand", "write one")
+    assert result.status == "failed"
+    assert result.error is not None
+    assert "The worker hand did not finish" in result.error["message"]
+
+
+def test_a_loop_is_not_blocked_by_a_delegation(project: Path) -> None:
+    put_tree(project)
+    boss = Worker.load("boss")
+
+    async def inside() -> None:
+        boss.delegate_to("hand", "write one")
+
+    with pytest.raises(UsageError, match="block a running event loop"):
+        asyncio.run(inside())
+
+
+def test_toolboxes_of_the_program_reach_the_workers_that_name_them(project: Path) -> None:
+    heard: list[str] = []
+
+    @tool(capabilities={"net"})
+    def ring(bell: str) -> str:
+        """Ring a bell."""
+        heard.append(bell)
+        return "rung"
+
+    put_boss(project)
+    put_worker(project, "hand", sandboxes=None, tool_rules=None, toolboxes=["bells"])
+    hand = [{"call": "ring", "with": {"bell": "door"}}, DONE]
+    put_answers(project, boss=[[call("hand"), DONE]], hand=[hand])
+    boss = Worker.load("boss", toolboxes=[Toolbox("bells", ring)])
+    result = boss.run("ring")
+    assert result.completed
+    assert heard == ["door"]
+    assert result.usage.turns == 4
+
+
+def test_the_result_of_a_tree_is_that_of_its_top(project: Path) -> None:
+    put_tree(project, asking=True)
+    boss = Worker.load("boss")
+    said: list[str] = []
+
+    async def approver(ask: Mapping[str, Any]) -> bool:
+        said.append(ask["run"])
+        return True
+
+    result = boss.run("go", approver=approver)
+    assert (result.output, len(set(said))) == ("both are written", 2)
+    assert result.usage.turns == 6
+    assert result.run not in said

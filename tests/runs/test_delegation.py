@@ -62,7 +62,7 @@ def test_several_at_once_are_one_tree(guild: Guild, project: Path) -> None:
     }
     assert done["usage"] == {"turns": 5, "input_tokens": 5000, "output_tokens": 500, "cost_usd": done["cost_usd"]}
     assert done["cost_usd"] == pytest.approx(5 * 0.0045)
-    assert re.search(r"starts: model script:answers.yaml; calls hand; at most 5.00 USD", ran.err)
+    assert re.search(r"starts: model script:answers.yaml; may call hand; at most 5.00 USD", ran.err)
     for label in ("[hand] ", "[hand 2] ", "[hand 3] "):
         assert re.search(rf"^  {re.escape(label)}r-\w+ starts: .*; its caller's dollars; ", ran.err, re.M)
     assert re.search(r"completed: 4 runs, 5 turns, 5,000 tokens in", ran.err)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from guildhall.runs.delegates import reached
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.wiring import Hall
 from guildhall.runs.plan import Facts, Known, plan
+from guildhall.runs.reach import reached
 from guildhall.tools.define import tool
 from guildhall.workers.load import given
 

@@ -336,6 +336,7 @@ def _synchronously(coroutine: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
         coroutine.close()
         raise UsageError(
-            "this call would block a running event loop", hint="Await its async twin: arun, aresume, result."
+            "this call would block a running event loop",
+            hint="Await its async twin: arun, adelegate_to, aresume, result.",
         )
     return asyncio.run(coroutine)

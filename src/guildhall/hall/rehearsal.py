@@ -15,6 +15,7 @@ from guildhall.tools.define import TypedHandler
 from guildhall.tools.model import Text, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from guildhall.core.config import Settings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from guildhall.models.script import Script, ScriptSource
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
+    from guildhall.workers.trust import Pin
 
 _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
 
@@ -31,14 +33,19 @@ _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and
 class RehearsalHall(Hall):
     """Makes the runs of a test. No key is known here, and no provider is ever asked."""
 
-    def __init__(self, home: Home, project: Path, source: ScriptSource) -> None:
+    def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
+        """`trusted` are the files of the copied project that the person trusts in the real one."""
         super().__init__(home, environ={})
         self._project = project
+        self._trusted = {pin.path: pin for pin in trusted}
         self._source = source
         self._recorded = _Recorded(source.script)
 
     def source(self, model: str, frame: Frame) -> Source:
         return self._source
+
+    def pins(self) -> Mapping[Path, Pin]:
+        return self._trusted
 
     def settings(self, frame: Frame) -> Settings:
         return super().settings(frame).model_copy(update={"web_search": _NOWHERE})

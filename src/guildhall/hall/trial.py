@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +24,13 @@ from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from guildhall.hall.rehearsal import RehearsalHall
     from guildhall.hall.wiring import Hall
     from guildhall.models.case import Case, Reply
     from guildhall.runs.model import Ask
+    from guildhall.workers.trust import Pin
 
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
@@ -65,7 +66,8 @@ async def _compared(file: Path, script: Script, case: Case, hall: Hall) -> Compa
         neutral = Neutral(project, home.path, Redactor(hall.environ))
         try:
             await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
-            return await _performed(file, script, case, _Stage(project, home, neutral, hall.environ))
+            trusted = _trusted(file, hall, project)
+            return await _performed(file, script, case, _Stage(project, home, neutral, hall.environ, trusted))
         except GuildError as error:
             raise type(error)(
                 neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
@@ -77,6 +79,12 @@ def _set_up(file: Path, real: Home, project: Path, home: Home, files: Mapping[st
     copy_project(project_root(file.absolute().parent), project, without=real.path)
     copy_home(real, home)
     put_files(project, files)
+
+
+def _trusted(file: Path, hall: Hall, project: Path) -> list[Pin]:
+    """What the person trusts of the project, as it lies in the copy: by content, so that a change is one there too."""
+    root = project_root(file.absolute().parent).resolve()
+    return [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.pins_below(root)]
 
 
 def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
@@ -102,6 +110,7 @@ class _Stage:
     home: Home
     neutral: Neutral
     environ: Mapping[str, str]
+    trusted: Sequence[Pin]
 
     def frame(self, folder: str) -> Frame:
         allowed = frozenset(load_settings(self.home, self.project).env)
@@ -115,7 +124,7 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
 
     data = script.model_dump(by_alias=True, exclude_unset=True)
     placed = Script.model_validate(stage.neutral.restored(data))
-    hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed))
+    hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
     try:
         played = await _Play(hall, case).play(_request(file, placed.test or case), stage.frame(case.folder))
         comparison = Comparison(script, case, hall.history, stage.neutral)

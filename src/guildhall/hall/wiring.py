@@ -159,6 +159,7 @@ class Hall:
             boot=self.boot,
             history=self.history,
             assembler=assembler,
+            planner=self.planner,
             source_of=self.source,
             runtime=PydanticRuntime(),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +59,15 @@ class Assembled:
     output_schema: Mapping[str, Any] | None
     surroundings: Surroundings
     allow_workers: tuple[str, ...] = ()
-    around: frozenset[str] = frozenset()  # what the runs above it, and those that it may call, can do to the world
+    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do to the world
+    callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
 
-    @property
-    def reach(self) -> frozenset[str]:
-        """What the run and all around it can do to the world."""
-        return self.around.union(*(tool.capabilities for tool in self.tools))
+    def around(self, worker: Worker) -> frozenset[str]:
+        """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
+        others = (can for identity, can in self.callees.items() if identity != worker.identity)
+        return self.above.union(*(tool.capabilities for tool in self.tools), *others)
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
@@ -85,7 +86,7 @@ class Assembled:
             **shown,
             "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
-            "around": sorted(self.around),
+            "above": sorted(self.above),
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
             "model": self.model,
@@ -160,7 +161,7 @@ class Assembler:
             schema,
             given,
             run=run,
-            above=caller.reach if caller else frozenset(),
+            above=caller.around(worker) if caller else (),
         )
         return replace(built, attachments=await self._attached(worker, request, frame, attached))
 
@@ -193,7 +194,7 @@ class Assembler:
             given,
             run=run,
             memory=_remembered(frozen),
-            above=frozen.get("around", ()),
+            above=frozen.get("above", ()),
         )
         built = replace(built, tools=_told_as_then(built.tools, frozen["tools"]))
         now = {tool.name: tool.as_shown() for tool in built.tools}
@@ -225,7 +226,7 @@ class Assembler:
             given,
             run=run,
             memory=built.memory,
-            above=built.around,
+            above=built.above,
         )
         return tightened(revived, as_today)
 
@@ -252,7 +253,7 @@ class Assembler:
             [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
             run=run,
             memory=_remembered(frozen),
-            above=frozen.get("around", ()),
+            above=frozen.get("above", ()),
         )
         assembled = replace(assembled, attachments=_files(frozen))
         then = _told_as_then(assembled.tools, frozen["tools"])
@@ -315,7 +316,8 @@ class Assembler:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
-        around = frozenset(above).union(*(declared(one.worker) for one in others if one.worker))
+        callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
+        around = frozenset(above).union(*callees.values())
         guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk, around=around)
         rules = (*map(_asked_by_itself, worker.rules_for(by_name)), *guards)
         if memory is None:
@@ -335,7 +337,8 @@ class Assembler:
             output_schema=output_schema,
             surroundings=surroundings,
             allow_workers=worker.definition.allow_workers,
-            around=around,
+            above=frozenset(above),
+            callees=callees,
             given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
         )
 

@@ -10,7 +10,7 @@ from guildhall.tools.model import ToolResult
 from guildhall.workers.create import draft, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from guildhall.core.config import Settings
     from guildhall.runs.journal import Journal
@@ -64,9 +64,17 @@ def not_changed(worker: Worker, made: Mapping[str, str]) -> None:
 
 
 async def create(
-    call: ToolCall, prepared: Prepared, ledger: LiveLedger, settings: Settings, everyone: Iterable[Listed]
+    call: ToolCall,
+    prepared: Prepared,
+    ledger: LiveLedger,
+    settings: Settings,
+    everyone: Iterable[Listed],
+    planned: Callable[[Worker], str],
 ) -> ToolResult:
-    """Carries out a call of `worker_create`. The same call makes the same worker, also after a crash."""
+    """Carries out a call of `worker_create`. The same call makes the same worker, also after a crash.
+
+    `planned` says what could happen if a worker ran.
+    """
     assembled = prepared.assembled
     try:
         new = draft(
@@ -78,7 +86,7 @@ async def create(
             by=f"the worker {assembled.worker.name} in {prepared.run}",
         )
         if ledger.journal.last(call.key, "worker_created") is None:
-            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger)) is not None:
+            if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
                 return refused
             new.save()
             data = {"name": new.worker.name, "digest": new.worker.digest, "files": [str(path) for path in new.files]}
@@ -88,7 +96,9 @@ async def create(
     return ToolResult.of(f"The worker {new.worker.name} is made, as a draft. Call it with worker_call.")
 
 
-async def _refusal(call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger) -> ToolResult | None:
+async def _refusal(
+    call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveLedger, planned: Callable[[Worker], str]
+) -> ToolResult | None:
     """What the model is told if a person, or the way the run was started, does not want the worker."""
     mode = prepared.assembled.mode
     if mode == "approve_all":
@@ -96,7 +106,7 @@ async def _refusal(call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveL
     if mode == "strict":
         return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in RULES), None)
-    approval, note = await ledger.confirm(call, as_shown(new), seconds=timeout)
+    approval, note = await ledger.confirm(call, _as_shown(new, planned(new.worker)), seconds=timeout)
     if approval == "approved":
         return None
     said = (
@@ -107,11 +117,12 @@ async def _refusal(call: ToolCall, new: Draft, prepared: Prepared, ledger: LiveL
     return ToolResult.error(f"{said} {note}" if note else said)
 
 
-def as_shown(new: Draft) -> str:
-    """All that the person approves: the files as they will be, and what does not go into them."""
+def _as_shown(new: Draft, plan: str) -> str:
+    """All that the person approves: the files as they will be, what does not go into them, and what could happen."""
     parts = [f"{new.path}\n\n{new.text.rstrip()}"]
     if new.schema is not None:
         parts.append(f"{new.schema_path}\n\n{new.schema.rstrip()}")
     if new.left_out:
         parts.append("Of worker_creation in your settings it does not get:\n" + "\n".join(new.left_out))
+    parts.append(f"What could happen when it runs:\n{plan}")
     return "\n\n".join(parts)

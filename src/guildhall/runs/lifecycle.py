@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,11 @@ if TYPE_CHECKING:
     from guildhall.runs.assemble import Assembled, Assembler
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
+    from guildhall.runs.planner import Planner
     from guildhall.runtimes.model import Attachment, Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, Toolbox, ToolCall
+    from guildhall.workers.model import Worker
 
     SourceOf = Callable[[str, Frame], Source]
 
@@ -101,6 +104,7 @@ class Runs:
         boot: str,
         history: History,
         assembler: Assembler,
+        planner: Planner,
         source_of: SourceOf,
         runtime: Runtime,
     ) -> None:
@@ -111,6 +115,7 @@ class Runs:
         self._boot = boot
         self._history = history
         self._assembler = assembler
+        self._planner = planner
         self._source_of = source_of
         self._runtime = runtime
         self._alive: dict[str, Live] = {}
@@ -321,6 +326,9 @@ class Runs:
                 return delegate.result_of(made)
             try:
                 prepared = await (self._again(caller, made) if made else self._called(caller, call))
+            except asyncio.CancelledError:  # it may be on record by now, and is not executed
+                await self._store.write(lambda c: records.park_called(c, caller.prepared.run, call.key))
+                raise
             except GuildError as error:
                 if made is not None or isinstance(error, LimitReached):
                     raise
@@ -367,7 +375,13 @@ class Runs:
         prepared = caller.prepared
         settings = self._assembler.settings(prepared.frame)
         near = prepared.assembled.worker.frame(prepared.frame)
-        result = await create.create(call, prepared, caller.ledger, settings, self._assembler.everyone(near))
+
+        def planned(worker: Worker) -> str:
+            asked = RunRequest(worker=worker.name, input="-", model=prepared.assembled.model)
+            return self._planner.at_once(worker, near, asked).text()
+
+        everyone = self._assembler.everyone(near)
+        result = await create.create(call, prepared, caller.ledger, settings, everyone, planned)
         caller.created.update(create.created([caller.ledger.journal]))
         return result
 
@@ -417,10 +431,20 @@ class Runs:
             assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
             gone = gone or left
             runtime = self._runtime_of(one.request.get("call"))
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime)
+            gave = partial(self._gave, one.id)
+            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
             if difference is not None:
                 return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
         return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
+        """The run that a call has made, and what it gave by its own record, if it came to that."""
+        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
+        end = self._history.entries(made.id)[-1] if made else None
+        if made is None or end is None or end.kind != "ended":
+            return None
+        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
+        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
 
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""

@@ -203,9 +203,10 @@ def plan(worker: Worker, frame: Frame, known: Known, request: RunRequest | None 
     others = reached(worker, known.find, known.active)
     arranged = {one.worker.identity: _arranged(one.worker, frame, known) for one in others if one.worker}
     own = _arranged(worker, frame, known)
-    around = own.capabilities.union(*(declared(one.worker) for one in others if one.worker))
-    mine = _planned(worker, own, frame, known, around, request)
-    calls = tuple(_called(one, arranged, frame, known, around, mine) for one in others)
+    can = {worker.identity: own.capabilities}
+    can |= {one.worker.identity: declared(one.worker) for one in others if one.worker}
+    mine = _planned(worker, own, frame, known, _around(worker, can), request)
+    calls = tuple(_called(one, arranged, frame, known, can, mine) for one in others)
     together = _together([mine, *(called.plan for called in calls if called.plan)]) if calls else None
     return replace(mine, calls=calls, risk_with_calls=together)
 
@@ -282,7 +283,7 @@ def _planned(
     request: RunRequest | None,
     caller: str | None = None,
 ) -> Plan:
-    """The plan of one worker alone; `around` is what all of them together can do, `caller` the model of its caller."""
+    """The plan of one worker alone; `around` is what all the others can do, `caller` the model of its caller."""
     definition, problems = worker.definition, list(arranged.facts.problems)
     model = by = None
     try:
@@ -330,15 +331,22 @@ def _called(
     arranged: Mapping[str, _Arranged],
     frame: Frame,
     known: Known,
-    around: frozenset[str],
+    can: Mapping[str, frozenset[str]],
     first: Plan,
 ) -> Called:
     through = one.through if one.through != first.worker else None
     if one.worker is None:
         return Called(name=one.name, through=through, problem=one.problem)
     mine = arranged[one.worker.identity]
-    planned = _planned(one.worker, mine, frame, known, around, None, caller=first.model)
+    planned = _planned(one.worker, mine, frame, known, _around(one.worker, can), None, caller=first.model)
     return Called(name=one.name, through=through, plan=planned, problem=one.problem)
+
+
+def _around(worker: Worker, can: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """What all others that it runs with can do to the world."""
+    return frozenset[str]().union(
+        *(capabilities for identity, capabilities in can.items() if identity != worker.identity)
+    )
 
 
 def _judged(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[PlannedTool, ...]:

@@ -17,7 +17,7 @@ from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment, Runtime
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
+
+    Gave = Callable[[str], tuple[str, ToolResult] | None]  # of a call the run that it made, and what that one gave
 
 _SHOWN = {
     "system_prompt": "the system prompt",
@@ -68,12 +70,14 @@ class _Over(Exception):
     """The record has nothing more to compare with."""
 
 
-async def replay(journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime) -> Difference | None:
+async def replay(
+    journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime, gave: Gave
+) -> Difference | None:
     """The first difference between the record and a run of today on the same answers; None when there is none."""
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled))
+        outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled, gave))
         record.compare_end(outcome.output)
     except (_Over, ReplayDiffers):
         pass
@@ -156,8 +160,9 @@ class _Record:
 class _ReplayDoors:
     """Both doors, answered by the journal."""
 
-    def __init__(self, record: _Record, assembled: Assembled) -> None:
+    def __init__(self, record: _Record, assembled: Assembled, gave: Gave) -> None:
         self._record = record
+        self._gave = gave
         self._gate = Gate(assembled.tools, assembled.rules, assembled.mode, _ReplayLedger(record), self._recorded)
 
     async def model(
@@ -195,9 +200,13 @@ class _ReplayDoors:
         if end is None:
             raise self._record.over(self._record.journal.of(call.key)[0], f"the result of {call.tool} is waited for")
         try:
-            return ToolResult.from_dict(end.data["result"])
+            result = ToolResult.from_dict(end.data["result"])
         except (ValueError, KeyError, TypeError):
             raise self._record.differs(end, f"the result of {call.tool} on record cannot be read") from None
+        if (given := self._gave(call.key)) is not None:
+            run, its_own = given
+            self._record.compare(end, f"the result, and what is on record of {run},", result.text, its_own.text)
+        return result
 
 
 class _ReplayLedger:

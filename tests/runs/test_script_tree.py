@@ -1,0 +1,82 @@
+"""A tree of runs as a script: every worker's answers, run by run, and what people answered to whom."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core import yaml
+from guildhall.models.script import Script
+from tests.runs.places import put_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+
+
+def write(name: str) -> dict[str, Any]:
+    return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": name, "content": name}}
+
+
+def ask(worker: str, text: str) -> dict[str, Any]:
+    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": text}}
+
+
+@pytest.fixture
+def recorded(guild: Guild, project: Path) -> str:
+    """A run that called a helper twice, side by side: one was refused what it wanted, one failed; and nobody."""
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["helper"])
+    put_worker(project, "helper")
+    script = {
+        "price": {"input": 3.0, "output": 15.0},
+        "workers": {
+            "boss": [
+                [{"calls": [ask("helper", "first"), ask("helper", "second"), ask("nobody", "x")]}, {"say": "done"}]
+            ],
+            "helper": [[write("a.md"), {"say": "one"}], [write("b.md"), {"fail": 401}]],
+        },
+    }
+    (project / "answers.yaml").write_text(json.dumps(script))
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
+    waiting = guild("run", "boss", "go", "--output", "json").json
+    below = [one["run"] for one in guild("show", waiting["run"], "--json").json["below"]]
+    for one in sorted(waiting["asks"], key=lambda one: below.index(one["run"])):
+        first = one["run"] == below[0]
+        guild("answer", one["ask"], "no" if first else "yes", *(["--note", "not this"] if first else []))
+    return waiting["run"]
+
+
+@pytest.mark.req("X-17")
+def test_a_tree_becomes_a_test_that_passes(guild: Guild, project: Path, recorded: str) -> None:
+    path = project / "tests" / "tree.yaml"
+    assert guild("script", recorded, "--out", path).code == 0
+    script = yaml.validate(Script, yaml.read(path))
+    assert script.test is not None
+    assert [(reply.worker, reply.run, reply.answer, reply.note) for reply in script.test.answers] == [
+        ("helper", 1, "no", "not this"),
+        ("helper", 2, "yes", None),
+    ]
+    assert [run[0].sent for run in script.workers["helper"]] == ["first", "second"]
+    for _ in range(2):
+        tested = guild("test")
+        assert tested.code == 0, tested.out
+    put_worker(project, "helper", instructions="Do less.")
+    changed = guild("test")
+    assert changed.code == 1
+    assert "helper: the system prompt is not the same" in changed.out
+
+
+@pytest.mark.req("X-17")
+def test_a_run_that_was_called_can_be_a_test_and_a_fork_by_itself(guild: Guild, project: Path, recorded: str) -> None:
+    child = guild("show", recorded, "--json").json["below"][0]["run"]
+    assert guild("script", child, "--out", "tests/child.yaml").code == 0
+    tested = guild("test")
+    assert tested.code == 0, tested.out
+    forked = guild("fork", child, "--at", "0", "--output", "json")
+    assert (forked.code, forked.json["status"]) == (4, "waiting")
+    assert guild("show", forked.json["run"], "--json").json["parent"] is None
+    again = guild("fork", recorded, "--at", "99999")
+    assert again.code == 2
