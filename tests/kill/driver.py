@@ -29,6 +29,7 @@ _NEEDED = (
     "jsonschema",
     "pydantic_ai.direct",
     "pydantic_ai.models.anthropic",
+    "pydantic_ai.models.openai",
     "guildhall.cli.commands.answer",
     "guildhall.cli.commands.replay",
     "guildhall.cli.commands.resume",
