@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Listing, Place, Scope
     from guildhall.memory.provenance import Blame
     from guildhall.runs.fork import Forked
-    from guildhall.runs.lifecycle import Prepared
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.plan import Plan
+    from guildhall.runs.prepare import Prepared
     from guildhall.runs.replay import Replayed
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
@@ -59,7 +59,7 @@ class EmbeddedHall:
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
-        prepared = await self._hall.runs.prepare(request, frame, toolboxes)
+        prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -77,7 +77,7 @@ class EmbeddedHall:
         from guildhall.runs.grants import Grant
 
         grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
-        prepared = await self._hall.runs.prepare_again(run, frame, toolboxes, grant)
+        prepared = await self._hall.runs.preparation.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event

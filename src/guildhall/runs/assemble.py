@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
-from guildhall.core.ids import fingerprint
-from guildhall.policy.model import Rule
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.arrange import bounds_of, tools_of, view_of
+from guildhall.runs.assembled import (
+    Assembled,
+    as_recorded,
+    files_of,
+    from_snapshot,
+    remembered,
+    tightened,
+    told_as_then,
+)
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
@@ -19,81 +25,28 @@ from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.supply import Supply, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
-from guildhall.runtimes.model import Attachment
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
-from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.choose import choose_model
-from guildhall.workers.definition import EVERY_WORKER, Definition
+from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
-from guildhall.workers.model import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.policy.model import Mode
+    from guildhall.policy.model import Mode, Rule
     from guildhall.runs.remember import Remembering
-    from guildhall.workers.model import Listed
+    from guildhall.runtimes.model import Attachment
+    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assembled:
-    """What a run is made of. The journal's first entry freezes it."""
-
-    worker: Worker
-    model: str
-    mode: Mode
-    system_prompt: str  # the worker's instructions, and what it remembers as the last block
-    memory: str  # that block; empty: there is nothing
-    first_message: str
-    tools: tuple[Tool, ...]
-    rules: tuple[Rule, ...]
-    bounds: Bounds
-    output_schema: Mapping[str, Any] | None
-    surroundings: Surroundings
-    allow_workers: tuple[str, ...] = ()
-    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do to the world
-    callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
-    attachments: tuple[Attachment, ...] = ()
-    given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
-
-    def around(self, worker: Worker) -> frozenset[str]:
-        """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
-        others = (can for identity, can in self.callees.items() if identity != worker.identity)
-        return self.above.union(*(tool.capabilities for tool in self.tools), *others)
-
-    def shown(self) -> dict[str, Any]:
-        """What the model is shown: the part that a replay must find again."""
-        return {
-            "system_prompt": self.system_prompt,
-            "first_message": self.first_message,
-            "attachments": [file.as_described() for file in self.attachments],
-            "tools": [tool.as_shown() for tool in self.tools],
-            "output_schema": self.output_schema,
-        }
-
-    def frozen(self) -> dict[str, Any]:
-        """The journal's first entry."""
-        shown = self.shown()
-        return {
-            **shown,
-            "files": [file.as_dict() for file in self.attachments],
-            "memory": self.memory,
-            "above": sorted(self.above),
-            "hash": fingerprint(shown),
-            "worker": snapshot(self.worker),
-            "model": self.model,
-            "mode": self.mode,
-            "bounds": self.bounds.as_dict(),
-            "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
-        }
 
 
 class Assembler:
@@ -193,10 +146,10 @@ class Assembler:
             frozen["output_schema"],
             given,
             run=run,
-            memory=_remembered(frozen),
+            memory=remembered(frozen),
             above=frozen.get("above", ()),
         )
-        built = replace(built, tools=_told_as_then(built.tools, frozen["tools"]))
+        built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
         now = {tool.name: tool.as_shown() for tool in built.tools}
         for tool in frozen["tools"]:
             if now.get(tool["name"]) != tool:
@@ -208,8 +161,8 @@ class Assembler:
         revived = replace(
             built,
             system_prompt=frozen["system_prompt"],
-            memory=_remembered(frozen),
-            attachments=_files(frozen),
+            memory=remembered(frozen),
+            attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
         if worker.path is None or not worker.path.exists():
@@ -250,13 +203,13 @@ class Assembler:
             frozen["mode"],
             Bounds(**frozen["bounds"]),
             frozen["output_schema"] if gone else await self._supply.output_schema(worker, frame),
-            [_as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
+            [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
             run=run,
-            memory=_remembered(frozen),
+            memory=remembered(frozen),
             above=frozen.get("above", ()),
         )
-        assembled = replace(assembled, attachments=_files(frozen))
-        then = _told_as_then(assembled.tools, frozen["tools"])
+        assembled = replace(assembled, attachments=files_of(frozen))
+        then = told_as_then(assembled.tools, frozen["tools"])
         if then != assembled.tools and self._lacks_one_to_call(worker, frame):
             return replace(assembled, tools=then), True
         return assembled, gone
@@ -361,72 +314,3 @@ class Assembler:
 def _asked_by_itself(rule: Rule) -> Rule:
     """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
     return replace(rule, approval_required=False) if rule.name in RULES else rule
-
-
-def tightened(then: Assembled, today: Assembled) -> Assembled:
-    """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
-    kept = {tool.name for tool in today.tools}
-    gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
-    folders = {folder.name: folder for folder in today.surroundings.view.folders}
-    view = then.surroundings.view
-    left = tuple(
-        replace(folder, writable=folder.writable and folders[folder.name].writable)
-        for folder in view.folders
-        if folder.name in folders and folders[folder.name].path == folder.path
-    )
-    surroundings = replace(then.surroundings, view=replace(view, folders=left))
-    allowed = then.allow_workers
-    if EVERY_WORKER in allowed:
-        allowed = today.allow_workers
-    elif EVERY_WORKER not in today.allow_workers:
-        allowed = tuple(name for name in allowed if name in today.allow_workers)
-    rules = (*then.rules, *today.rules, *gone)
-    return replace(then, rules=rules, surroundings=surroundings, allow_workers=allowed)
-
-
-def _told_as_then(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Tools of the run itself keep the words in which the model knows them: they name workers, which come and go."""
-    told = {tool["name"]: tool["description"] for tool in frozen}
-    return tuple(
-        replace(tool, description=told.get(tool.name, tool.description)) if tool.runs_in == "run" else tool
-        for tool in tools
-    )
-
-
-def snapshot(worker: Worker) -> dict[str, Any]:
-    """A worker as the record keeps it: enough to be one again when its file is gone."""
-    return {
-        "definition": worker.definition.model_dump(mode="json"),
-        "instructions": worker.instructions,
-        "scope": worker.scope,
-        "digest": worker.digest,
-        "path": str(worker.path) if worker.path else None,
-    }
-
-
-def from_snapshot(data: Mapping[str, Any]) -> Worker:
-    return Worker(
-        definition=Definition.model_validate(data["definition"]),
-        instructions=data["instructions"],
-        scope=data["scope"],
-        digest=data["digest"],
-        path=Path(data["path"]) if data["path"] else None,
-    )
-
-
-def _files(frozen: Mapping[str, Any]) -> tuple[Attachment, ...]:
-    """The attachments as they were read then."""
-    return tuple(Attachment.from_dict(file) for file in frozen.get("files", ()))
-
-
-def _remembered(frozen: Mapping[str, Any]) -> str:
-    return frozen.get("memory", "")
-
-
-def _as_recorded(name: str, tools: Iterable[Mapping[str, Any]]) -> Toolbox:
-    """A toolbox of a process that is gone: good for a replay, which executes nothing."""
-
-    def gone(**_: Any) -> None:
-        raise ToolUnavailable(f"the toolbox {name!r} belonged to the process that made the run")
-
-    return Toolbox(name, *(Tool.from_described(tool, gone) for tool in tools))

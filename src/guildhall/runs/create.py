@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.runs.journal import Journal
     from guildhall.runs.ledger import LiveLedger
-    from guildhall.runs.lifecycle import Prepared
+    from guildhall.runs.prepare import Prepared
     from guildhall.tools.model import ToolCall
     from guildhall.workers.create import Draft
     from guildhall.workers.model import Listed, Worker

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from guildhall.models.model import Source
-    from guildhall.runs.assemble import Assembled
+    from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
 
 

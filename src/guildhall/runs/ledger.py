@@ -18,7 +18,6 @@ from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown
 from guildhall.runs.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Ask, AskKind, Bounds, Question, amount_of
-from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ class LiveLedger:
             "max_tokens": call.max_tokens,
         }
         await self.journal.append("model_asked", data, key=call.key)
-        if call.attempt == 0 and (problem := _not_usable(call.messages)) is not None:
+        if call.attempt == 0 and (problem := shown.not_usable(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
             self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
 
@@ -364,16 +363,6 @@ class LiveLedger:
             key=key,
             also=lambda connection: _expect(records.change_ask(connection, ask.id, "answered", status="applied")),
         )
-
-
-def _not_usable(messages: Sequence[ModelMessage]) -> str | None:
-    """What the model is told about its last answer, if that answer was no good: neither an end nor a call."""
-    if len(messages) == 1:
-        return None
-    for part in messages[-1].parts:
-        if part.part_kind == "user-prompt" or (part.part_kind == "tool-return" and part.tool_name == OUTPUT_TOOL):
-            return str(part.content)
-    return None
 
 
 def _expect(applied: bool) -> None:

@@ -1,29 +1,25 @@
-"""The runs of a hall: started, resumed, parked, recovered, replayed."""
+"""The runs of a hall: launched, called by one another, parked, cancelled, replayed."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused, ToolUnavailable
-from guildhall.core.ids import RUN, new_id
-from guildhall.models.catalog import AUTO
+from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused
 from guildhall.models.door import ModelDoor
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
-from guildhall.runs.attachments import hand_on, refuse_untaken
+from guildhall.runs.attachments import hand_on
 from guildhall.runs.execute import Execution
-from guildhall.runs.grants import Grant, has_price, priced
-from guildhall.runs.journal import Journal
+from guildhall.runs.grants import has_price
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import ENDED, Entry, RunRequest
+from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.plan import plan_of_run
+from guildhall.runs.prepare import Preparation, belongs, frame_then
 from guildhall.runs.replay import Replayed, replay
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
@@ -32,46 +28,25 @@ from guildhall.tools.model import ToolResult
 from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from pydantic_ai.messages import ModelResponse
-    from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
-    from guildhall.runs.assemble import Assembled, Assembler
+    from guildhall.runs.assemble import Assembler
+    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
-    from guildhall.runtimes.model import Attachment, Runtime
+    from guildhall.runs.prepare import Prepared, SourceOf
+    from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
-    from guildhall.tools.model import Tool, Toolbox, ToolCall
+    from guildhall.tools.model import Tool, ToolCall
     from guildhall.workers.model import Worker
-
-    SourceOf = Callable[[str, Frame], Source]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A run that can be launched: all of it is known, nothing has begun."""
-
-    run: str
-    root: str
-    assembled: Assembled
-    source: Source
-    frame: Frame
-    journal: Journal
-    ordinal: int
-    given: tuple[Toolbox, ...]  # of the caller's own process, for it and for those that it calls
-    override_model: str | None
-    call: Mapping[str, Any] | None  # all that it does, instead of asking its model
-    limited: bool  # whoever runs it has set a limit in dollars
-    below: tuple[Journal, ...] = ()  # of the runs that it has called before
-    seconds_before: float = 0.0
-    resumed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +67,7 @@ class Live:
 
 
 class Runs:
-    """Makes runs, keeps those that are alive, and finds those that are not."""
+    """Lets runs live, each on its own or below the one that has called it."""
 
     def __init__(
         self,
@@ -112,7 +87,6 @@ class Runs:
         self._clock = clock
         self._bus = bus
         self._asks = asks
-        self._boot = boot
         self._history = history
         self._assembler = assembler
         self._planner = planner
@@ -120,6 +94,15 @@ class Runs:
         self._runtime = runtime
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
+        self.preparation = Preparation(
+            store=store,
+            clock=clock,
+            boot=boot,
+            history=history,
+            assembler=assembler,
+            source_of=source_of,
+            alive=self.alive,
+        )
 
     def recording(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
@@ -128,127 +111,6 @@ class Runs:
 
     def _answers(self, run: str) -> list[ModelResponse]:
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
-
-    async def prepare(
-        self,
-        request: RunRequest,
-        frame: Frame,
-        given: Sequence[Toolbox] = (),
-        *,
-        caller: Live | None = None,
-        call: str | None = None,
-        attached: tuple[Attachment, ...] | None = None,
-    ) -> Prepared:
-        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
-
-        `caller` is the run that has called it, in the `call` of this key, and hands over what is `attached`; without
-        one the attachments of the request are those of a person.
-        """
-        run = new_id(RUN)  # first, because what the run remembers is on record under its name
-        root = caller.prepared.root if caller else run
-        assembled = await self._assembler.assemble(
-            request, frame, given, run=run, caller=caller.prepared.assembled if caller else None, attached=attached
-        )
-        source = self._source_of(assembled.model, frame)
-        refuse_untaken(assembled.attachments, source)
-        limited = request.budget is not None or (caller is not None and caller.prepared.limited)
-        assembled = priced(assembled, source, limited=limited)
-        if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
-            assembled = replace(assembled, model=source.name)
-        _make_folders(assembled)
-        now = stamp(self._clock.now())
-        first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
-
-        def write(connection: Connection) -> int:
-            ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
-            records.add_run(
-                connection,
-                id=run,
-                root=root,
-                parent=caller.prepared.run if caller else None,
-                parent_call=call,
-                ordinal=ordinal,
-                worker=assembled.worker.name,
-                model=source.name,
-                status="running",
-                request={**request.as_dict(), "frame": frame.as_dict()},
-                owner=self._boot,
-                created_at=now,
-                turns=0,
-                input_tokens=0,
-                output_tokens=0,
-                cost_usd=0.0 if has_price(source) else None,
-                running_seconds=0.0,
-            )
-            records.add_entry(connection, first)
-            return ordinal
-
-        return Prepared(
-            run=run,
-            root=root,
-            assembled=assembled,
-            source=source,
-            frame=frame,
-            ordinal=await self._store.write(write),
-            journal=Journal(run, self._store, self._clock, [first]),
-            given=tuple(given),
-            override_model=request.override_model,
-            call=request.call,
-            limited=limited or assembled.bounds.max_budget_usd is not None,
-        )
-
-    async def prepare_again(
-        self,
-        run_id: str,
-        frame: Frame,
-        given: Sequence[Toolbox] = (),
-        grant: Grant | None = None,
-        *,
-        caller: Live | None = None,
-    ) -> Prepared:
-        """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
-        run = self._history.get(run_id)
-        self._refuse_resuming(run, caller)
-        journal = self._history.journal(run_id)
-        frame = _frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
-        source = self._source_of(assembled.model, frame)
-        refuse_untaken(assembled.attachments, source)
-        before = self._seconds_before(run, journal)
-
-        def also(connection: Connection) -> None:
-            columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
-            records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
-
-        below = tuple(self._history.journal(one.id) for one in self._history.below(run_id))
-        granted = (grant or Grant()).bounds(journal, below, source)
-        _make_folders(assembled)
-        await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
-        bounds = in_force(journal)
-        explicit = run.request.get("budget") is not None or bool(caller and caller.prepared.limited)
-        return Prepared(
-            run=run_id,
-            root=run.root,
-            assembled=replace(assembled, bounds=bounds),
-            source=source,
-            frame=frame,
-            journal=journal,
-            ordinal=run.ordinal,
-            given=tuple(given),
-            override_model=run.request.get("override_model"),
-            call=run.request.get("call"),
-            limited=explicit or bounds.max_budget_usd is not None,
-            below=below,
-            seconds_before=before,
-            resumed=True,
-        )
-
-    def _seconds_before(self, run: Run, journal: Journal) -> float:
-        """How long a run has been running so far. One whose time was over gets the same time again."""
-        if (run.error or {}).get("limit") == "timeout":
-            return 0.0
-        recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
-        return recorded + (seconds_since_start(journal) if run.status == "lost" else 0.0)
 
     def launch(self, prepared: Prepared) -> None:
         """Begins to execute; what happens is told as events."""
@@ -343,7 +205,9 @@ class Runs:
         return delegate.result_of(self._history.get(prepared.run))
 
     async def _again(self, caller: Live, run: Run) -> Prepared:
-        return await self.prepare_again(run.id, caller.prepared.frame, caller.prepared.given, caller=caller)
+        return await self.preparation.prepare_again(
+            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared
+        )
 
     async def _called(self, caller: Live, call: ToolCall) -> Prepared:
         """The new run that a call asks for, if it may."""
@@ -368,7 +232,9 @@ class Runs:
             mode=assembled.mode,
         )
         given = caller.prepared.given
-        return await self.prepare(request, frame, given, caller=caller, call=call.key, attached=attached)
+        return await self.preparation.prepare(
+            request, frame, given, caller=caller.prepared, call=call.key, attached=attached
+        )
 
     async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:
         """A worker that another one writes."""
@@ -398,7 +264,7 @@ class Runs:
 
     async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
         """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""
-        prepared = await self.prepare(request, frame)
+        prepared = await self.preparation.prepare(request, frame)
         began(prepared.run)
         self.launch(prepared)
         try:
@@ -427,7 +293,7 @@ class Runs:
         for one in self._history.tree(run):
             journal = self._history.journal(one.id)
             steps += len(journal.entries)
-            then = _frame_then(one.request["frame"], frame)
+            then = frame_then(one.request["frame"], frame)
             assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
             gone = gone or left
             runtime = self._runtime_of(one.request.get("call"))
@@ -450,25 +316,12 @@ class Runs:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
         found = self._history.get(run)
         if found.parent is not None:
-            raise _belongs(found, "stop")
+            raise belongs(found, "stop")
         if found.status in ENDED and found.status != "failed":
             raise Conflict(f"the run {run} is {found.status}: there is nothing to stop", hint=f"guild show {run}")
         await self.park(run)
         now = stamp(self._clock.now())
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
-
-    def _refuse_resuming(self, run: Run, caller: Live | None) -> None:
-        if run.parent is not None and caller is None:
-            raise _belongs(run, "resume")
-        if run.id in self._alive or (run.status == "running" and caller is None):
-            raise Conflict(f"the run {run.id} is running")
-        if run.status in {"completed", "cancelled"}:
-            raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
-
-
-def _belongs(run: Run, verb: str) -> Conflict:
-    message = f"the run {run.id} belongs to {run.root}, which has called it"
-    return Conflict(message, hint=f"guild {verb} {run.root}")
 
 
 def _tell_start(live: Live) -> None:
@@ -486,20 +339,6 @@ def _tell_start(live: Live) -> None:
     )
 
 
-def _make_folders(assembled: Assembled) -> None:
-    """Makes the sandboxes that the run may write to."""
-    for folder in assembled.surroundings.view.folders:
-        if not folder.writable:
-            continue
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ToolUnavailable(
-                f"sandboxes.{folder.name}.path: {folder.path} cannot be made: {error.strerror or error}",
-                where=assembled.worker.place,
-            ) from None
-
-
 def assignment_of(assembled: Assembled) -> Assignment:
     return Assignment(
         system_prompt=assembled.system_prompt,
@@ -507,15 +346,4 @@ def assignment_of(assembled: Assembled) -> Assignment:
         tools=tuple(tool.as_shown() for tool in assembled.tools),
         output_schema=assembled.output_schema,
         attachments=assembled.attachments,
-    )
-
-
-def _frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:
-    """The frame that the run had; variables are those of today, by the names that it had then."""
-    return replace(
-        now,
-        cwd=Path(recorded["cwd"]),
-        root=Path(recorded["root"]),
-        env={name: value for name, value in now.env.items() if name in recorded["env"]},
-        model=recorded["model"],
     )

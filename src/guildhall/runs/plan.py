@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.policy.model import Decision, Mode
-    from guildhall.runs.assemble import Assembled
+    from guildhall.runs.assembled import Assembled
     from guildhall.runs.model import Bounds, RunRequest
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Folder, Tool

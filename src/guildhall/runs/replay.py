@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from guildhall.policy.model import Verdict
-    from guildhall.runs.assemble import Assembled
+    from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
     from guildhall.runs.model import Entry
     from guildhall.runtimes.model import Assignment, Runtime

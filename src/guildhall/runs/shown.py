@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter, TextContent
 
 from guildhall.core.ids import digest, fingerprint
+from guildhall.runtimes.pydantic import OUTPUT_TOOL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,3 +60,13 @@ def load_response(data: Mapping[str, Any]) -> ModelResponse:
     if message.kind != "response":
         raise ValueError("the record of an answer holds something else")
     return message
+
+
+def not_usable(messages: Sequence[ModelMessage]) -> str | None:
+    """What the model is told about its last answer, if that answer was no good: neither an end nor a call."""
+    if len(messages) == 1:
+        return None
+    for part in messages[-1].parts:
+        if part.part_kind == "user-prompt" or (part.part_kind == "tool-return" and part.tool_name == OUTPUT_TOOL):
+            return str(part.content)
+    return None

@@ -1,0 +1,238 @@
+"""Runs are made ready: a new one is put on record, one that stopped is taken up where its record ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import Conflict, ToolUnavailable
+from guildhall.core.ids import RUN, new_id
+from guildhall.models.catalog import AUTO
+from guildhall.runs import records
+from guildhall.runs.attachments import refuse_untaken
+from guildhall.runs.grants import Grant, has_price, priced
+from guildhall.runs.journal import Journal
+from guildhall.runs.limits import in_force, seconds_since_start
+from guildhall.runs.model import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.models.model import Source
+    from guildhall.runs.assemble import Assembler
+    from guildhall.runs.assembled import Assembled
+    from guildhall.runs.history import History
+    from guildhall.runs.model import Run, RunRequest
+    from guildhall.runtimes.model import Attachment
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import Toolbox
+
+    SourceOf = Callable[[str, Frame], Source]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A run that can be launched: all of it is known, nothing has begun."""
+
+    run: str
+    root: str
+    assembled: Assembled
+    source: Source
+    frame: Frame
+    journal: Journal
+    ordinal: int
+    given: tuple[Toolbox, ...]  # of the caller's own process, for it and for those that it calls
+    override_model: str | None
+    call: Mapping[str, Any] | None  # all that it does, instead of asking its model
+    limited: bool  # whoever runs it has set a limit in dollars
+    below: tuple[Journal, ...] = ()  # of the runs that it has called before
+    seconds_before: float = 0.0
+    resumed: bool = False
+
+
+class Preparation:
+    """Makes runs ready for one hall."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        boot: str,
+        history: History,
+        assembler: Assembler,
+        source_of: SourceOf,
+        alive: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._boot = boot
+        self._history = history
+        self._assembler = assembler
+        self._source_of = source_of
+        self._alive = alive
+
+    async def prepare(
+        self,
+        request: RunRequest,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        caller: Prepared | None = None,
+        call: str | None = None,
+        attached: tuple[Attachment, ...] | None = None,
+    ) -> Prepared:
+        """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
+
+        `caller` is the run that has called it, in the `call` of this key, and hands over what is `attached`; without
+        one the attachments of the request are those of a person.
+        """
+        run = new_id(RUN)  # first, because what the run remembers is on record under its name
+        root = caller.root if caller else run
+        assembled = await self._assembler.assemble(
+            request, frame, given, run=run, caller=caller.assembled if caller else None, attached=attached
+        )
+        source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
+        limited = request.budget is not None or (caller is not None and caller.limited)
+        assembled = priced(assembled, source, limited=limited)
+        if assembled.model == AUTO:  # what it stood for is frozen: keys may come and go
+            assembled = replace(assembled, model=source.name)
+        _make_folders(assembled)
+        now = stamp(self._clock.now())
+        first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
+
+        def write(connection: Connection) -> int:
+            ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
+            records.add_run(
+                connection,
+                id=run,
+                root=root,
+                parent=caller.run if caller else None,
+                parent_call=call,
+                ordinal=ordinal,
+                worker=assembled.worker.name,
+                model=source.name,
+                status="running",
+                request={**request.as_dict(), "frame": frame.as_dict()},
+                owner=self._boot,
+                created_at=now,
+                turns=0,
+                input_tokens=0,
+                output_tokens=0,
+                cost_usd=0.0 if has_price(source) else None,
+                running_seconds=0.0,
+            )
+            records.add_entry(connection, first)
+            return ordinal
+
+        return Prepared(
+            run=run,
+            root=root,
+            assembled=assembled,
+            source=source,
+            frame=frame,
+            ordinal=await self._store.write(write),
+            journal=Journal(run, self._store, self._clock, [first]),
+            given=tuple(given),
+            override_model=request.override_model,
+            call=request.call,
+            limited=limited or assembled.bounds.max_budget_usd is not None,
+        )
+
+    async def prepare_again(
+        self,
+        run_id: str,
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        grant: Grant | None = None,
+        *,
+        caller: Prepared | None = None,
+    ) -> Prepared:
+        """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
+        run = self._history.get(run_id)
+        self._refuse_resuming(run, caller)
+        journal = self._history.journal(run_id)
+        frame = frame_then(run.request["frame"], frame)
+        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
+        source = self._source_of(assembled.model, frame)
+        refuse_untaken(assembled.attachments, source)
+        before = self._seconds_before(run, journal)
+
+        def also(connection: Connection) -> None:
+            columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
+            records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
+
+        below = tuple(self._history.journal(one.id) for one in self._history.below(run_id))
+        granted = (grant or Grant()).bounds(journal, below, source)
+        _make_folders(assembled)
+        await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
+        bounds = in_force(journal)
+        explicit = run.request.get("budget") is not None or bool(caller and caller.limited)
+        return Prepared(
+            run=run_id,
+            root=run.root,
+            assembled=replace(assembled, bounds=bounds),
+            source=source,
+            frame=frame,
+            journal=journal,
+            ordinal=run.ordinal,
+            given=tuple(given),
+            override_model=run.request.get("override_model"),
+            call=run.request.get("call"),
+            limited=explicit or bounds.max_budget_usd is not None,
+            below=below,
+            seconds_before=before,
+            resumed=True,
+        )
+
+    def _seconds_before(self, run: Run, journal: Journal) -> float:
+        """How long a run has been running so far. One whose time was over gets the same time again."""
+        if (run.error or {}).get("limit") == "timeout":
+            return 0.0
+        recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
+        return recorded + (seconds_since_start(journal) if run.status == "lost" else 0.0)
+
+    def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
+        if run.parent is not None and caller is None:
+            raise belongs(run, "resume")
+        if self._alive(run.id) or (run.status == "running" and caller is None):
+            raise Conflict(f"the run {run.id} is running")
+        if run.status in {"completed", "cancelled"}:
+            raise Conflict(f"the run {run.id} is {run.status}: there is nothing to resume", hint=f"guild show {run.id}")
+
+
+def belongs(run: Run, verb: str) -> Conflict:
+    message = f"the run {run.id} belongs to {run.root}, which has called it"
+    return Conflict(message, hint=f"guild {verb} {run.root}")
+
+
+def _make_folders(assembled: Assembled) -> None:
+    """Makes the sandboxes that the run may write to."""
+    for folder in assembled.surroundings.view.folders:
+        if not folder.writable:
+            continue
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ToolUnavailable(
+                f"sandboxes.{folder.name}.path: {folder.path} cannot be made: {error.strerror or error}",
+                where=assembled.worker.place,
+            ) from None
+
+
+def frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:
+    """The frame that the run had; variables are those of today, by the names that it had then."""
+    return replace(
+        now,
+        cwd=Path(recorded["cwd"]),
+        root=Path(recorded["root"]),
+        env={name: value for name, value in now.env.items() if name in recorded["env"]},
+        model=recorded["model"],
+    )
