@@ -13,11 +13,11 @@ from hypothesis import strategies as some
 from guildhall.runs.budget import Budget, Purse, Short
 from guildhall.runs.limits import Spent
 from guildhall.runs.model import Bounds
-from tests.runs.places import DONE, journal, kinds, put_worker
+from tests.runs.places import DONE, WRITE, journal, kinds, put_worker, until
 from tests.runs.test_asks import terminal as terminal
 from tests.runs.test_delegation import answer, run, told
 from tests.runs.test_limits import suggested, with_usage
-from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree
+from tests.runs.trees import Answers, call, calls, put_answers, put_boss, put_tree, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,6 +280,20 @@ def test_waiting_for_a_person_further_down_is_not_running(guild: Guild, project:
     for ask in waiting["asks"]:
         last = answer(guild, ask["ask"], "yes")
     assert last.json["status"] == "completed"
+
+
+def test_at_a_terminal_nothing_is_begun_below_a_run_whose_time_is_over(
+    terminal: Callable[..., Terminal], guild: Guild, project: Path
+) -> None:
+    put_tree(project, limits={"timeout": "0.5s"})
+    put_answers(project, boss=[[call("hand"), DONE]], hand=[[{**WRITE, "sleep": 1}, DONE]])
+    person = terminal("run", "boss", "go")
+    person.until("Allow more?")
+    root = guild("ls", "--json").json["working"][0]["run"]
+    until(lambda: kinds(journal(guild, root)).count("model_answered") == 2)  # the called one would write now
+    person.types("no\n")
+    assert person.ends()[0] == 5
+    assert written(project) == []
 
 
 # the bookkeeping

@@ -75,6 +75,7 @@ class Execution:
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
         self._called: set[Execution] = set()
+        self._caller: Execution | None = None
         self.stopped = asyncio.Event()
 
     # the doors, as the runtime sees them
@@ -86,12 +87,12 @@ class Execution:
         settings: ModelSettings,
         parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        await self._only_while_open()
+        await self.only_while_open()
         with self._patience.call():
             return await self._model_door.ask(key, messages, settings, parameters)
 
     async def tool(self, call: ToolCall) -> ToolResult:
-        await self._only_while_open()
+        await self.only_while_open()
         with self._patience.call():
             task = asyncio.create_task(self._gate.call(call))
             self._under_way.add(task)
@@ -100,11 +101,16 @@ class Execution:
             finally:
                 self._under_way.discard(task)
 
-    async def _only_while_open(self) -> None:
-        """A parked run starts nothing new: its doors stay shut until it is resumed. So does one whose time is over."""
+    async def only_while_open(self) -> None:
+        """A parked run starts nothing new: its doors stay shut until it is resumed.
+
+        So does one whose time is over, or that of a run above it, for as long as a person is asked for more.
+        """
         if self._parked.is_set():
             await asyncio.get_running_loop().create_future()
         await self._in_time.wait()
+        if self._caller is not None:
+            await self._caller.only_while_open()
 
     # the stretch
 
@@ -117,6 +123,7 @@ class Execution:
     async def carry_out(self, called: Execution) -> Stretch:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
         self._called.add(called)
+        called._caller = self
         try:
             if self._parked.is_set():
                 called.park()
