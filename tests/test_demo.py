@@ -27,7 +27,7 @@ def test_the_story_is_told_to_its_end(guild: Guild) -> None:
         "As I noted last time: Alan Turing pays only after a reminder.",
         "all as on record",
         "+ You are a quick reader.",
-        "1 passed, 0 failed",
+        "2 passed, 0 failed",
         "That was it",
     ):
         assert line in told.out, (line, told.out)

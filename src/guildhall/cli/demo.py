@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +19,6 @@ from guildhall.core.paths import HOME_VARIABLE
 if TYPE_CHECKING:
     import argparse
 
-OFFICE = Path(__file__).parent / "office"  # the folder that the story plays in
-
 
 def main(args: argparse.Namespace) -> int:
     """Tells the story in a folder that is gone afterwards."""
@@ -33,6 +30,7 @@ def main(args: argparse.Namespace) -> int:
 class _Story:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "office"
+        self._folder.mkdir()
         self._env = {**os.environ, HOME_VARIABLE: str(folder / "home")}
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._chapter = 0
@@ -45,8 +43,8 @@ class _Story:
         self._say(
             "Everything is real but the model: its answers are read from a file, so no key and no network are needed."
         )
-        shutil.copytree(OFFICE, self._folder)
         self._title("A worker is a file")
+        self._guild("init", ".", "--example", "office")
         self._say("It says how to work, which folders it sees, whom it may call, and what needs your approval.")
         self._show((self._folder / "workers" / "chief.yaml").read_text())
         ask = self._share_the_work()
@@ -123,7 +121,7 @@ class _Story:
     def _becomes_a_test(self, run: str) -> None:
         self._title("A run becomes a test")
         self._say("Recorded once, it is a test for ever: what the workers are told, what they do, and what comes out.")
-        self._guild("script", run, "--out", "tests/month.yaml")
+        self._guild("script", run, "--out", "tests/this-run.yaml")
         self._guild("test")
 
     # telling

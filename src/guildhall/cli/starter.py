@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+EXAMPLES = ("office",)
 SCRIPTED = "script:scripts/greeter.yaml"
 FIRST_TASK = "Greet everybody in notes/team.md"
 
@@ -90,6 +93,13 @@ _README = """# A starter folder for Guildhall
 made of lines that needs no key: `guild run greeter "..." --override-model {script}` always works.
 `guild script RUN --out tests/NAME.yaml` makes a test out of a run of yours.
 """
+
+
+def example(name: str) -> dict[str, str]:
+    """The files of a worked example, by their path in it."""
+    top = Path(__file__).parent / name
+    paths = sorted(path for path in top.rglob("*") if path.is_file())
+    return {str(path.relative_to(top)): path.read_text(encoding="utf-8") for path in paths}
 
 
 def files(model: str) -> dict[str, str]:

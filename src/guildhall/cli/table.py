@@ -37,7 +37,7 @@ COMMANDS = (
     ),
     Command(
         "init",
-        "[DIR]",
+        "[DIR] [--example office]",
         "make a starter folder with a worker that runs at once",
         example="guild init my-guild",
         first=True,

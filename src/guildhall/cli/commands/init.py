@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.starter import FIRST_TASK, SCRIPTED, files
+from guildhall.cli.starter import EXAMPLES, FIRST_TASK, SCRIPTED, example, files
 from guildhall.core.errors import Conflict, ModelUnusable
 
 if TYPE_CHECKING:
@@ -23,17 +23,29 @@ _CLIS = ("claude", "codex")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there")
+    parser.add_argument(
+        "--example", choices=EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(EXAMPLES)}"
+    )
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     folder = Path(args.dir).expanduser()
-    model, why = _model(os.environ)
+    if args.example:
+        model, why = None, "The model is a script: it needs no key, and its prices are made up."
+        texts, steps = (
+            example(args.example),
+            ["guild plan chief", "guild run chief 'Add up the invoices'", "guild test"],
+        )
+    else:
+        model, why = _model(os.environ)
+        texts = files(model)
+        steps = ["guild worker ls", f"guild run greeter {shlex.quote(FIRST_TASK)}", "guild ls"]
     made: list[str] = []
     kept: list[str] = []
-    for name, text in files(model).items():
+    for name, text in texts.items():
         (made if _write(folder / name, text) else kept).append(name)
-    steps = _next(folder)
+    steps = _from_here(folder, steps)
     if args.json:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
         return exit_codes.DONE
@@ -41,7 +53,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         screen.result(f"made   {folder / name}")
     for name in kept:
         screen.result(f"kept   {folder / name} (it was there)")
-    screen.note(why if "guildhall.yaml" in made else f"{why} guildhall.yaml was there and keeps its own.")
+    screen.note(f"{why} guildhall.yaml was there and keeps its own." if "guildhall.yaml" in kept else why)
     if found := [name for name in _CLIS if shutil.which(name)]:
         screen.note(f"Found on this machine: {', '.join(found)}.")
     screen.note("Next:\n" + "\n".join(f"  {step}" for step in steps))
@@ -78,7 +90,6 @@ def _write(path: Path, text: str) -> bool:
     return True
 
 
-def _next(folder: Path) -> list[str]:
+def _from_here(folder: Path, steps: list[str]) -> list[str]:
     away = folder.absolute() != Path.cwd()
-    steps = ["guild worker ls", f"guild run greeter {shlex.quote(FIRST_TASK)}", "guild ls"]
     return [f"cd {shlex.quote(str(folder))}", *steps] if away else steps
