@@ -314,7 +314,7 @@ def test_the_record_of_a_run_is_complete(guild: Guild, project: Path) -> None:
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
     entries: list[dict[str, Any]] = journal(guild, run)
     assert [entry["seq"] for entry in entries] == list(range(len(entries)))
-    assert all(set(entry) == {"seq", "kind", "key", "at", "data"} for entry in entries)
+    assert all(set(entry) == {"run", "seq", "kind", "key", "at", "data"} for entry in entries)
     first = entries[0]["data"]
     assert {"system_prompt", "first_message", "tools", "worker", "model", "bounds", "hash", "mode"} <= set(first)
     assert kinds(entries)[-1] == "ended"
