@@ -20,7 +20,13 @@ async def take(events: AsyncIterator[Event], count: int) -> list[str]:
 
 
 def test_an_event_as_json_has_its_data_beside_type_run_and_time():
-    assert told("hi").as_dict() == {"type": "text_delta", "run": "r-1", "at": "2026-01-01T00:00:00.000Z", "text": "hi"}
+    assert told("hi").as_dict() == {
+        "type": "text_delta",
+        "run": "r-1",
+        "root": "r-1",
+        "at": "2026-01-01T00:00:00.000Z",
+        "text": "hi",
+    }
 
 
 def test_listeners_get_their_run_in_order_and_nothing_from_before():

@@ -521,3 +521,28 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
     first = {entry["run"]: entry["data"] for entry in journal(guild, again["run"]) if entry["kind"] == "assembled"}
     assert "It is blue." in first[again["runs"][0]["run"]]["memory"]
     assert "It is blue." not in first[again["run"]]["memory"]
+
+
+def test_what_is_condensed_is_told_in_the_called_run(guild: Guild, project: Path) -> None:
+    put_boss(project)
+    put_worker(project, "hand", tool_rules=None)
+    notes = calls(
+        *(
+            {
+                "call": "memory_write",
+                "with": {"scope": "worker", "key": f"note-{number}", "content": str(number) * 1500},
+            }
+            for number in range(4)
+        )
+    )
+    hand = [notes, {"say": "noted", "sleep": 0.2}]
+    compactor = {"memory-compactor": [[{"say": "short"}]]}
+    put_answers(project, boss=[[call("hand"), {"say": "done", "sleep": 0.2}]], hand=[hand], **compactor)
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\nmemory: {limit_tokens: 400}\n")
+    ran = guild("run", "boss", "go", "--output", "stream-json")
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    result = next(line for line in lines if line["type"] == "result")
+    (condensed,) = [line for line in lines if line["type"] == "memory_condensed"]
+    assert (condensed["root"], condensed["run"]) == (result["run"], result["runs"][0]["run"])
+    assert condensed["done"], condensed
+    assert condensed["by"] not in {one["run"] for one in result["runs"]}  # a run of the hall's, in no tree of theirs

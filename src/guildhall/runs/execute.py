@@ -224,6 +224,7 @@ class Execution:
 
         def also(connection: Connection) -> None:
             records.change_run(connection, self._ledger.run, **columns)
+            records.park_below(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now)
 

@@ -74,6 +74,12 @@ def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
     return list(ids)
 
 
+def park_below(connection: Connection, run: str) -> None:
+    """Puts away what a run has called and that had not begun to work yet when the run stopped."""
+    unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
+    connection.execute(update(runs).where(unbegun).values(status="parked", reason="interrupted", owner=None))
+
+
 def running_seconds(connection: Connection, run: str) -> float:
     return connection.execute(select(runs.c.running_seconds).where(runs.c.id == run)).scalar_one()
 
