@@ -188,9 +188,6 @@ class Runs:
                 return delegate.result_of(made)
             try:
                 prepared = await (self._again(caller, made) if made else self._called(caller, call))
-            except asyncio.CancelledError:  # it may be on record by now, and is not executed
-                await self._store.write(lambda c: records.park_called(c, caller.prepared.run, call.key))
-                raise
             except GuildError as error:
                 if made is not None or isinstance(error, LimitReached):
                     raise

@@ -97,12 +97,6 @@ def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
     return _run(row) if row else None
 
 
-def park_called(connection: Connection, parent: str, call: str) -> None:
-    """Parks the run that a call has made, if nobody has begun to execute it."""
-    made = (runs.c.parent == parent) & (runs.c.parent_call == call) & (runs.c.status == "running")
-    connection.execute(update(runs).where(made).values(status="parked", reason="interrupted", owner=None))
-
-
 def below(connection: Connection, run: str) -> list[Run]:
     """All that a run has called, and what those have called, oldest first."""
     query = _RUNS.where(runs.c.id.in_(select(_ids_below(run)))).order_by(_PLACE)
