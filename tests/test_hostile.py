@@ -20,6 +20,7 @@ from guildhall.tools.gate import Gate
 from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
 from guildhall.tools.sandboxes import sandbox_tools
 from tests.runs.places import DONE, put_script, put_worker
+from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,7 +176,7 @@ def test_hostile_arguments_give_results_and_nothing_else(scene: Scene, name: str
     before = scene.untouched()
 
     async def attack() -> list[ToolResult]:
-        executor = Executor(tools, surroundings)
+        executor = Executor(tools, surroundings, by_no_run)
         gate = Gate(tools, (), "ask", Open(), executor)
         try:
             calls = [

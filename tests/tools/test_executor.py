@@ -11,7 +11,8 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.builtin import Surroundings, built_in_tools
 from guildhall.tools.define import tool
 from guildhall.tools.executor import Executor, InFile, describe_toolbox
-from guildhall.tools.model import Folder, ToolCall, ToolResult, View
+from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
+from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,7 @@ def executed(box: Path, *calls: tuple[str, dict[str, Any]]) -> list[ToolResult]:
     async def go() -> list[ToolResult]:
         found = await describe_toolbox("box", box, surroundings)
         tools = {tool.name: tool for tool in found.tools}
-        executor = Executor(found.tools, surroundings)
+        executor = Executor(found.tools, surroundings, by_no_run)
         try:
             return [
                 await executor(tools[name], ToolCall(key=f"m1/{i}", tool=name, arguments=arguments))
@@ -122,7 +123,7 @@ def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
         return n + 1
 
     surroundings = around(tmp_path)
-    executor = Executor((here,), surroundings)
+    executor = Executor((here,), surroundings, by_no_run)
 
     async def go(arguments: dict[str, Any] | None) -> ToolResult:
         return await executor(here, ToolCall(key="k", tool="here", arguments=arguments))
@@ -131,11 +132,32 @@ def test_a_system_handler_runs_here_and_gets_no_host(tmp_path: Path) -> None:
     assert asyncio.run(go(None)).text == "2"
 
 
+def test_a_tool_of_the_run_itself_is_executed_by_it_with_its_call(tmp_path: Path) -> None:
+    @tool(runs_in="run")
+    def mine(n: int) -> str:
+        """Answer."""
+        raise AssertionError
+
+    async def by_run(called: Tool, call: ToolCall) -> ToolResult:
+        return ToolResult.of(f"{called.name} {call.key} {call.arguments}")
+
+    executor = Executor((mine,), around(tmp_path), by_run)
+    call = ToolCall(key="m1/c1", tool="mine", arguments={"n": 4})
+    assert asyncio.run(_ended(executor, mine, call)) == ("mine m1/c1 {'n': 4}", True)
+
+
+async def _ended(executor: Executor, mine: Tool, call: ToolCall) -> tuple[str, bool]:
+    """What a call gives, and whether it fails once the executor is closed."""
+    before = await executor(mine, call)
+    await executor.close()
+    return before.text, (await executor(mine, call)).is_error
+
+
 def test_after_the_end_nothing_runs(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     surroundings = around(tmp_path)
     tools = built_in_tools(["Read"], surroundings)
-    executor = Executor(tools, surroundings)
+    executor = Executor(tools, surroundings, by_no_run)
 
     async def go() -> tuple[ToolResult, ToolResult]:
         call = ToolCall(key="k", tool="Read", arguments={"file_path": "a.txt"})

@@ -14,6 +14,7 @@ from guildhall.tools.define import tool
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Tool, ToolCall, ToolResult, View
+from tests.tools.places import by_no_run
 
 if TYPE_CHECKING:
     from guildhall.policy.model import Mode
@@ -80,7 +81,7 @@ def called(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "ask",
 ) -> ToolResult:
-    executor = Executor((keep, put), Surroundings(view=View(cwd=Path.cwd())))
+    executor = Executor((keep, put), Surroundings(view=View(cwd=Path.cwd())), by_no_run)
     gate = Gate((keep, put), rules, mode, ledger, executor)
     return asyncio.run(gate.call(ToolCall(key="m1/c1", tool=name, arguments=arguments)))
 
