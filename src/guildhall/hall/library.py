@@ -162,14 +162,12 @@ class Worker:
 
         `attachments` are files, as `guild run --attach` takes them.
         """
-        if isinstance(attachments, str | Path):
-            raise UsageError("attachments is one name", hint="Give a list of them.")
         if mode not in get_args(Mode):
             raise UsageError(f"there is no mode {mode!r}", hint=did_you_mean(mode, get_args(Mode)))
         request = RunRequest(
             worker=self.name,
             input=input,
-            attachments=tuple(map(str, attachments)),
+            attachments=_names(attachments),
             model=model,
             override_model=override_model,
             max_turns=max_turns,
@@ -194,12 +192,12 @@ class Worker:
         input: str | Mapping[str, Any],
         *,
         approver: Approver | None = None,
-        attachments: Sequence[str] = (),
+        attachments: Sequence[str | Path] = (),
         **options: Any,
     ) -> RunResult:
         """The same, awaited. It is a call like one of its model's: by its allow-list, its rules, from its sandboxes."""
         name = worker.name if isinstance(worker, Worker) else worker
-        call = {"worker_name": name, "input_data": input, "attachments": list(attachments)}
+        call = {"worker_name": name, "input_data": input, "attachments": list(_names(attachments))}
         text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
         return await self.arun(text, approver=approver, call=call, **options)
 
@@ -297,6 +295,12 @@ class _opened:  # noqa: N801 - used like a function
                 return
             await hall.close()
             del self._opening[self._key]
+
+
+def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
+    if isinstance(attachments, str | Path):
+        raise UsageError("attachments is one name", hint="Give a list of them.")
+    return tuple(map(str, attachments))
 
 
 def _output(shown: Shown) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, ToolUnavailable, UsageError
+from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.arrange import bounds_of, tools_of, view_of
 from guildhall.runs.assembled import (
@@ -27,7 +27,7 @@ from guildhall.runs.supply import Supply, refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
-from guildhall.workers.choose import choose_model
+from guildhall.workers.choose import Choice, choose_model
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
 
@@ -83,21 +83,28 @@ class Assembler:
         given: Sequence[Toolbox] = (),
         *,
         run: str,
+        worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
     ) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process.
 
-        `caller` is the run that has called it, whose budget it has, and `attached` are the files that it hands over.
+        `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
+        has, and `attached` are the files that it hands over.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
         if not request.input.strip():
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
-        worker = self.find(request.worker, frame)
+        worker = worker or self.find(request.worker, frame)
         usable(worker, "name")
         settings = self.settings(frame)
-        choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+        try:
+            choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+        except ModelUnusable:
+            if request.call is None:
+                raise
+            choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
         given = tuple(given)
         named = [toolbox.name for toolbox in given]
         own = choice.by == "worker"

@@ -70,9 +70,10 @@ def collect(
 
 
 def hand_on(names: Sequence[str], own: Iterable[Attachment], view: View, callee: Worker) -> tuple[Attachment, ...]:
-    """The files that a worker hands to another: of those that it was given itself, and out of its sandboxes."""
+    """The files that a worker hands to another: out of its sandboxes, and of those that it was given itself."""
     _refuse_twice(names)
-    had = {file.name: file for file in own}
+    named = {folder.name for folder in view.folders}
+    had = {file.name: file for file in own if _sandbox_and_path(file.name, named)[0] not in named}
     others = [name for name in names if name not in had]
     read = collect(others, view, callee.definition.attachment_policy, where=callee.place)
     found = {**had, **dict(zip(others, read, strict=True))}

@@ -111,6 +111,10 @@ class Purse:
         await self.moved.wait()
         return True
 
+    def held(self, key: str) -> int:
+        """The tokens that a call under way holds."""
+        return self._held[key][1]
+
     def settle(self, key: str, dollars: float, tokens: int) -> None:
         """Turns what a call holds into what it has really taken."""
         held = self._held.pop(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, Refused
+from guildhall.core.ids import fingerprint
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolResult
 from guildhall.workers.create import draft, spec_of
@@ -55,9 +56,14 @@ def created(journals: Iterable[Journal]) -> dict[str, str]:
     return {entry.data["name"]: entry.data["digest"] for entry in entries}
 
 
+def identity_of(worker: Worker) -> str:
+    """What was approved of a worker: all that its file says but the status, which a person may promote."""
+    return fingerprint(worker.definition.model_dump(mode="json", exclude={"status"}))
+
+
 def not_changed(worker: Worker, made: Mapping[str, str]) -> None:
     """Raises where a worker that this tree has made is no longer the one that was approved."""
-    if worker.digest != made[worker.name]:
+    if identity_of(worker) != made[worker.name]:
         raise Refused(
             f"the worker {worker.name!r} is not what was approved", where=worker.place, hint="Make another one."
         )
@@ -89,7 +95,11 @@ async def create(
             if not new.is_saved() and (refused := await _refusal(call, new, prepared, ledger, planned)) is not None:
                 return refused
             new.save()
-            data = {"name": new.worker.name, "digest": new.worker.digest, "files": [str(path) for path in new.files]}
+            data = {
+                "name": new.worker.name,
+                "digest": identity_of(new.worker),
+                "files": [str(path) for path in new.files],
+            }
             await ledger.journal.append("worker_created", data, key=call.key, durable=True)
     except GuildError as error:
         return ToolResult.error(f"{TOOL}: {error}")
@@ -106,7 +116,9 @@ async def _refusal(
     if mode == "strict":
         return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in RULES), None)
-    approval, note = await ledger.confirm(call, _as_shown(new, planned(new.worker)), seconds=timeout)
+    approval, note = await ledger.confirm(
+        call, _as_shown(new, planned(new.worker)), shown=[new.text, new.schema], seconds=timeout
+    )
     if approval == "approved":
         return None
     said = (

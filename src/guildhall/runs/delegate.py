@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed, did_you_mean
@@ -18,6 +18,10 @@ from guildhall.workers.model import GENERATED
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.model import OnText, Query
     from guildhall.runs.model import Run
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.tools.model import Tool
@@ -41,6 +45,22 @@ class OneCall:
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
+
+
+@dataclass(frozen=True)
+class Unasked:
+    """Stands where a run's model would: it is never asked, and costs nothing."""
+
+    name: str
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return 0.0
+
+    def takes(self, media_type: str) -> bool:
+        return True
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        raise AssertionError
 
 
 class ChildStopped(Exception):
@@ -68,7 +88,8 @@ def call_tool(callable_workers: Iterable[tuple[str, str | None]], *, creates: bo
         "Give another worker a task, and get its result. It has its own instructions and tools and knows nothing of "
         "this conversation. Several calls in one answer are carried out side by side. The workers are:"
     )
-    return replace(_worker_call, description="\n".join([told, *lines]))
+    reads = {"attachments": frozenset({"fs.read"})}  # what is handed over is read by the one that hands it over
+    return replace(_worker_call, description="\n".join([told, *lines]), also=reads)
 
 
 def tree_tools(

@@ -153,9 +153,11 @@ class Execution:
         return stretch
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
-        await self._stop(*tasks)
-        await self._record(stretch)
-        self.stopped.set()
+        try:
+            await self._stop(*tasks)
+            await self._record(stretch)
+        finally:
+            self.stopped.set()
 
     def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
         if first == "stuck":

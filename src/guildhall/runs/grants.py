@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
+from guildhall.runs.create import may_create
 from guildhall.runs.limits import Spent, in_force, in_words, used
 
 if TYPE_CHECKING:
@@ -66,10 +67,10 @@ def has_price(source: Source) -> bool:
 def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
     """Refuses limits in dollars that cannot be kept: the worker's own, and one that whoever runs it has set.
 
-    The default budget does not apply to a model without a price, unless those that it may call have one.
+    The default budget does not apply to a model without a price, unless those that it may call, or make, have one.
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         refuse_unpriced(source)
-    if has_price(source) or assembled.allow_workers:
+    if has_price(source) or assembled.allow_workers or may_create(assembled.worker):
         return assembled
     return replace(assembled, bounds=replace(assembled.bounds, budget=None))

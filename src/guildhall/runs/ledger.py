@@ -47,6 +47,7 @@ class LiveLedger:
         self,
         *,
         worker: str,
+        identity: str,
         root: str,
         journal: Journal,
         asks: Asks,
@@ -66,6 +67,7 @@ class LiveLedger:
         self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
         self._worker = worker
+        self._identity = identity
         self.root = root
         self._asks = asks
         self._store = store
@@ -123,6 +125,7 @@ class LiveLedger:
             "answers": self.journal.answers(),  # those that the message follows, so that a replay knows them again
             "attempt": call.attempt,
             "reserved_usd": call.reserved_usd,
+            "reserved_tokens": self.purse.held(call.key),
             "max_tokens": call.max_tokens,
         }
         await self.journal.append("model_asked", data, key=call.key)
@@ -238,13 +241,18 @@ class LiveLedger:
         return last is not None and last.kind == "tool_started"
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        return await self.confirm(call, _as_text(call.arguments or {}), verdict.reason, verdict.timeout)
+        body = _as_text(call.arguments or {})
+        return await self.confirm(call, body, reason=verdict.reason, seconds=verdict.timeout)
 
     async def confirm(
-        self, call: ToolCall, body: str, reason: str | None = None, seconds: float | None = None
+        self, call: ToolCall, body: str, *, shown: Any = None, reason: str | None = None, seconds: float | None = None
     ) -> tuple[Approval, str | None]:
-        """The person's word on a call that is shown to them as `body`, and their note; waits for it."""
-        subject = [call.tool, call.arguments]
+        """The person's word on a call that is shown to them as `body`, and their note; waits for it.
+
+        `shown` is what they approve besides the call's arguments: an answer counts for exactly that.
+        """
+        # The same words of another worker may mean another folder.
+        subject = [self._identity, call.tool, call.arguments, shown]
         given = self._store.read(lambda c: records.session_approval(c, self.root, fingerprint(subject)))
         if given is not None and (given.run, given.key) != (self.run, call.key):
             return "approved", None

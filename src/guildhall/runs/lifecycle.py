@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, GuildError, LimitReached, Refused
+from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
 from guildhall.models.door import ModelDoor
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
@@ -123,6 +123,7 @@ class Runs:
         patience = Patience(self._clock, hold=prepared.frame.interactive, parent=above and above.patience)
         ledger = LiveLedger(
             worker=assembled.worker.name,
+            identity=assembled.worker.identity,
             root=prepared.root,
             journal=prepared.journal,
             asks=self._asks,
@@ -187,7 +188,14 @@ class Runs:
             if made is not None and made.status in ENDED and not delegate.limit_above(made):
                 return delegate.result_of(made)
             try:
-                prepared = await (self._again(caller, made) if made else self._called(caller, call))
+                name = delegate.permitted(
+                    (call.arguments or {})["worker_name"], caller.prepared.assembled.allow_workers, caller.created
+                )
+                prepared = await (self._again(caller, made) if made else self._called(caller, call, name))
+            except Refused as error:
+                if isinstance(error, NotTrusted):
+                    raise
+                return ToolResult.error(str(error))
             except GuildError as error:
                 if made is not None or isinstance(error, LimitReached):
                     raise
@@ -206,14 +214,13 @@ class Runs:
             run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared
         )
 
-    async def _called(self, caller: Live, call: ToolCall) -> Prepared:
+    async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
         """The new run that a call asks for, if it may."""
         if caller.depth >= delegate.DEEPEST:
             raise Refused(f"worker_call: workers call one another at most {delegate.DEEPEST} deep. Do this yourself.")
         arguments = call.arguments or {}
         assembled = caller.prepared.assembled
         frame = assembled.worker.frame(caller.prepared.frame)
-        name = delegate.permitted(arguments["worker_name"], assembled.allow_workers, caller.created)
         callee = self._assembler.find(name, frame)
         if name in caller.created:
             create.not_changed(callee, caller.created)
@@ -224,13 +231,13 @@ class Runs:
         request = RunRequest(
             worker=name,
             input=delegate.as_input(arguments["input_data"]),
-            model=assembled.model,
+            model=assembled.model or None,
             override_model=caller.prepared.override_model,
             mode=assembled.mode,
         )
         given = caller.prepared.given
         return await self.preparation.prepare(
-            request, frame, given, caller=caller.prepared, call=call.key, attached=attached
+            request, frame, given, worker=callee, caller=caller.prepared, call=call.key, attached=attached
         )
 
     async def _create_worker(self, caller: Live, call: ToolCall) -> ToolResult:

@@ -55,13 +55,13 @@ class Spent:
         """What these runs have spent.
 
         A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
-        whole reservation counts as spent: a limit in dollars is never passed by crashing.
+        whole reservation counts as spent: a limit is never passed by crashing.
         """
         dollars, tokens = 0.0, 0
         for journal in journals:
             usage = used(journal)
-            dollars += (usage.cost_usd or 0.0) + cut_off(journal)
-            tokens += usage.input_tokens + usage.output_tokens
+            dollars += (usage.cost_usd or 0.0) + cut_off(journal, "reserved_usd")
+            tokens += usage.input_tokens + usage.output_tokens + int(cut_off(journal, "reserved_tokens"))
         return Spent(dollars=dollars, tokens=tokens)
 
 
@@ -70,15 +70,15 @@ def _copied(entry: Entry) -> bool:
     return bool(entry.data.get("copied"))
 
 
-def cut_off(journal: Journal) -> float:
-    """The dollars of calls whose answer was never seen."""
+def cut_off(journal: Journal, what: Literal["reserved_usd", "reserved_tokens"]) -> float:
+    """What was reserved for calls whose answer was never seen."""
     open_calls: dict[str, float] = {}
     lost = 0.0
     for entry in journal.entries:
         key = entry.key or ""
         if entry.kind == "model_asked" and not _copied(entry):
             lost += open_calls.pop(key, 0.0)
-            open_calls[key] = entry.data["reserved_usd"] or 0.0
+            open_calls[key] = entry.data.get(what) or 0.0
         elif entry.kind in {"model_answered", "model_failed"}:
             open_calls.pop(key, None)
     return lost + sum(open_calls.values())

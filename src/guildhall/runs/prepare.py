@@ -12,6 +12,7 @@ from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.runs import records
 from guildhall.runs.attachments import refuse_untaken
+from guildhall.runs.delegate import Unasked
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Attachment
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
+    from guildhall.workers.model import Worker
 
     SourceOf = Callable[[str, Frame], Source]
 
@@ -84,21 +86,28 @@ class Preparation:
         frame: Frame,
         given: Sequence[Toolbox] = (),
         *,
+        worker: Worker | None = None,
         caller: Prepared | None = None,
         call: str | None = None,
         attached: tuple[Attachment, ...] | None = None,
     ) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
 
-        `caller` is the run that has called it, in the `call` of this key, and hands over what is `attached`; without
-        one the attachments of the request are those of a person.
+        `worker` is the worker, where it was found already. `caller` is the run that has called it, in the `call` of
+        this key, and hands over what is `attached`; without one the request's attachments are those of a person.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
         root = caller.root if caller else run
         assembled = await self._assembler.assemble(
-            request, frame, given, run=run, caller=caller.assembled if caller else None, attached=attached
+            request,
+            frame,
+            given,
+            run=run,
+            worker=worker,
+            caller=caller.assembled if caller else None,
+            attached=attached,
         )
-        source = self._source_of(assembled.model, frame)
+        source = self._source(assembled.model, frame, request.call)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
@@ -161,7 +170,7 @@ class Preparation:
         journal = self._history.journal(run_id)
         frame = frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
-        source = self._source_of(assembled.model, frame)
+        source = self._source(assembled.model, frame, run.request.get("call"))
         refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
@@ -191,6 +200,10 @@ class Preparation:
             seconds_before=before,
             resumed=True,
         )
+
+    def _source(self, model: str, frame: Frame, call: Mapping[str, Any] | None) -> Source:
+        """Who answers; nobody where no model is asked, so that no key is needed."""
+        return self._source_of(model, frame) if call is None else Unasked(model)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""

@@ -76,7 +76,7 @@ class Gate:
         doubtful = self._ledger.interrupted(call) and not tool.repeatable
         if doubtful and (settled := await self._settle_doubt(call, tool)) is not None:
             return settled  # first of all: a rule of today does not undo what may have happened
-        action = Action(tool=tool.name, capabilities=tool.capabilities, arguments=call.arguments)
+        action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":
             return await self._refuse(call, f"Not permitted: {verdict.reason}.", None, verdict)

@@ -89,7 +89,8 @@ class Tool:
     `runs_in` says where the handler executes: system handlers in the hall, all others in a tool host, a child process
     that sees the run's folders and nothing of the hall, and those that need to know which call of which run they are by
     the run itself. `repeatable` says that a call cut off by a crash may simply be
-    made again (it changes nothing, or the same call twice is the same as once).
+    made again (it changes nothing, or the same call twice is the same as once). `also` are capabilities that only calls
+    with certain arguments have.
     """
 
     name: str
@@ -99,6 +100,11 @@ class Tool:
     capabilities: frozenset[str] = frozenset()
     repeatable: bool = False
     runs_in: Place = "host"
+    also: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+
+    def capabilities_of(self, arguments: Mapping[str, Any]) -> frozenset[str]:
+        """What a call with these arguments can do to the world."""
+        return self.capabilities.union(*(more for name, more in self.also.items() if arguments.get(name)))
 
     def as_shown(self) -> dict[str, Any]:
         """The tool as the model is shown it; this is what the record freezes."""

@@ -21,10 +21,12 @@ from guildhall.core.ids import digest, is_name
 from guildhall.core.yaml_text import dump
 from guildhall.tools.builtin import BUILT_IN
 from guildhall.tools.model import Folder
+from guildhall.workers.choose import normal
 from guildhall.workers.definition import Definition, Line
 from guildhall.workers.edit import replace_file
-from guildhall.workers.load import check
+from guildhall.workers.load import SUFFIXES, check
 from guildhall.workers.model import GENERATED, WORKERS, Worker, rule_names
+from guildhall.workers.output_schema import checked_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,7 +88,7 @@ def spec_of(data: Mapping[str, Any]) -> Spec:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         raise UsageError(f"{yaml.field_name(first['loc'])}: {first['msg']}") from None
-    if not is_name(spec.name):
+    if not is_name(spec.name) or spec.name.lower().endswith(SUFFIXES):
         raise UsageError(f"name: {spec.name!r} cannot name a worker", hint="Use letters, digits, '_', '-' and '.'.")
     if not spec.instructions.strip() or "\0" in spec.instructions:
         raise UsageError("instructions: say in text how the worker is to work")
@@ -151,24 +153,13 @@ def _checked(path: Path, text: str) -> Definition:
 def _schema(schema: dict[str, Any] | None) -> str | None:
     if schema is None:
         return None
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    if schema.get("type") != "object":
-        raise UsageError("output_schema: an output schema must have `type: object`")
-    try:
-        validator_for(schema).check_schema(schema)
-        return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-    except SchemaError as error:
-        raise UsageError(f"output_schema: not a JSON Schema: {error.message}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"output_schema: not JSON: {error}") from None
+    return json.dumps(checked_schema(schema, "output_schema"), indent=2, ensure_ascii=False) + "\n"
 
 
 def _model(model: str, defaults: WorkerCreation | None, creator: Worker | None) -> str:
     """The model, unless it is a file of this machine that nobody has chosen for this."""
     chosen = {defaults.model if defaults else None, creator.definition.model if creator else None}
-    if model.startswith(_FILES) and model not in chosen:
+    if normal(model).startswith(_FILES) and model not in chosen:
         raise Refused(f"model: {model!r} is a file of this machine", hint="Name a provider's model, or none at all.")
     return model
 
