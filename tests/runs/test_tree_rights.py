@@ -1,0 +1,202 @@
+"""What a worker could gain through others: rights, files, approvals and money that are not its own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall import Worker
+from guildhall.core.ids import digest
+from tests.runs.places import journal, put_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+DONE = {"say": "done"}
+HELPER: dict[str, Any] = {"call": "worker_create", "with": {"name": "helper", "instructions": "Help."}}
+
+
+def put_answers(project: Path, price: Any = None, **workers: list[dict[str, Any]]) -> None:
+    script: dict[str, Any] = {"workers": {name: [answers] for name, answers in workers.items()}, "repeat": True}
+    if price:
+        script["price"] = price
+    (project / "answers.yaml").write_text(json.dumps(script))
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
+
+
+def call(worker: str, **more: Any) -> dict[str, Any]:
+    return {"call": "worker_call", "with": {"worker_name": worker, "input_data": "go", **more}}
+
+
+def write(content: str = "x", path: str = "a.md") -> dict[str, Any]:
+    return {"call": "sandbox_write_text", "with": {"sandbox": "out", "path": path, "content": content}}
+
+
+def told(guild: Guild, run: str) -> str:
+    return "\n".join(str(e["data"]["message"]) for e in journal(guild, run) if e["kind"] == "model_asked")
+
+
+def configure(home: Home, **settings: Any) -> None:
+    home.path.mkdir(exist_ok=True)
+    (home.path / "config.yaml").write_text(json.dumps(settings))
+
+
+def test_session_is_for_one_worker_s_folders(guild: Guild, project: Path) -> None:
+    """The same call of two workers means two folders: approving it for the one says nothing about the other."""
+    rules = {"fs.write": {"approval_required": True}}
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["one", "two"])
+    put_worker(project, "one", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
+    put_worker(project, "two", sandboxes={"out": {"path": "./precious", "mode": "rw"}}, tool_rules=rules)
+    put_answers(project, boss=[call("one"), call("two"), DONE], one=[write(), DONE], two=[write(), DONE])
+    first = guild("run", "boss", "go", "--output", "json").json["asks"][0]["ask"]
+    again = guild("answer", first, "session", "--output", "json")
+    assert [ask["title"] for ask in again.json["asks"]] == ["two wants to call sandbox_write_text"]
+    assert not (project / "precious" / "a.md").exists()
+
+
+@pytest.mark.req("DO-5", "DO-6")
+@pytest.mark.parametrize("rule", [{"approval_required": True}, {"allowed": False}])
+def test_a_file_that_is_handed_over_is_read(guild: Guild, project: Path, rule: dict[str, bool]) -> None:
+    (project / "secret").mkdir()
+    (project / "secret" / "s.txt").write_text("private")
+    put_worker(
+        project,
+        "boss",
+        sandboxes={"secret": {"path": "./secret"}},
+        tool_rules={"fs.read": rule},
+        allow_workers=["hand"],
+    )
+    put_worker(project, "hand", sandboxes=None, tool_rules=None)
+    put_answers(project, boss=[call("hand", attachments=["secret/s.txt"]), DONE], hand=[DONE])
+    ran = guild("run", "boss", "go", "--output", "json")
+    assert ran.json["runs"] == []
+    if rule.get("approval_required"):
+        assert [ask["title"] for ask in ran.json["asks"]] == ["boss wants to call worker_call"]
+    else:
+        assert "Not permitted" in told(guild, ran.json["run"])
+
+
+@pytest.mark.req("DO-7", "DO-5")
+def test_a_file_is_handed_over_as_it_is_now_and_a_given_one_as_it_was_given(guild: Guild, project: Path) -> None:
+    (project / "notes").mkdir()
+    (project / "notes" / "plan.md").write_text("old plan")
+    (project / "brief.md").write_text("the brief")
+    put_worker(project, "boss", tool_rules=None, allow_workers=["hand"])
+    put_worker(project, "hand", sandboxes=None, tool_rules=None)
+    change = {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": "plan.md", "content": "new plan"}}
+    files = ["notes/plan.md", "brief.md"]
+    put_answers(project, boss=[change, call("hand", attachments=files), DONE], hand=[DONE])
+    ran = guild("run", "boss", "go", "--attach", "notes/plan.md", "--attach", "brief.md", "--output", "json")
+    got = guild("show", ran.json["runs"][0]["run"], "--json").json["attachments"]
+    assert {file["name"]: file["digest"] for file in got} == {
+        "notes/plan.md": digest(b"new plan"),
+        "brief.md": digest(b"the brief"),
+    }
+
+
+def test_today_s_allow_list_stops_a_run_that_waits_below(guild: Guild, project: Path) -> None:
+    rules = {"fs.write": {"approval_required": True}}
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["hand", "other"])
+    put_worker(project, "hand", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
+    put_answers(project, boss=[call("hand"), DONE], hand=[write(), DONE])
+    ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["other"])
+    ran = guild("answer", ask["ask"], "yes", "--output", "json")
+    assert "you may not call 'hand'" in told(guild, ask["root"])
+    assert ran.json["status"] == "completed"
+    assert not (project / "out" / "a.md").exists()
+
+
+@pytest.mark.req("X-18")
+def test_code_of_a_callee_that_is_not_trusted_ends_the_tree_until_it_is(guild: Guild, project: Path) -> None:
+    (project / "toolboxes").mkdir()
+    (project / "toolboxes" / "mail.py").write_text(
+        'from guildhall import tool\n\n@tool\ndef post() -> str:\n    """Post it."""\n    return "posted"\n'
+    )
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers="*")
+    put_worker(project, "hand", sandboxes=None, tool_rules=None, toolboxes=["mail"])
+    put_answers(project, boss=[call("hand"), DONE], hand=[{"call": "post"}, {"expect": "posted", "say": "done"}])
+    ran = guild("run", "boss", "go", "--output", "json")
+    assert (ran.code, ran.json["error"]["code"]) == (4, "not_trusted"), ran
+    assert guild("trust", "--yes").code == 0
+    assert guild("resume", ran.json["run"], "--output", "json").json["output"] == "done"
+
+
+# new workers
+
+
+@pytest.mark.req("DO-8")
+def test_an_approval_is_for_what_was_shown(guild: Guild, project: Path, home: Home) -> None:
+    put_worker(project, "boss", tool_rules={"worker.create": {}}, tools=["Bash"])
+    put_answers(project, boss=[HELPER, DONE])
+    ask = guild("run", "boss", "go", "--output", "json").json["asks"][0]
+    assert "Bash" not in ask["body"]
+    configure(home, worker_creation={"tools": ["Bash"]})
+    again = guild("answer", ask["ask"], "yes", "--output", "json")
+    assert not (project / "workers" / "generated").exists()
+    (second,) = again.json["asks"]
+    assert "tools: [Bash]" in second["body"]
+
+
+@pytest.mark.req("X-3", "DO-8")
+def test_the_budget_holds_for_those_that_are_made(guild: Guild, project: Path, home: Home) -> None:
+    """The creator's own model has no price; that of the new worker has."""
+    configure(home, budget=0.01, worker_creation={"model": f"script:{project}/dear.yaml"})
+    dear = {"price": {"input": 1e6, "output": 1e6}, "workers": {"helper": [[DONE]]}}
+    (project / "dear.yaml").write_text(json.dumps(dear))
+    put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
+    put_answers(project, boss=[HELPER, call("helper"), DONE])
+    ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
+    assert (ran.code, [ask["kind"] for ask in ran.json["asks"]]) == (4, ["limit"]), ran
+    assert not ran.json["cost_usd"]
+
+
+@pytest.mark.parametrize("model", ["script//etc/passwd", "replay/r-7k2m9x4qpw", "script:x.yaml"])
+def test_files_of_the_machine_are_no_models_however_they_are_written(guild: Guild, project: Path, model: str) -> None:
+    put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
+    put_answers(project, boss=[{"call": "worker_create", "with": {**HELPER["with"], "model": model}}, DONE])
+    ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
+    assert "is a file of this machine" in told(guild, ran.json["run"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"name": "helper.yaml"}, "cannot name a worker"),
+        ({"output_schema": {"type": "object", "$ref": "https://example.com/x.json"}}, "leads nowhere"),
+    ],
+)
+def test_no_worker_is_made_that_could_never_run(guild: Guild, project: Path, fields: Any, said: str) -> None:
+    put_worker(project, "boss", sandboxes=None, tool_rules={"worker.create": {}})
+    put_answers(project, boss=[{"call": "worker_create", "with": {**HELPER["with"], **fields}}, DONE])
+    ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
+    assert said in told(guild, ran.json["run"])
+
+
+@pytest.mark.req("DO-14")
+def test_a_draft_that_was_promoted_is_still_the_one_that_was_approved(guild: Guild, project: Path) -> None:
+    rules = {"worker.create": {}, "fs.write": {"approval_required": True}}
+    put_worker(project, "boss", sandboxes={"out": {"path": "./out", "mode": "rw"}}, tool_rules=rules)
+    put_answers(project, boss=[HELPER, write(), call("helper"), DONE], helper=[{"say": "helped"}])
+    first = guild("run", "boss", "go", "--output", "json").json["asks"][0]["ask"]
+    second = guild("answer", first, "yes", "--output", "json").json["asks"][0]["ask"]
+    assert guild("worker", "promote", "helper").code == 0
+    ran = guild("answer", second, "yes", "--output", "json")
+    assert [one["output"] for one in ran.json["runs"]] == ["helped"]
+
+
+# in Python
+
+
+@pytest.mark.req("DO-12")
+def test_who_only_delegates_needs_no_model(project: Path) -> None:
+    put_worker(project, "boss", sandboxes=None, tool_rules=None, allow_workers=["hand"])
+    put_answers(project, hand=[{"say": "done by hand"}])
+    (project / "guildhall.yaml").unlink()
+    put_worker(project, "hand", sandboxes=None, tool_rules=None, model="script:answers.yaml")
+    assert Worker.load("boss").delegate_to("hand", "go").output == "done by hand"
