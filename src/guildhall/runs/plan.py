@@ -84,7 +84,8 @@ class PlannedTool:
     """A tool as the model will see it, and what becomes of its calls."""
 
     name: str
-    description: str  # the first line
+    description: str
+    input_schema: Mapping[str, Any]
     capabilities: frozenset[str]
     decision: Decision
     rule: str | None = None  # the rule behind it
@@ -362,7 +363,8 @@ def _judged(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[P
         found.append(
             PlannedTool(
                 name=tool.name,
-                description=tool.description.strip().partition("\n")[0],
+                description=tool.description,
+                input_schema=tool.input_schema,
                 capabilities=tool.capabilities,
                 decision=verdict.decision,
                 rule=verdict.rule,
