@@ -144,6 +144,26 @@ def test_a_price_is_known_without_a_key(
     assert said in guild("plan", "scribe").out
 
 
+@pytest.mark.req("X-16")
+def test_the_tools_are_told_as_the_model_is_shown_them(guild: Guild, project: Path, home: Home) -> None:
+    home.toolboxes.mkdir(parents=True)
+    (home.toolboxes / "mail.py").write_text(TOOLBOX)
+    put_worker(project, toolboxes=["mail"], tool_rules=None, allow_workers=["hand"])
+    put_worker(project, "hand", description="Lends a hand")
+    put_script(project, DONE)
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    shown = json.loads(guild("log", run, "--json").out.splitlines()[0])["data"]["tools"]
+    planned = plan(guild, "scribe")["tools"]
+    assert [{key: tool[key] for key in ("name", "description", "input_schema")} for tool in planned] == shown
+    send = next(tool for tool in planned if tool["name"] == "send")
+    assert list(send["input_schema"]["properties"]) == ["to"]
+    calling = next(tool for tool in planned if tool["name"] == "worker_call")
+    first, *more = calling["description"].splitlines()
+    assert first[:80] in guild("plan", "scribe").out
+    assert more
+    assert more[-1] not in guild("plan", "scribe").out
+
+
 def test_a_limit_that_cannot_be_kept_is_told(guild: Guild, project: Path) -> None:
     put_worker(project, model="nobody:none", limits={"max_budget_usd": 1.0})
     assert "has no known price" in plan(guild, "scribe")["problems"][0]

@@ -12,6 +12,7 @@ from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.wiring import Hall
+from guildhall.runs.model import RunRequest
 from guildhall.runs.plan import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.tools.define import tool
@@ -31,7 +32,13 @@ def worker(name: str = "new", **fields: Any) -> Worker:
 
 
 def planned(
-    project: Path, home: Home, first: Worker, *others: Worker, facts: Mapping[str, Facts] | None = None
+    project: Path,
+    home: Home,
+    first: Worker,
+    *others: Worker,
+    facts: Mapping[str, Facts] | None = None,
+    priced: bool = True,
+    request: RunRequest | None = None,
 ) -> Plan:
     """The plan of a worker among others, all of them in memory only."""
     by_name = {one.name: one for one in others}
@@ -48,9 +55,9 @@ def planned(
         find=find,
         active=lambda: list(others),
         facts=lambda one: (facts or {}).get(one.name, Facts()),
-        priced=lambda model: True,
+        priced=lambda model: priced,
     )
-    return plan(first, Frame(cwd=project, root=project, env={"PATH": "/usr/bin"}), known)
+    return plan(first, Frame(cwd=project, root=project, env={"PATH": "/usr/bin"}), known, request)
 
 
 @tool(capabilities={"net"})
@@ -113,6 +120,67 @@ def test_a_callee_that_accepts_the_risk_says_so(project: Path, home: Home) -> No
     found = planned(project, home, first, worker("callee", tools=["WebFetch"], accepts_risk=True))
     assert found.risk_with_calls is not None
     assert "accepts the risk of WebFetch of callee" in found.risk_with_calls.text
+
+
+@pytest.mark.parametrize(
+    "rules", [{"fs.read": {"allowed": False}}, {"Read": {"allowed": False}}, {"fs.write": {"allowed": False}}]
+)
+def test_what_a_rule_forbids_does_not_count(project: Path, home: Home, rules: dict[str, Any]) -> None:
+    """Else the plan would say that a file accepts a risk that nobody takes."""
+    reads = {"tools": ["Read"], "tool_rules": rules}
+    counts = "fs.write" in rules
+    boss = worker("boss", **reads, allow_workers=["fetcher"])
+    below = planned(project, home, boss, worker("fetcher", tools=["WebFetch"]))
+    above = planned(
+        project, home, worker("boss", tools=["WebFetch"], allow_workers=["reader"]), worker("reader", **reads)
+    )
+    for found in (below, above):
+        assert found.risk_with_calls is not None
+        assert found.risk_with_calls.together is counts
+        assert "accepts the risk" not in found.text()
+        assert ("no: no private files are read" in found.risk_with_calls.text) is not counts
+    alone = planned(project, home, worker(tools=["Read", "WebFetch"], tool_rules=rules))
+    assert alone.risk.together is counts
+    assert [tool.decision for tool in alone.tools if tool.name == "WebFetch"] == ["ask" if counts else "allow"]
+
+
+def test_one_that_accepts_the_risk_does_not_speak_for_others(project: Path, home: Home) -> None:
+    others = [worker("bold", tools=["WebFetch"], accepts_risk=True), worker("shy", tools=["WebFetch"])]
+    found = planned(project, home, worker("boss", tools=["Read"], allow_workers=["bold", "shy"]), *others)
+    assert found.risk_with_calls is not None
+    assert "asked before each call of WebFetch of shy" in found.risk_with_calls.text
+    assert "accepts the risk of WebFetch of bold" in found.risk_with_calls.text
+
+
+def test_what_is_called_spends_the_dollars_of_its_caller(project: Path, home: Home) -> None:
+    boss = worker("boss", limits={"max_budget_usd": 0.5}, allow_workers=["hand", "poor"])
+    poor = worker("poor", limits={"max_budget_usd": 0.1})
+    found = planned(project, home, boss, worker("hand"), poor)
+    assert found.worst_usd == 0.5
+    assert [called.plan.worst_usd for called in found.calls if called.plan] == [None, 0.1]
+    assert "hand: model openai:gpt-5; its caller's dollars; 150 turns" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [({}, None), ({"allow_workers": ["hand"]}, 5.0), ({"tool_rules": {"worker.create": {"allowed": True}}}, 5.0)],
+)
+def test_a_model_without_a_price_keeps_the_budget_for_those_that_it_calls(
+    project: Path, home: Home, fields: dict[str, Any], most: float | None
+) -> None:
+    found = planned(project, home, worker(model="nobody:none", **fields), worker("hand"), priced=False)
+    assert found.worst_usd == most
+    assert ("no price known" in found.line()) is (most is None)
+
+
+def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, home: Home) -> None:
+    boss = worker("boss", model="openai:gpt-5-mini", allow_workers=["hand"])
+    hand = worker("hand", tools=["Read"], tool_rules={"Read": {"approval_required": True}})
+    request = RunRequest(worker="boss", input="", override_model="openai:gpt-4o", mode="strict", budget=1.0)
+    plans = [planned(project, home, boss, hand, request=one).calls[0].plan for one in (None, request)]
+    assert [one.model for one in plans if one] == ["openai:gpt-5-mini", "openai:gpt-4o"]
+    assert [one.tools[0].decision for one in plans if one] == ["ask", "refuse"]
+    assert [one.worst_usd for one in plans if one] == [None, None]
 
 
 def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.runs.create import may_create
 from guildhall.runs.model import Bounds
 from guildhall.tools.builtin import BUILT_IN, built_in_tools
 from guildhall.tools.model import Folder, View
@@ -11,7 +12,7 @@ from guildhall.tools.rooted import settled
 from guildhall.tools.sandboxes import sandbox_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -46,6 +47,17 @@ def tools_of(
         tools += toolboxes.get(name, ())
     declared = [name for name in worker.definition.tools if name not in without]
     return (*tools, *built_in_tools(declared, surroundings))
+
+
+def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:
+    """The tools that the `forbidden` names and capabilities leave, each with what it can do to the world."""
+    left = (tool for tool in tools if tool.name not in forbidden and tool.capabilities.isdisjoint(forbidden))
+    return {tool.name: tool.capabilities for tool in left}
+
+
+def keeps_budget(worker: Worker, *, priced: bool) -> bool:
+    """Whether the settings' budget applies: without a price it could not be kept, except for those that it calls."""
+    return priced or bool(worker.definition.allow_workers) or may_create(worker)
 
 
 def bounds_of(

@@ -15,8 +15,9 @@ from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs import plan_text
-from guildhall.runs.arrange import bounds_of, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, keeps_budget, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
+from guildhall.runs.model import RunRequest
 from guildhall.runs.reach import Reached, declared, reached
 from guildhall.runs.supply import with_one_sandbox_each
 from guildhall.tools.builtin import Surroundings
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.policy.model import Decision, Mode
     from guildhall.runs.assembled import Assembled
-    from guildhall.runs.model import Bounds, RunRequest
+    from guildhall.runs.model import Bounds
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Folder, Tool
     from guildhall.workers.definition import McpServer
@@ -83,7 +84,8 @@ class PlannedTool:
     """A tool as the model will see it, and what becomes of its calls."""
 
     name: str
-    description: str  # the first line
+    description: str
+    input_schema: Mapping[str, Any]
     capabilities: frozenset[str]
     decision: Decision
     rule: str | None = None  # the rule behind it
@@ -203,10 +205,12 @@ def plan(worker: Worker, frame: Frame, known: Known, request: RunRequest | None 
     others = reached(worker, known.find, known.active)
     arranged = {one.worker.identity: _arranged(one.worker, frame, known) for one in others if one.worker}
     own = _arranged(worker, frame, known)
-    can = {worker.identity: own.capabilities}
+    can = {worker.identity: frozenset[str]().union(*own.permitted.values())}
     can |= {one.worker.identity: declared(one.worker) for one in others if one.worker}
     mine = _planned(worker, own, frame, known, _around(worker, can), request)
-    calls = tuple(_called(one, arranged, frame, known, can, mine) for one in others)
+    override = request.override_model if request else None
+    passed_on = RunRequest(worker="", input="", model=mine.model, override_model=override, mode=mine.mode)
+    calls = tuple(_called(one, worker, arranged, frame, known, can, passed_on) for one in others)
     together = _together([mine, *(called.plan for called in calls if called.plan)]) if calls else None
     return replace(mine, calls=calls, risk_with_calls=together)
 
@@ -214,7 +218,7 @@ def plan(worker: Worker, frame: Frame, known: Known, request: RunRequest | None 
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
     """The plan of a run that is assembled: all is known. `called`: by another run, whose dollars it spends."""
     worker, view = assembled.worker, assembled.surroundings.view
-    by_name = {tool.name: tool.capabilities for tool in assembled.tools}
+    by_name = permitted(assembled.tools, assembled.surroundings.forbidden)
     return Plan(
         worker=worker.name,
         place=worker.place,
@@ -246,10 +250,8 @@ class _Arranged:
     facts: Facts
 
     @property
-    def capabilities(self) -> frozenset[str]:
-        forbidden = self.surroundings.forbidden
-        kept = (tool for tool in self.tools if tool.name not in forbidden and not tool.capabilities & forbidden)
-        return frozenset[str]().union(*(tool.capabilities for tool in kept))
+    def permitted(self) -> dict[str, frozenset[str]]:
+        return permitted(self.tools, self.surroundings.forbidden)
 
 
 def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
@@ -281,24 +283,26 @@ def _planned(
     known: Known,
     around: frozenset[str],
     request: RunRequest | None,
-    caller: str | None = None,
+    *,
+    called: bool = False,
 ) -> Plan:
-    """The plan of one worker alone; `around` is what all the others can do, `caller` the model of its caller."""
+    """The plan of one worker alone; `around` is what all the others can do. Where it is `called` by another one, the
+    request has what that one hands on.
+    """
     definition, problems = worker.definition, list(arranged.facts.problems)
     model = by = None
     try:
-        override = request.override_model if request else None
-        choice = choose_model(
-            worker, frame, known.settings, caller=request.model if request else caller, override=override
-        )
+        asked, override = (request.model, request.override_model) if request else (None, None)
+        choice = choose_model(worker, frame, known.settings, caller=asked, override=override)
         model, by = choice.model, choice.by
     except GuildError as error:
         problems.insert(0, error.message)
     priced = known.priced(model) if model else None
-    bounds = bounds_of(worker, known.settings, request, priced=priced is not False)
+    kept = keeps_budget(worker, priced=priced is not False)
+    bounds = bounds_of(worker, known.settings, request, priced=kept, called=called)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         problems.append(f"the model {model} has no known price, so a limit in dollars cannot be kept")
-    by_name = {tool.name: tool.capabilities for tool in arranged.tools}
+    by_name = arranged.permitted
     guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
     mode = request.mode if request else "ask"
     return Plan(
@@ -315,6 +319,7 @@ def _planned(
         cwd=arranged.surroundings.view.cwd,
         folders=arranged.surroundings.view.folders,
         env=tuple(sorted(arranged.surroundings.env)),
+        called=called,
         servers=definition.mcp_servers,
         members=definition.members,
         schema_ref=definition.output_schema_ref,
@@ -328,17 +333,18 @@ def _planned(
 
 def _called(
     one: Reached,
+    first: Worker,
     arranged: Mapping[str, _Arranged],
     frame: Frame,
     known: Known,
     can: Mapping[str, frozenset[str]],
-    first: Plan,
+    passed_on: RunRequest,
 ) -> Called:
-    through = one.through if one.through != first.worker else None
+    through = one.through if one.through != first.name else None
     if one.worker is None:
         return Called(name=one.name, through=through, problem=one.problem)
     mine = arranged[one.worker.identity]
-    planned = _planned(one.worker, mine, frame, known, _around(one.worker, can), None, caller=first.model)
+    planned = _planned(one.worker, mine, frame, known, _around(one.worker, can), passed_on, called=True)
     return Called(name=one.name, through=through, plan=planned, problem=one.problem)
 
 
@@ -357,7 +363,8 @@ def _judged(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[P
         found.append(
             PlannedTool(
                 name=tool.name,
-                description=tool.description.strip().partition("\n")[0],
+                description=tool.description,
+                input_schema=tool.input_schema,
                 capabilities=tool.capabilities,
                 decision=verdict.decision,
                 rule=verdict.rule,
@@ -369,8 +376,10 @@ def _judged(tools: Sequence[Tool], rules: Sequence[Rule], mode: Mode) -> tuple[P
 def _together(plans: Sequence[Plan]) -> Risk:
     """The verdict on workers that call each other: what one of them has read, another can carry out."""
     risks = [(plan.worker, plan.risk_with_calls or plan.risk) for plan in plans]
+    private = any(risk.private for _, risk in risks)
+    outward = [(worker, risk) for worker, risk in risks if risk.private or not private]
     return Risk(
-        private=any(risk.private for _, risk in risks),
-        outward=tuple(f"{name} of {worker}" for worker, risk in risks for name in risk.outward),
+        private=private,
+        outward=tuple(f"{name} of {worker}" for worker, risk in outward for name in risk.outward),
         guarded=tuple(f"{name} of {worker}" for worker, risk in risks for name in risk.guarded),
     )

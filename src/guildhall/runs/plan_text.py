@@ -203,7 +203,8 @@ def _short(folder: Folder, plan: Plan) -> str:
 
 
 def _cut(description: str) -> str:
-    shown = " ".join(plain(description).split())
+    """The first line of a description."""
+    shown = " ".join(plain(description.strip().partition("\n")[0]).split())
     return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 

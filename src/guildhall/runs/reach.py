@@ -52,10 +52,11 @@ def reached(
 def declared(worker: Worker) -> frozenset[str]:
     """What a worker can do to the world, by its file alone. A toolbox is taken for one that reads files."""
     definition = worker.definition
-    found = frozenset[str]().union(*(BUILT_IN[name] for name in definition.tools))
+    forbidden = {rule.name for rule in worker.rules if not rule.allowed}
+    tools = [BUILT_IN[name] for name in definition.tools if name not in forbidden]
     if definition.sandboxes or definition.toolboxes:
-        found |= {"fs.read"}
-    return found - {rule.name for rule in worker.rules if not rule.allowed}
+        tools.append(frozenset({"fs.read"}))
+    return frozenset[str]().union(*(capabilities for capabilities in tools if capabilities.isdisjoint(forbidden)))
 
 
 def _of(caller: Worker, find: Callable[[str], Worker], active: Callable[[], Sequence[Worker]]) -> Iterator[Reached]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commands.run import limits_arguments, mode_arguments, mode_of, model_arguments, worker_name
+from guildhall.cli.commands.run import limits_arguments, mode_arguments, model_arguments, request_of
 from guildhall.cli.reach import with_hall
 
 if TYPE_CHECKING:
@@ -25,18 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    from guildhall.runs.model import RunRequest
-
-    request = RunRequest(
-        worker=worker_name(args.worker),
-        input="",
-        model=args.model,
-        override_model=args.override_model,
-        max_turns=args.max_turns,
-        max_tokens=args.max_tokens,
-        budget=args.budget,
-        mode=mode_of(args),
-    )
+    request = request_of(args)
 
     async def work(client: HallClient, frame: Frame) -> int:
         plan = await client.plan(request, frame)

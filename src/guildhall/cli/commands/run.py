@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.follow import Follower, output_argument
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.policy.model import Mode
+    from guildhall.runs.model import RunRequest
 
 MAX_INPUT = 1_000_000  # bytes
 _LONGEST_NAME = 4096
@@ -59,13 +61,13 @@ def limits_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", metavar="N", type=positive_int, help="tokens that the run may use, in and out")
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
+def request_of(args: argparse.Namespace) -> RunRequest:
+    """The run that the arguments ask for, but for what it is to do."""
     from guildhall.runs.model import RunRequest
 
-    request = RunRequest(
+    return RunRequest(
         worker=worker_name(args.worker),
-        input=_input(args.input),
-        attachments=tuple(args.attach),
+        input="",
         model=args.model,
         override_model=args.override_model,
         max_turns=args.max_turns,
@@ -73,6 +75,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         budget=args.budget,
         mode=mode_of(args),
     )
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    request = replace(request_of(args), input=_input(args.input), attachments=tuple(args.attach))
 
     async def work(client: HallClient, frame: Frame) -> int:
         if request.model and not request.override_model:
