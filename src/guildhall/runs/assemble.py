@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.policy.risk import rules_against_risk
-from guildhall.runs.arrange import bounds_of, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, permitted, tools_of, view_of
 from guildhall.runs.assembled import (
     Assembled,
     as_recorded,
@@ -47,6 +47,23 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recipe:
+    """What a run is assembled from, be it new or on record."""
+
+    run: str
+    worker: Worker
+    frame: Frame
+    input: str
+    model: str
+    mode: Mode
+    bounds: Bounds
+    output_schema: Mapping[str, Any] | None
+    given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
+    memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
+    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
 
 
 class Assembler:
@@ -111,18 +128,19 @@ class Assembler:
         refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         bounds = bounds_of(worker, settings, request, called=caller is not None)
         schema = await self._supply.output_schema(worker, frame)
-        built = await self._build(
-            worker,
-            frame,
-            request.input,
-            choice.model,
-            request.mode,
-            bounds,
-            schema,
-            given,
+        recipe = _Recipe(
             run=run,
-            above=caller.around(worker) if caller else (),
+            worker=worker,
+            frame=frame,
+            input=request.input,
+            model=choice.model,
+            mode=request.mode,
+            bounds=bounds,
+            output_schema=schema,
+            given=given,
+            above=caller.around(worker) if caller else frozenset(),
         )
+        built = await self._build(recipe)
         return replace(built, attachments=await self._attached(worker, request, frame, attached))
 
     async def _attached(
@@ -141,29 +159,10 @@ class Assembler:
         self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = (), *, run: str
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        worker = from_snapshot(frozen["worker"])
-        bounds = Bounds(**frozen["bounds"])
-        built = await self._build(
-            worker,
-            frame,
-            frozen["first_message"],
-            frozen["model"],
-            frozen["mode"],
-            bounds,
-            frozen["output_schema"],
-            given,
-            run=run,
-            memory=remembered(frozen),
-            above=frozen.get("above", ()),
-        )
+        recipe = _recorded(frozen, frame, run=run, given=given)
+        built = await self._build(recipe)
         built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
-        now = {tool.name: tool.as_shown() for tool in built.tools}
-        for tool in frozen["tools"]:
-            if now.get(tool["name"]) != tool:
-                raise ToolUnavailable(
-                    f"the tool {tool['name']!r} is not what it was when the run started",
-                    hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
-                )
+        _refuse_other_tools(built.tools, frozen["tools"])
         names = {tool["name"] for tool in frozen["tools"]}
         revived = replace(
             built,
@@ -172,23 +171,11 @@ class Assembler:
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
-        if worker.path is None or not worker.path.exists():
+        path = recipe.worker.path
+        if path is None or not path.exists():
             return revived
-        today = self.find(str(worker.path), frame)
-        as_today = await self._build(
-            today,
-            frame,
-            "",
-            built.model,
-            built.mode,
-            bounds,
-            None,
-            given,
-            run=run,
-            memory=built.memory,
-            above=built.above,
-        )
-        return tightened(revived, as_today)
+        today = replace(recipe, worker=self.find(str(path), frame), output_schema=None)
+        return tightened(revived, await self._build(today))
 
     async def again(
         self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str
@@ -197,24 +184,15 @@ class Assembler:
 
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
-        gone = False
+        given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
+        recipe, gone = _recorded(frozen, frame, run=run, given=given), False
         try:
             worker = self.find(request["worker"], frame)
+            schema = await self._supply.output_schema(worker, frame)
+            recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:
-            worker, gone = from_snapshot(frozen["worker"]), True
-        assembled = await self._build(
-            worker,
-            frame,
-            request["input"],
-            frozen["model"],
-            frozen["mode"],
-            Bounds(**frozen["bounds"]),
-            frozen["output_schema"] if gone else await self._supply.output_schema(worker, frame),
-            [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()],
-            run=run,
-            memory=remembered(frozen),
-            above=frozen.get("above", ()),
-        )
+            worker, gone = recipe.worker, True
+        assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
         then = told_as_then(assembled.tools, frozen["tools"])
         if then != assembled.tools and self._lacks_one_to_call(worker, frame):
@@ -232,24 +210,8 @@ class Assembler:
                 return True
         return False
 
-    async def _build(
-        self,
-        worker: Worker,
-        frame: Frame,
-        input: str,
-        model: str,
-        mode: Mode,
-        bounds: Bounds,
-        output_schema: Mapping[str, Any] | None,
-        given: Sequence[Toolbox] = (),
-        *,
-        run: str,
-        memory: str | None = None,
-        above: Iterable[str] = (),
-    ) -> Assembled:
-        """`above` is what the runs that have called it can do to the world, and all that these may call.
-
-        `memory` is the block of the prompt where it is known already; else it is made of what is there now."""
+    async def _build(self, recipe: _Recipe) -> Assembled:
+        worker, frame = recipe.worker, recipe.frame
         refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
@@ -259,48 +221,54 @@ class Assembler:
             environ=self._environ,
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
-        limit = settings.memory.limit_tokens
-        base: tuple[Tool, ...] = ()
-        if worker.definition.base:
-            remember = self._remembering.tools(worker, frame, run=run, model=model, limit_tokens=limit)
-            base = (*base_toolbox().tools, *remember)
+        tools = await self._tools(recipe, surroundings, settings)
         near = worker.frame(frame)
-        base += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
-        boxes = await self._toolboxes(worker, frame, surroundings, {toolbox.name: toolbox for toolbox in given})
-        tools = tuple(map(self._instead, tools_of(worker, surroundings, system=base, toolboxes=boxes)))
+        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
+        callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
+        rules = _rules(recipe, tools, surroundings.forbidden, recipe.above.union(*callees.values()))
+        memory = recipe.memory
+        if memory is None:
+            limit = settings.memory.limit_tokens
+            memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
+        patience = settings.approvals.timeout
+        return Assembled(
+            worker=worker,
+            model=recipe.model,
+            mode=recipe.mode,
+            system_prompt=f"{worker.instructions.rstrip()}\n\n{memory}" if memory else worker.instructions,
+            memory=memory,
+            first_message=recipe.input,
+            tools=tools,
+            rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
+            bounds=recipe.bounds,
+            output_schema=recipe.output_schema,
+            surroundings=surroundings,
+            allow_workers=worker.definition.allow_workers,
+            above=recipe.above,
+            callees=callees,
+            given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
+        )
+
+    async def _tools(self, recipe: _Recipe, surroundings: Surroundings, settings: Settings) -> tuple[Tool, ...]:
+        """All tools of the run, in the order that the model sees."""
+        worker, frame = recipe.worker, recipe.frame
+        system: tuple[Tool, ...] = ()
+        if worker.definition.base:
+            limit = settings.memory.limit_tokens
+            remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
+            system = (*base_toolbox().tools, *remember)
+        near = worker.frame(frame)
+        system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        given = {toolbox.name: toolbox for toolbox in recipe.given}
+        boxes = await self._toolboxes(worker, frame, surroundings, given)
+        tools = tuple(map(self._instead, tools_of(worker, surroundings, system=system, toolboxes=boxes)))
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        by_name = {tool.name: tool.capabilities for tool in tools}
-        if output_schema is not None and OUTPUT_TOOL in by_name:
+        if recipe.output_schema is not None and OUTPUT_TOOL in names:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
-        others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
-        callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
-        around = frozenset(above).union(*callees.values())
-        guards = rules_against_risk(by_name, accepted=worker.definition.accepts_risk, around=around)
-        rules = (*map(_asked_by_itself, worker.rules_for(by_name)), *guards)
-        if memory is None:
-            memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
-        patience = settings.approvals.timeout
-        rules = tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules)
-        return Assembled(
-            worker=worker,
-            model=model,
-            mode=mode,
-            system_prompt=f"{worker.instructions.rstrip()}\n\n{memory}" if memory else worker.instructions,
-            memory=memory,
-            first_message=input,
-            tools=tools,
-            rules=rules,
-            bounds=bounds,
-            output_schema=output_schema,
-            surroundings=surroundings,
-            allow_workers=worker.definition.allow_workers,
-            above=frozenset(above),
-            callees=callees,
-            given=tuple(toolbox for toolbox in given if toolbox.name in worker.definition.toolboxes),
-        )
+        return tools
 
     async def _toolboxes(
         self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]
@@ -316,6 +284,45 @@ class Assembler:
                 pin = None if code.own else file.digest
                 found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
         return found
+
+
+def _recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> _Recipe:
+    """What a run that is on record was assembled from."""
+    return _Recipe(
+        run=run,
+        worker=from_snapshot(frozen["worker"]),
+        frame=frame,
+        input=frozen["first_message"],
+        model=frozen["model"],
+        mode=frozen["mode"],
+        bounds=Bounds(**frozen["bounds"]),
+        output_schema=frozen["output_schema"],
+        given=given,
+        memory=remembered(frozen),
+        above=frozenset(frozen.get("above", ())),
+    )
+
+
+def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:
+    """Refuses to go on with other tools than the model was shown."""
+    now = {tool.name: tool.as_shown() for tool in tools}
+    for tool in frozen:
+        if now.get(tool["name"]) != tool:
+            raise ToolUnavailable(
+                f"the tool {tool['name']!r} is not what it was when the run started",
+                hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
+            )
+
+
+def _rules(
+    recipe: _Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
+) -> tuple[Rule, ...]:
+    """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
+    tools = tuple(tools)
+    own = recipe.worker.rules_for(tool.name for tool in tools)
+    accepted = recipe.worker.definition.accepts_risk
+    guards = rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around)
+    return (*map(_asked_by_itself, own), *guards)
 
 
 def _asked_by_itself(rule: Rule) -> Rule:

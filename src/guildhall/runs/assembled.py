@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
+from guildhall.runs.arrange import permitted
 from guildhall.runtimes.model import Attachment
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
@@ -46,7 +47,8 @@ class Assembled:
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
-        return self.above.union(*(tool.capabilities for tool in self.tools), *others)
+        own = permitted(self.tools, self.surroundings.forbidden).values()
+        return self.above.union(*own, *others)
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
-from guildhall.runs.create import may_create
+from guildhall.runs.arrange import keeps_budget
 from guildhall.runs.limits import Spent, in_force, in_words, used
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ def priced(assembled: Assembled, source: Source, *, limited: bool) -> Assembled:
     """
     if limited or assembled.bounds.max_budget_usd is not None:
         refuse_unpriced(source)
-    if has_price(source) or assembled.allow_workers or may_create(assembled.worker):
+    if keeps_budget(assembled.worker, priced=has_price(source)):
         return assembled
     return replace(assembled, bounds=replace(assembled.bounds, budget=None))

@@ -117,27 +117,23 @@ class Preparation:
         now = stamp(self._clock.now())
         first = Entry(run=run, seq=0, kind="assembled", key=None, data=assembled.frozen(), at=now)
 
+        row = {
+            "id": run,
+            "root": root,
+            "parent": caller.run if caller else None,
+            "parent_call": call,
+            "worker": assembled.worker.name,
+            "model": source.name,
+            "status": "running",
+            "request": {**request.as_dict(), "frame": frame.as_dict()},
+            "owner": self._boot,
+            "created_at": now,
+            "cost_usd": 0.0 if has_price(source) else None,
+        }
+
         def write(connection: Connection) -> int:
             ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
-            records.add_run(
-                connection,
-                id=run,
-                root=root,
-                parent=caller.run if caller else None,
-                parent_call=call,
-                ordinal=ordinal,
-                worker=assembled.worker.name,
-                model=source.name,
-                status="running",
-                request={**request.as_dict(), "frame": frame.as_dict()},
-                owner=self._boot,
-                created_at=now,
-                turns=0,
-                input_tokens=0,
-                output_tokens=0,
-                cost_usd=0.0 if has_price(source) else None,
-                running_seconds=0.0,
-            )
+            records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
             return ordinal
 
