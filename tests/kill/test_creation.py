@@ -1,0 +1,56 @@
+"""Killed at any instant, a run that writes a worker has written it once, and called it once, when it has gone on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kill.desk import Desk
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.kill.scene import Driver
+
+COMMITS = 18  # of the run below; the first test finds that there are no more
+WORKER = {"name": "boss", "instructions": "Make one, call it.", "tool_rules": {"worker.create": {}}}
+ANSWERS = {
+    "boss": [
+        [
+            {"call": "worker_create", "with": {"name": "helper", "instructions": "Help."}},
+            {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "go"}},
+            {"say": "done"},
+        ]
+    ],
+    "helper": [[{"say": "helped"}]],
+}
+
+
+@pytest.fixture
+def desk(project: Path, home: Home, driver: Driver) -> Desk:
+    return Desk(project, home, driver, worker=WORKER, answers=ANSWERS)
+
+
+def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
+    assert not desk.killed(COMMITS + 1, "before")
+    assert desk.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(2,)]
+
+
+@pytest.mark.req("X-2", "DO-8")
+@pytest.mark.parametrize("number", range(1, COMMITS + 1))
+def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int) -> None:
+    assert desk.killed(number, "after" if number % 2 else "before")
+    found = desk.rows("SELECT id, status FROM runs WHERE parent IS NULL")
+    if not found:
+        assert desk.guild(*desk.run) == 0
+    elif found[0][1] != "completed":
+        assert desk.guild("resume", str(found[0][0])) == 0
+    assert [path.name for path in (project / "workers" / "generated").iterdir()] == ["helper.yaml"]
+    made = desk.rows("SELECT count(*) FROM journal WHERE kind = 'worker_created'")
+    assert made == [(1,)]
+    assert desk.rows("SELECT worker, status FROM runs ORDER BY worker") == [
+        ("boss", "completed"),
+        ("helper", "completed"),
+    ]
