@@ -377,6 +377,21 @@ def test_an_ask_of_a_called_worker_expires(guild: Guild, project: Path) -> None:
     assert str(journal(guild, waiting["run"])).count("This is not a refusal") >= 2
 
 
+def test_an_ask_that_has_expired_keeps_no_tree_from_going_on(guild: Guild, project: Path) -> None:
+    put_boss(project, "hand", "brief")
+    put_worker(project, "hand")
+    put_worker(project, "brief", tool_rules={"fs.write": {"approval_required": True, "timeout": "1s"}})
+    put_answers(project, boss=[[calls(call("hand"), call("brief")), DONE]], hand=[ONE], brief=[TWO])
+    waiting = run(guild, code=4)
+    asks = {ask["expires_at"] is None: ask["ask"] for ask in waiting["asks"]}
+    until(lambda: guild("show", asks[False], "--json").json["status"] == "expired")
+    shown = guild("show", waiting["run"])
+    assert (asks[True] in shown.err, asks[False] in shown.err) == (True, False), "only one can still be answered"
+    done = answer(guild, asks[True], "yes")
+    assert (done.code, done.json["status"], written(project)) == (0, "completed", ["a.md"])
+    assert "This is not a refusal" in str(journal(guild, waiting["run"]))
+
+
 @pytest.mark.req("DO-6")
 def test_an_approval_for_the_session_holds_for_the_tree(guild: Guild, project: Path) -> None:
     put_boss(project)

@@ -274,14 +274,6 @@ def test_a_time_out_cuts_those_below_off_and_resuming_goes_on(guild: Guild, proj
     assert kinds(journal(guild, late["run"])).count("model_answered") == 4
 
 
-def test_waiting_for_a_person_further_down_is_not_running(guild: Guild, project: Path) -> None:
-    put_tree(project, asking=True, limits={"timeout": "20s"})
-    waiting = run(guild, code=4)
-    for ask in waiting["asks"]:
-        last = answer(guild, ask["ask"], "yes")
-    assert last.json["status"] == "completed"
-
-
 def test_at_a_terminal_nothing_is_begun_below_a_run_whose_time_is_over(
     terminal: Callable[..., Terminal], guild: Guild, project: Path
 ) -> None:

@@ -137,7 +137,7 @@ class EmbeddedHall:
         return self._hall.asks.open()
 
     async def ask(self, ask: str) -> Ask:
-        return self._hall.asks.get(ask)
+        return self._hall.asks.seen(self._hall.asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
         return await self._hall.asks.answer(ask, answer)

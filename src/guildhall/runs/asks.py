@@ -47,7 +47,12 @@ class Asks:
         return [ask for ask in asks if not self._is_due(ask)]
 
     def of_run(self, run: str) -> list[Ask]:
-        return self._store.read(lambda connection: records.list_asks(connection, run=run))
+        """The asks of a run and of those that it has called, as a person is to see them."""
+        return [self.seen(ask) for ask in self._store.read(lambda connection: records.list_asks(connection, run=run))]
+
+    def seen(self, ask: Ask) -> Ask:
+        """The ask as a person is to see it: one whose time is over is expired, though its run has yet to close it."""
+        return replace(ask, status="expired") if ask.status == "open" and self._is_due(ask) else ask
 
     async def answer(self, ask_id: str, answer: Answer) -> Ask:
         """Records an answer to an open ask and wakes whoever waits for it."""

@@ -1,0 +1,45 @@
+"""Whose time it is: waiting for a person is not running, further down neither."""
+
+from __future__ import annotations
+
+from guildhall.core.clock import SystemClock
+from guildhall.runs.patience import Patience
+
+
+class Stepped(SystemClock):
+    """A clock that a test moves."""
+
+    time = 0.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+
+def test_waiting_for_a_person_further_down_is_not_running() -> None:
+    clock = Stepped()
+    boss = Patience(clock, hold=True)
+    middle = Patience(clock, hold=True, parent=boss)
+    hand = Patience(clock, hold=True, parent=middle)
+    with boss.call(), middle.call(), hand.call():
+        clock.time = 10.0
+        assert [one.idle_seconds() for one in (boss, middle, hand)] == [0, 0, 0]
+        with hand.waiting():
+            clock.time = 1010.0
+            assert [one.idle_seconds() for one in (boss, middle, hand)] == [1000, 1000, 1000]
+        clock.time = 1015.0
+    assert [one.idle_seconds() for one in (boss, middle, hand)] == [1000, 1000, 1000]
+
+
+def test_while_a_sibling_works_the_caller_runs() -> None:
+    clock = Stepped()
+    boss = Patience(clock, hold=True)
+    hand, other = (Patience(clock, hold=True, parent=boss) for _ in range(2))
+    with boss.call(), boss.call(), hand.call(), hand.waiting():
+        with other.call():
+            clock.time = 100.0
+            assert (boss.idle_seconds(), hand.idle_seconds()) == (0, 100)
+            with other.waiting():
+                clock.time = 130.0
+                assert (boss.idle_seconds(), hand.idle_seconds()) == (30, 130)
+        clock.time = 150.0
+        assert (boss.idle_seconds(), hand.idle_seconds()) == (30, 150)
