@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,20 @@ def project_root(start: Path) -> Path:
     The search stops at the top of a git checkout and at the user's home folder: what lies beyond is somebody else's.
     """
     for folder in (start, *start.parents):
-        if (folder / PROJECT_SETTINGS).is_file() or (folder / "workers").is_dir():
+        settings, workers = folder / PROJECT_SETTINGS, folder / "workers"
+        if (settings.is_file() and not stands_in(settings)) or (workers.is_dir() and not stands_in(workers)):
             return folder
         if (folder / ".git").exists() or folder == Path.home():
             break
     return start
+
+
+def stands_in(path: Path) -> bool:
+    """Whether it is there only so that a confined program cannot make it: empty, and marked by the sticky bit."""
+    try:
+        status = path.lstat()
+        if not status.st_mode & stat.S_ISVTX:
+            return False
+        return not any(path.iterdir()) if stat.S_ISDIR(status.st_mode) else status.st_size == 0
+    except OSError:
+        return False

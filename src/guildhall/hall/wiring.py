@@ -110,7 +110,13 @@ class Hall:
         """What workers can be given here."""
         from guildhall.runs.supply import Supply
 
-        return Supply(home=self.home, environ=self.environ, settings=self.settings, pins=self.pins)
+        return Supply(
+            home=self.home,
+            environ=self.environ,
+            settings=self.settings,
+            pins=self.pins,
+            locked=lambda: self.store.read(records.all_locks),
+        )
 
     @cached_property
     def planner(self) -> Planner:
@@ -140,7 +146,6 @@ class Hall:
         from guildhall.tools.executor import describe_toolbox
 
         assembler = Assembler(
-            self.home,
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
@@ -149,7 +154,7 @@ class Hall:
             describe=describe_toolbox,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
-            pins=self.pins,
+            supply=self.supply,
         )
         return Runs(
             store=self.store,

@@ -13,6 +13,7 @@ from guildhall.tools.sandboxes import sandbox_tools
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home) -> View:
-    """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files."""
+def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
+    """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files.
+
+    What decides what runs may do is kept, and so are the files of `locked` workers.
+    """
     folders = tuple(folders)
     if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
         folders = (Folder(path=frame.root), *folders)
-    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,)))
+    kept = (*worker.deciding(frame), *locked)
+    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
 def tools_of(

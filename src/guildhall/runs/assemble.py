@@ -23,7 +23,7 @@ from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.model import Bounds, RunRequest, is_text
 from guildhall.runs.reach import declared, reached
-from guildhall.runs.supply import Supply, refuse, refuse_later_fields
+from guildhall.runs.supply import refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
-    from guildhall.core.paths import Home
     from guildhall.policy.model import Mode, Rule
     from guildhall.runs.remember import Remembering
+    from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
-    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.tools.model import Tool, Toolbox, View
     from guildhall.workers.model import Listed, Worker
-    from guildhall.workers.trust import Pin
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
@@ -71,7 +70,6 @@ class Assembler:
 
     def __init__(
         self,
-        home: Home,
         environ: Mapping[str, str],
         find: Finder,
         everyone: Callable[[Frame], Iterable[Listed]],
@@ -80,9 +78,8 @@ class Assembler:
         describe: Described,
         remembering: Remembering,
         instead: Callable[[Tool], Tool],
-        pins: Callable[[], Mapping[Path, Pin]],
+        supply: Supply,
     ) -> None:
-        self._home = home
         self._environ = environ
         self.find = find
         self.everyone = everyone
@@ -91,7 +88,7 @@ class Assembler:
         self._describe = describe
         self._remembering = remembering
         self._instead = instead
-        self._supply = Supply(home=home, environ=environ, settings=settings, pins=pins)
+        self._supply = supply
 
     async def assemble(
         self,
@@ -148,7 +145,7 @@ class Assembler:
     ) -> tuple[Attachment, ...]:
         policy = worker.definition.attachment_policy
         if attached is None and request.attachments:
-            view = view_of(worker, worker.folders(frame), frame, self._home)
+            view = self._view(worker, frame)
             attached = await asyncio.to_thread(
                 collect_for_person, request.attachments, view, policy, root=frame.root, where=worker.place
             )
@@ -215,7 +212,7 @@ class Assembler:
         refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
-            view=view_of(worker, worker.folders(frame), frame, self._home),
+            view=self._view(worker, frame),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
             environ=self._environ,
@@ -269,6 +266,9 @@ class Assembler:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         return tools
+
+    def _view(self, worker: Worker, frame: Frame) -> View:
+        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
 
     async def _toolboxes(
         self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]

@@ -71,6 +71,7 @@ class Known:
     """What is known here."""
 
     home: Home
+    locked: tuple[Path, ...] = ()  # the files of workers that are locked
     environ: Mapping[str, str]
     settings: Settings
     find: Callable[[str], Worker]  # a worker by its name; GuildError: there is none that can be used
@@ -263,7 +264,7 @@ def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
             folders += one.folders(frame)
     web_search = known.settings.web_search
     surroundings = Surroundings(
-        view=view_of(worker, folders, frame, known.home),
+        view=view_of(worker, folders, frame, known.home, known.locked),
         env=dict(frame.env),
         web_search=web_search.model_dump() if web_search else None,
         environ=known.environ,

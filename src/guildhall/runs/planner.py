@@ -61,6 +61,7 @@ class Planner:
     def _known(self, frame: Frame, facts: Callable[[Worker], Facts]) -> Known:
         return Known(
             home=self.supply.home,
+            locked=tuple(self.supply.locked()),
             environ=self.supply.environ,
             settings=self.supply.settings(frame),
             find=lambda name: self.find(name, frame),

@@ -36,6 +36,7 @@ class Supply:
     environ: Mapping[str, str]
     settings: Callable[[Frame], Settings]
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
+    locked: Callable[[], Collection[Path]]  # the files of workers that are locked
 
     def lacking(
         self,

@@ -22,7 +22,7 @@ from guildhall.policy.model import CAPABILITIES
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.jail import Confinement, spawn
 from guildhall.tools.jail_plan import import_paths
-from guildhall.tools.model import ToolResult, View
+from guildhall.tools.model import ToolResult
 from guildhall.tools.source import pin_of, read_source
 
 if TYPE_CHECKING:
@@ -335,7 +335,8 @@ def _confinement(spec: HostSpec) -> Confinement:
         folders = tuple(replace(folder, writable=False) for folder in view.folders)
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
-        view=View(cwd=view.cwd, folders=view.folders, hidden=view.hidden),
+        # Built-in tools keep to what is kept by themselves; code of others is confined to it.
+        view=replace(view, kept=view.kept if spec.toolboxes else ()),
         network="net" in spec.capabilities,
         env=spec.env,
         memory_bytes=spec.memory_bytes,

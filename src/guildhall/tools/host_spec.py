@@ -58,7 +58,8 @@ class HostSpec:
 
 def _view_as_dict(view: View) -> dict[str, Any]:
     folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
-    return {"cwd": str(view.cwd), "folders": folders, "hidden": [str(path) for path in view.hidden]}
+    paths = {"hidden": [str(path) for path in view.hidden], "kept": [str(path) for path in view.kept]}
+    return {"cwd": str(view.cwd), "folders": folders, **paths}
 
 
 def _view_from(data: Mapping[str, Any]) -> View:
@@ -68,8 +69,12 @@ def _view_from(data: Mapping[str, Any]) -> View:
             given[name] = tuple(fields[name])
         return Folder(**given)
 
-    hidden = tuple(Path(path) for path in data["hidden"])
-    return View(cwd=Path(data["cwd"]), folders=tuple(map(folder, data["folders"])), hidden=hidden)
+    return View(
+        cwd=Path(data["cwd"]),
+        folders=tuple(map(folder, data["folders"])),
+        hidden=tuple(map(Path, data["hidden"])),
+        kept=tuple(map(Path, data["kept"])),
+    )
 
 
 def framed(message: Mapping[str, Any]) -> bytes:

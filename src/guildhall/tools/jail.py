@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools import jail_bwrap, jail_landlock, jail_seccomp
+from guildhall.tools import jail_bwrap, jail_hold, jail_landlock, jail_seccomp
 from guildhall.tools.jail_plan import Confinement, planned
 from guildhall.tools.model import View
 
@@ -84,6 +84,8 @@ def _prepared(
     argv: Sequence[str], confinement: Confinement, kind: Kind, path: str, opened: contextlib.ExitStack
 ) -> _Prepared:
     plan = planned(confinement)
+    if kind != "landlock":  # there the folder around it takes no new names at all
+        plan = plan.without(opened.enter_context(jail_hold.held(plan.missing)))
     program = _limited(argv, confinement)
     if kind == "bubblewrap":
         families = jail_seccomp.families(network=confinement.network, loopback=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import ToolUnavailable
+from guildhall.core.paths import stands_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from guildhall.tools.model import View
 
@@ -72,6 +73,11 @@ class Plan:
     places: tuple[Place, ...]
     links: tuple[tuple[Path, str], ...]  # /bin -> usr/bin and the like
     cwd: Path
+    missing: tuple[Path, ...] = ()  # sources of places that are to stay empty: they are not there, or hold a name only
+
+    def without(self, sources: Collection[Path]) -> Plan:
+        """The plan less the places of these sources."""
+        return replace(self, places=tuple(place for place in self.places if place.source not in sources))
 
 
 def planned(confinement: Confinement) -> Plan:
@@ -81,15 +87,22 @@ def planned(confinement: Confinement) -> Plan:
     folders = _folders(confinement.view, hidden)
     kept = [_seen(path) for path in (*program_paths(), *confinement.read_only) if _readable(path)]
     repositories = [place for folder in folders for place in _repositories(folder, folders)]
+    deciding = _kept(folders, confinement.view.kept)
     chosen: dict[Path, Place] = {}
-    for place in (*system, *folders, *repositories, *kept):
+    for place in (*system, *deciding, *folders, *repositories, *kept):
         twice = place in folders and any(other.path == place.path and other.access == "write" for other in folders)
         chosen[place.path] = replace(place, access="write") if twice else place  # writable if either says so
     visible = [place for place in chosen.values() if not _below(place.source, hidden)]
     masks = [mask for place in visible for mask in _masks(place, hidden)]
     pins = _pins(visible, [*masks, *(place for place in visible if place not in repositories)])
     places = sorted((*visible, *pins, *dict.fromkeys(masks)), key=lambda place: place.depth)
-    return Plan(places=tuple(places), links=tuple(links), cwd=_cwd(confinement.view.cwd, folders))
+    missing = dict.fromkeys(
+        place.source
+        for place in visible
+        if place in deciding and (not place.source.exists() or stands_in(place.source))
+    )
+    cwd = _cwd(confinement.view.cwd, folders)
+    return Plan(places=tuple(places), links=tuple(links), cwd=cwd, missing=tuple(missing))
 
 
 def program_paths() -> tuple[Path, ...]:
@@ -149,6 +162,21 @@ def _folders(view: View, hidden: tuple[Path, ...]) -> list[Place]:
         if not moved and source.exists() and not _below(source, hidden):
             places.append(Place(path=path, source=source, access="write" if folder.writable else "read"))
     return places
+
+
+def _kept(folders: list[Place], kept: tuple[Path, ...]) -> list[Place]:
+    """What is kept below writable folders, read-only, whether it is there or not."""
+    found: list[Place] = []
+    for source in sorted(kept, key=lambda path: len(path.parts)):
+        for folder in folders:
+            path = folder.path / source.relative_to(folder.source) if folder.source in source.parents else None
+            if path is None or _access_of(path, [*folders, *found]) != "write" or not source.parent.is_dir():
+                continue
+            if source.is_symlink():
+                hint = "Make it what the link leads to, or give the worker a folder beside it, not one above it."
+                raise ToolUnavailable(f"{source} is a link, which a program could replace", hint=hint)
+            found.append(Place(path=path, source=source, access="read"))
+    return found
 
 
 def _masks(place: Place, hidden: tuple[Path, ...]) -> list[Place]:

@@ -171,11 +171,16 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it."""
+    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it.
+
+    What is kept is read and never changed through a folder above it, nor made where it is not there. A folder that is
+    itself a kept path, or lies below one, was named on purpose and has its own rules.
+    """
 
     cwd: Path
     folders: tuple[Folder, ...] = ()
     hidden: tuple[Path, ...] = ()
+    kept: tuple[Path, ...] = ()
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]

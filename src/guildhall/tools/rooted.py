@@ -32,7 +32,10 @@ _CHUNK = 1_048_576
 def settled(view: View) -> View:
     """The view with every link in its own paths resolved, once and for all: folders are never reached through links."""
     folders = tuple(replace(folder, path=folder.path.resolve()) for folder in view.folders)
-    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=tuple(p.resolve() for p in view.hidden))
+    hidden = tuple(path.resolve() for path in view.hidden)
+    # Of a kept link both count: its name, which nothing may replace, and what it leads to.
+    kept = tuple(dict.fromkeys(one for p in view.kept for one in (p.parent.resolve() / p.name, p.resolve())))
+    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, kept=kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,6 +359,7 @@ def _drained(fd: int, limit: int) -> bytes:
 def _write(trail: Trail, name: str, data: bytes, shown: str) -> bool:
     existing = trail.status(name)
     trail.must_be_visible(name, identity(existing) if existing else None)
+    trail.must_be_free(name, identity(existing) if existing else None)
     if existing is not None:
         _must_be_regular(existing, shown)
         if not existing.st_mode & 0o222:

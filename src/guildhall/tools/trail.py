@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import unicodedata
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.errors import GuildError, NotFound, Refused, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterable, Sequence
+    from pathlib import Path
 
     from guildhall.tools.model import Folder, View
 
@@ -38,7 +40,7 @@ def identity(status: os.stat_result) -> Identity:
 
 
 class Borders:
-    """Where the folders of a view begin, and what is hidden in them: by name and by what is on disk."""
+    """Where the folders of a view begin, what is hidden and what is kept in them: by name and by what is on disk."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -47,17 +49,16 @@ class Borders:
             for path in view.hidden
             for text in (os.path.abspath(path), os.path.realpath(path))  # noqa: PTH100
         )
+        self._kept_paths = frozenset(_alike(os.path.abspath(path)) for path in view.kept)  # noqa: PTH100
         self._hidden: frozenset[Identity] = frozenset()
+        self._kept: frozenset[Identity] = frozenset()
         self._roots = _roots(view)
         self.refresh()
 
     def refresh(self) -> None:
-        """Looks again at what is hidden: it may have come into being since."""
-        found: set[Identity] = set()
-        for path in self._view.hidden:
-            with suppress(OSError):
-                found.add(identity(path.stat()))
-        self._hidden = frozenset(found)
+        """Looks again at what is hidden or kept: it may have come into being since."""
+        self._hidden = _identities(self._view.hidden)
+        self._kept = _identities(self._view.kept)
 
     def hides(self, path: str, what: Identity | None = None) -> bool:
         return path in self._hidden_paths or what in self._hidden
@@ -66,9 +67,26 @@ class Borders:
         """Whether something hidden has this inode number on some disk: worth a closer look."""
         return any(number == inode for _, number in self._hidden)
 
+    def keeps(self, path: str, what: Identity | None = None) -> bool:
+        return _alike(path) in self._kept_paths or what in self._kept
+
     def folder_at(self, path: str, what: Identity | None = None) -> Folder | None:
         """The folder that begins here."""
         return self._roots.get(path) or (self._roots.get(what) if what else None)
+
+
+def _identities(paths: Iterable[Path]) -> frozenset[Identity]:
+    found: set[Identity] = set()
+    for path in paths:
+        with suppress(OSError):
+            found.add(identity(path.stat()))
+    return frozenset(found)
+
+
+def _alike(path: str) -> str:
+    """The path as a file system sees it that takes names for the same which differ in case or in unseen characters."""
+    folded = unicodedata.normalize("NFC", path).casefold()
+    return folded if folded.isascii() else "".join(char for char in folded if unicodedata.category(char) != "Cf")
 
 
 def _roots(view: View) -> dict[str | Identity, Folder]:
@@ -93,6 +111,7 @@ class Level:
     fd: int
     path: str
     folder: Folder  # the innermost folder around it: its rules hold here
+    kept: bool = False  # nothing is changed here, whatever the folder permits
 
 
 @dataclass(frozen=True)
@@ -181,13 +200,15 @@ class Trail:
             reason = "is nested too deeply" if len(self._levels) > MAX_DEPTH else "is hidden from this run"
             raise Refused(f"{self._shown} {reason}")
         path = self.path_of(name)
-        folder = self._borders.folder_at(path, what) or self.here.folder
-        self._levels.append(Level(fd, path, folder))
+        own = self._borders.folder_at(path, what)
+        kept = own is None and (self.here.kept or self._borders.keeps(path, what))
+        self._levels.append(Level(fd, path, own or self.here.folder, kept))
         return True
 
     def make(self, name: str) -> None:
         """Makes a directory and steps into it."""
         self.must_be_visible(name)
+        self.must_be_free(name)
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=self.here.fd)
         if not self.enter(name):
@@ -196,6 +217,12 @@ class Trail:
     def must_be_visible(self, name: str, what: Identity | None = None) -> None:
         if self.hides(name, what):
             raise Refused(f"{self._shown} is hidden from this run")
+
+    def must_be_free(self, name: str, what: Identity | None = None) -> None:
+        """Refuses to change what is kept."""
+        if self.here.kept or self._borders.keeps(self.path_of(name), what):
+            hint = "Write elsewhere, and say what should be changed here: a person does it."
+            raise Refused(f"{self._shown} decides what runs may do, so no run changes it", hint=hint)
 
     def status(self, name: str) -> os.stat_result | None:
         """What stands under the name itself, links not followed; None: nothing."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.paths import PROJECT_SETTINGS
 from guildhall.policy.model import ALIASES, CAPABILITIES, Rule
 from guildhall.tools.model import Folder
 
@@ -20,6 +21,8 @@ Scope = Literal["project", "home", "shipped", "given"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
+# What decides what the runs of a project may do: read by all, changed by none of them.
+DECIDING = (WORKERS, "prompts", "schemas", "toolboxes", "tests", PROJECT_SETTINGS)
 
 # Tools that a rule may name although no toolbox of the worker's brings them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
@@ -124,6 +127,14 @@ class Worker:
     def beside(self, frame: Frame) -> Path:
         """Where the files that belong to it lie: prompts, schemas, scripts."""
         return project_of(self.path) if self.path else frame.root
+
+    def deciding(self, frame: Frame) -> tuple[Path, ...]:
+        """What decides what it and those around it may do: of the caller's project, of its own, and its own file."""
+        projects = dict.fromkeys((frame.root, self.folder(frame), self.beside(frame)))
+        found = [project / name for project in projects for name in DECIDING]
+        # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
+        loose = self.path is not None and not any(one in self.path.parents for one in found)
+        return (*found, self.path) if self.path and loose else tuple(found)
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
         """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
