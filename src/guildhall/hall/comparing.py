@@ -43,6 +43,9 @@ class Comparison:
         for one in self._history.tree(run):
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
+            said = str((one.error or {}).get("message"))
+            if said.startswith("the script "):  # it lacks an answer: what came of that is nothing to expect
+                self._unfixable(said, one.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, Refused
@@ -117,7 +118,7 @@ async def _refusal(
         return ToolResult.error("Not permitted: nobody may be asked in this run, and a new worker needs approval.")
     timeout = next((rule.timeout for rule in prepared.assembled.rules if rule.name in RULES), None)
     approval, note = await ledger.confirm(
-        call, _as_shown(new, planned(new.worker)), shown=[new.text, new.schema], seconds=timeout
+        call, _as_shown(new, planned(_as_if_saved(new.worker))), shown=[new.text, new.schema], seconds=timeout
     )
     if approval == "approved":
         return None
@@ -127,6 +128,11 @@ async def _refusal(
         else "A person refused this worker."
     )
     return ToolResult.error(f"{said} {note}" if note else said)
+
+
+def _as_if_saved(worker: Worker) -> Worker:
+    """The worker, for a plan: its schema is not there yet, and is shown beside it."""
+    return replace(worker, definition=worker.definition.model_copy(update={"output_schema_ref": None}))
 
 
 def _as_shown(new: Draft, plan: str) -> str:

@@ -10,6 +10,7 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.errors import ModelUnusable, UsageError
 from guildhall.runs.arrange import keeps_budget
 from guildhall.runs.limits import Spent, in_force, in_words, used
+from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +27,9 @@ class Grant:
     max_turns: int | None = None
     max_tokens: int | None = None
     budget: float | None = None  # counts for the run's own limit in dollars and for the command's budget
+
+    def __post_init__(self) -> None:
+        check_limits(self.max_turns, self.max_tokens, budget=self.budget)
 
     def bounds(self, journal: Journal, below: Iterable[Journal], source: Source) -> dict[str, Any]:
         """The bounds that it comes to for a run; one that is used up already would only end the run again.

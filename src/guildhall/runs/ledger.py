@@ -63,6 +63,7 @@ class LiveLedger:
         self.journal = journal
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
+        self._lost = limits.Spent.in_vain([journal, *below])
         self._above = above
         self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
@@ -180,7 +181,7 @@ class LiveLedger:
 
     def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
         """The error that ends the run at one of its limits."""
-        return limits.reached(name, self.bounds, self.run, needed, called=self._above is not None)
+        return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, called=self._above is not None)
 
     async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
         """At a limit: asks for more where somebody is to be asked, ends the run where nobody is.
@@ -197,9 +198,16 @@ class LiveLedger:
         finally:
             self._asking.release()
 
+    def _has_answer(self, name: LimitName, value: float) -> bool:
+        """Whether a person has answered already, though nobody sits at a terminal now."""
+        mark = fingerprint([name, value])
+        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, name, mark))
+        return ask is not None and ask.status == "answered"
+
     async def _ask_for_more(self, name: LimitName, value: float, needed: float, patience: Patience) -> None:
         error = self.limit_reached(name, needed)
-        if name in self._denied or (name != "budget" and not self._interactive):
+        asked = self._interactive or name == "budget" or self._has_answer(name, value)
+        if name in self._denied or not asked:
             raise error
         ask = await self._ask(
             "limit",

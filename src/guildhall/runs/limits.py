@@ -51,18 +51,23 @@ class Spent:
     tokens: int = 0
 
     @staticmethod
+    def in_vain(journals: Iterable[Journal]) -> Spent:
+        """What was reserved for calls that were cut off, and may have been paid for."""
+        every = list(journals)
+        tokens = sum(cut_off(journal, "reserved_tokens") for journal in every)
+        return Spent(dollars=sum(cut_off(journal, "reserved_usd") for journal in every), tokens=int(tokens))
+
+    @staticmethod
     def by(journals: Iterable[Journal]) -> Spent:
         """What these runs have spent.
 
         A call that was asked and neither answered nor failed was cut off by a crash. It may have been paid for, so its
         whole reservation counts as spent: a limit is never passed by crashing.
         """
-        dollars, tokens = 0.0, 0
-        for journal in journals:
-            usage = used(journal)
-            dollars += (usage.cost_usd or 0.0) + cut_off(journal, "reserved_usd")
-            tokens += usage.input_tokens + usage.output_tokens + int(cut_off(journal, "reserved_tokens"))
-        return Spent(dollars=dollars, tokens=tokens)
+        every = list(journals)
+        total, lost = Usage.total(map(used, every)), Spent.in_vain(every)
+        tokens = total.input_tokens + total.output_tokens + lost.tokens
+        return Spent(dollars=(total.cost_usd or 0.0) + lost.dollars, tokens=tokens)
 
 
 def _copied(entry: Entry) -> bool:
@@ -91,10 +96,13 @@ def in_words(name: LimitName, value: float) -> str:
     return f"{number} {unit.removesuffix('s') if value == 1 else unit}"
 
 
-def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, called: bool = False) -> LimitReached:
+def reached(
+    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, lost: Spent, called: bool = False
+) -> LimitReached:
     """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`.
 
-    A run that another one `called` cannot be given more by itself: what it may use up is in its worker's file.
+    `lost` is what calls that were cut off may have taken. A run that another one `called` cannot be given more by
+    itself: what it may use up is in its worker's file.
     """
     value = getattr(bounds, name)
     if name == "max_turns":
@@ -107,6 +115,10 @@ def reached(name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, c
     else:
         message = f"the next model call may cost more than what is left of {in_words(name, value)}"
         more = f"--budget {max(value * 2, needed * 1.1):g}"
+    if name == "max_tokens" and lost.tokens:
+        message += f"; {lost.tokens:,} of them are held by calls that were cut off"
+    elif name in ("max_budget_usd", "budget") and lost.dollars:
+        message += f"; {lost.dollars:.4f} of them are held by calls that were cut off"
     hint = f"limits.{name} in the worker's file allows more." if called else f"guild resume {run} {more}"
     return LimitReached(f"{name}: {message}", limit=name, run=run, hint=hint)
 

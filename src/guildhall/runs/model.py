@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -57,6 +60,21 @@ def amount_of(text: str) -> float | None:
     return amount if 0 < amount < 1_000_000 else None
 
 
+def check_limits(
+    max_turns: object = None, max_tokens: object = None, max_budget_usd: object = None, budget: object = None
+) -> None:
+    """Refuses what is no limit: turns and tokens are whole numbers above zero, dollars are finite and above zero."""
+    for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+            raise UsageError(f"{name}: {value!r} is not a whole number above zero")
+    for name, value in (("max_budget_usd", max_budget_usd), ("budget", budget)):
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            hint = "Leave it out for the limit of the settings; `budget: none` in config.yaml switches that off."
+            raise UsageError(f"{name}: {value!r} is not an amount of dollars above zero", hint=hint)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """What a run may use up. None: no limit. The first four end it as failed; the budget makes it wait and ask."""
@@ -87,6 +105,9 @@ class RunRequest:
     mode: Mode = "ask"
     call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
 
+    def __post_init__(self) -> None:
+        check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -109,7 +130,7 @@ class Usage:
             turns=sum(usage.turns for usage in every),
             input_tokens=sum(usage.input_tokens for usage in every),
             output_tokens=sum(usage.output_tokens for usage in every),
-            cost_usd=sum(known) if known else None,
+            cost_usd=round(sum(known), 9) if known else None,  # without the dust of adding
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _mode(plan: Plan) -> list[str]:
 def _limits(plan: Plan) -> list[str]:
     bounds = plan.bounds
     unlimited = "no price known" if plan.priced is False else _NO_LIMIT[plan.called]
-    parts = [unlimited if plan.worst_usd is None else f"at most {plan.worst_usd:.2f} USD"]
+    parts = [unlimited if plan.worst_usd is None else f"at most {_dollars(plan.worst_usd)} USD"]
     if bounds.max_turns is not None:
         parts.append(in_words("max_turns", bounds.max_turns))
     if bounds.max_tokens is not None:
@@ -135,6 +135,10 @@ def _limits(plan: Plan) -> list[str]:
     if bounds.timeout is not None:
         parts.append(in_words("timeout", bounds.timeout))
     return parts
+
+
+def _dollars(amount: float) -> str:
+    return f"{amount:.2f}" if amount >= 0.01 else f"{amount:g}"
 
 
 def _then(plan: Plan) -> list[str]:

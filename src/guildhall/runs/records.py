@@ -130,8 +130,12 @@ def _run(row: RowMapping) -> Run:
             output_tokens=row["output_tokens"],
             cost_usd=row["cost_usd"],
         ),
-        cost_usd=row["cost_usd"] if row["parent"] else row["tree_cost_usd"],
+        cost_usd=row["cost_usd"] if row["parent"] else _rounded(row["tree_cost_usd"]),
     )
+
+
+def _rounded(dollars: float | None) -> float | None:
+    return None if dollars is None else round(dollars, 9)  # without the dust of adding
 
 
 # journal

@@ -46,8 +46,9 @@ def script_of(tree: Tree, home: Path, redact: Callable[[str], str]) -> str:
     """The text of the script of a run, which comes first in the tree, and of all runs below it."""
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
-        hint = f"Let it end first: guild resume {run.id}" if run.status != "running" else f"guild log {run.id} -f"
-        raise Conflict(f"the run {run.id} is {run.status}: only one that has ended can become a script", hint=hint)
+        hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}
+        hint = hints.get(run.status, f"Let it end first: guild show {run.id} says how it goes on.")
+        raise Conflict(f"the run {run.id} is {run.status}: only one that came to its end is a script", hint=hint)
     writer = _Writer(tree, Neutral(Path(run.request["frame"]["root"]), home, redact))
     data: dict[str, Any] = {}
     if untestable := _untestable(run, journal):
@@ -67,6 +68,8 @@ def _untestable(run: Run, journal: Journal) -> str | None:
     frozen = journal.entries[0].data
     if frozen["worker"]["scope"] == "given" or frozen.get("given"):
         return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
+    if run.request.get("forked_from"):
+        return "it is a fork: its beginning is that of another run"
     if run.request.get("call"):
         return "the run made a call of its own and asked no model"
     return None

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import queue
 import sqlite3
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from sqlalchemy import create_engine, event
@@ -133,6 +135,7 @@ def _engine(path: Path, mode: str) -> Engine:
             uri, uri=True, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
         ),
         poolclass=NullPool,
+        json_serializer=partial(json.dumps, allow_nan=False),  # NaN is no JSON, and SQLite could not read it back
     )
     event.listen(engine, "connect", _configure)
     return engine

@@ -36,6 +36,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if args.json:
             asks = [ask.as_dict() for ask in shown.asks]
             told = {
+                "usage": shown.usage.as_dict(),
+                "cost_usd": shown.usage.cost_usd,
                 "attachments": list(shown.attachments),
                 "below": [run.as_dict() for run in shown.below],
                 "asks": asks,
