@@ -26,6 +26,7 @@ from guildhall.core.errors import (
     ToolUnavailable,
     UsageError,
 )
+from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 from tests.runs.trees import call, put_answers, put_boss, put_tree, written
@@ -565,3 +566,30 @@ def test_the_result_of_a_tree_is_that_of_its_top(project: Path) -> None:
     assert (result.output, len(set(said))) == ("both are written", 2)
     assert result.usage.turns == 6
     assert result.run not in said
+
+
+# limits that are none
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("budget", float("inf")),
+        ("budget", float("nan")),
+        ("budget", -1),
+        ("budget", "5"),
+        ("max_budget_usd", float("nan")),
+        ("max_budget_usd", 0),
+        ("max_turns", 0),
+        ("max_turns", -3),
+        ("max_turns", "5"),
+        ("max_turns", True),
+        ("max_tokens", 1.5),
+    ],
+)
+def test_what_is_no_limit_is_refused_and_nothing_is_on_record(scribe: Worker, name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name}: "):
+        scribe.run("write it", **{name: value})
+    hall = Hall(scribe.home, environ={}, readonly=True)
+    assert hall.history.recent() == []
+    hall.release()

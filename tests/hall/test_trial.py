@@ -265,6 +265,14 @@ def test_update_does_not_record_what_was_left_out(guild: Guild, project: Path) -
     assert path.read_text() == before
 
 
+def test_update_does_not_come_to_expect_a_script_that_is_used_up(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    path = put_test(project, WRITE)
+    before = path.read_text()
+    failed(guild("test", "--update"), "the script is used up")
+    assert path.read_text() == before
+
+
 # What a test cannot reach
 
 

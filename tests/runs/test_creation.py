@@ -319,3 +319,10 @@ def test_a_program_makes_a_worker_with_the_rights_of_the_settings(project: Path,
         Worker.create({**SPEC, "instructions": "Another."})
     with pytest.raises(UsageError, match="toolboxes"):
         Worker.create({**SPEC, "toolboxes": ["mail"]})
+
+
+def test_the_plan_of_a_new_worker_knows_that_its_schema_comes_with_it(guild: Guild, project: Path) -> None:
+    prepared(project, made(output_schema=SCHEMA))
+    _, _, body = asked(guild)
+    assert "What could happen when it runs:" in body
+    assert "cannot run" not in body
