@@ -167,6 +167,18 @@ def test_at_a_terminal_a_limit_asks_first(
     assert person.ends()[0] == code
 
 
+def test_an_answer_that_comes_later_counts_without_a_terminal_too(
+    terminal: Callable[..., Terminal], guild: Guild, free: Path
+) -> None:
+    person = terminal("run", "scribe", "go", "--max-turns", "2")
+    person.until("Allow more?")
+    person.types("\x03")
+    person.ends()
+    (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
+    guild("answer", ask["ask"], "yes")
+    assert guild("resume", ask["run"]).code == 0
+
+
 def test_at_a_terminal_time_asks_first(terminal: Callable[..., Terminal], project: Path) -> None:
     put_worker(project, tool_rules=None, limits={"timeout": "0.3s"})
     put_script(project, {"sleep": 0.5, **WRITE}, {"sleep": 0.2, "say": "done"})

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.hall.client import Check, Checked
 from guildhall.models.catalog import detected_keys
 from guildhall.tools.jail import available
@@ -106,4 +106,9 @@ async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     told = {problem.message for problem in found.problems}
-    return replace(found, plan=plan, doubts=[*found.doubts, *(said for said in plan.problems if said not in told)])
+    said = [problem for problem in plan.problems if problem not in told]
+    broken = [problem for problem in said if problem.partition(":")[0] in worker.definition.toolboxes]
+    errors = [ToolUnavailable(f"toolboxes: {problem}", where=worker.place) for problem in broken]
+    doubts = [problem for problem in said if problem not in broken]
+    doubts += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
+    return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *doubts])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import anchored
-from guildhall.core.errors import GuildError, InvalidFile, NotTrusted, ToolUnavailable
+from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
 from guildhall.workers.code import module_code, names_module, toolbox_code
 from guildhall.workers.trust import Trust
@@ -161,9 +161,24 @@ def doubts(worker: Worker) -> list[str]:
     return [f"tools: {' and '.join(writers)} can write nothing, because no sandbox has `mode: rw`"]
 
 
+def _provider(worker: Worker, model: str) -> None:
+    """Refuses a model that nobody can have: no key is needed to see that."""
+    from guildhall.models.catalog import AUTO
+    from guildhall.models.providers import split_name
+
+    if model == AUTO or model.startswith("replay:"):
+        return
+    try:
+        split_name(model)
+    except ModelUnusable as error:
+        raise ModelUnusable(f"model: {error.message}", where=worker.place, hint=error.hint) from None
+
+
 def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
     model = worker.definition.model or ""
     if not model.startswith(_SCRIPT):
+        if thorough and model:
+            _provider(worker, model)
         return
     path = Path(anchored(model, worker.beside(frame)).removeprefix(_SCRIPT))
     if not path.exists():
