@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -275,6 +276,82 @@ def test_a_change_is_asked_about_when_a_run_goes_on(guild: Guild, post: Path, te
     person.until("yes, no:")
     person.types("y\n")
     assert person.ends() == (0, "done\n")
+
+
+# Workers that are called
+
+
+@pytest.fixture
+def office(post: Path) -> Path:
+    """A project whose worker `boss` calls `scribe`, through `middle`; only `scribe` needs a toolbox."""
+    bare: dict[str, Any] = {"sandboxes": None, "tool_rules": None}
+    put_worker(post, "boss", allow_workers=["middle"], **bare)
+    put_worker(post, "middle", allow_workers=["scribe"], **bare)
+    call = {"call": "worker_call", "with": {"worker_name": "scribe", "input_data": "go"}}
+    answers = {"boss": [[{**call, "with": {**call["with"], "worker_name": "middle"}}, DONE]], "middle": [[call, DONE]]}
+    (post / "answers.yaml").write_text(json.dumps({"workers": {**answers, "scribe": [[STAMP, DONE]]}}))
+    return post
+
+
+@pytest.mark.req("X-18")
+def test_what_a_worker_may_call_is_held_to_it_before_anything_is_spent(guild: Guild, office: Path) -> None:
+    refused = guild("run", "boss", "go", "--output", "json")
+    error = refused.json["error"]
+    assert (refused.code, error["code"], error["hint"]) == (4, "not_trusted", "Look at it, then: guild trust")
+    assert "scribe.yaml, which it may call: " in error["message"]
+    assert "toolboxes/post.py (not trusted yet)" in error["message"]
+    assert guild("ls", "--all", "--json").json["done"] == [], "there was no run"
+    assert guild("trust", "--yes").code == 0
+    assert guild("run", "boss", "go").code == 0
+
+
+def test_all_that_is_not_trusted_is_named_at_once(guild: Guild, office: Path) -> None:
+    (office / "toolboxes" / "own.py").write_text("1 / 0\n")
+    put_worker(office, "boss", toolboxes=["own"], allow_workers=["scribe"], tool_rules=None)
+    said = guild("run", "boss", "go").err
+    assert "toolboxes/own.py (not trusted yet)" in said
+    assert "toolboxes/post.py (not trusted yet)" in said
+
+
+def test_a_person_is_asked_about_what_a_worker_may_call(guild: Guild, office: Path, terminal: At) -> None:
+    person = terminal("run", "boss", "go")
+    person.until("Trust this file as it is now? yes, no:")
+    assert "toolbox post" in person.seen
+    person.types("yes\n")
+    assert person.ends() == (0, "done\n")
+
+
+def test_a_run_that_goes_on_is_held_to_it_for_what_it_may_call(guild: Guild, office: Path, terminal: At) -> None:
+    put_worker(office, toolboxes=["post"], tool_rules={"stamp": {"approval_required": True}})
+    guild("trust", "--yes")
+    ran = guild("run", "boss", "go", "--output", "json")
+    (office / "toolboxes" / "post.py").write_text(TOOLBOX + "# changed\n")
+    refused = guild("resume", ran.json["run"])
+    assert (refused.code, "post.py (changed since you trusted it)" in refused.err) == (4, True)
+    assert guild("show", ran.json["run"], "--json").json["status"] == "waiting"
+    person = terminal("answer", ran.json["asks"][0]["ask"], "yes")
+    person.until("yes, no:")
+    person.types("y\n")
+    assert person.ends() == (0, "done\n")
+    assert guild("resume", ran.json["run"]).code == 1, "what has ended is told so"
+
+
+def test_of_a_star_those_that_are_not_trusted_are_named_and_the_run_begins(guild: Guild, office: Path) -> None:
+    put_worker(office, "boss", allow_workers="*", sandboxes=None, tool_rules=None)
+    (office / "answers.yaml").write_text(json.dumps({"workers": {"boss": [[DONE]]}, "repeat": True}))
+    put_worker(office, "middle", sandboxes=None, tool_rules=None)
+    ran = guild("run", "boss", "go")
+    assert (ran.code, ran.out) == (0, "done\n")
+    assert "Not trusted, and so not to be called: scribe." in ran.err
+    guild("trust", "--yes")
+    assert "Not trusted" not in guild("run", "boss", "go").err
+
+
+def test_what_cannot_be_called_needs_no_trust(guild: Guild, office: Path) -> None:
+    put_worker(office, toolboxes=["post"], tool_rules=None, status="retired")
+    put_worker(office, "boss", allow_workers=["scribe", "ghost"], sandboxes=None, tool_rules=None)
+    (office / "answers.yaml").write_text(json.dumps({"workers": {"boss": [[DONE]]}}))
+    assert guild("run", "boss", "go").code == 0
 
 
 # Models in Python

@@ -146,6 +146,23 @@ def test_no_tests(guild: Guild, project: Path, words: list[str]) -> None:
     assert guild("test", *words, "--json").json["error"]["code"] == "not_found"
 
 
+def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_test(project, DONE)
+    (project / "notes.txt").write_text("test: x\n")
+    os.mkfifo(project / "pipe.yaml")
+    for name, said in (
+        ("/dev/null", "not a regular file"),
+        ("/proc/self/mem", "no script"),
+        ("pipe.yaml", "not a regular file"),
+        ("notes.txt", "its name must end in .yaml"),
+    ):
+        ran = guild("test", "tests/one.yaml", name)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in ran.err
+        assert guild("test", name, "--json").json["error"]["code"] == "invalid_file"
+
+
 # What is wrong with a test
 
 

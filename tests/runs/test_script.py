@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,17 @@ from guildhall.runs import shown
 from guildhall.runs.model import Entry, Run, Usage
 from guildhall.runs.script import script_of
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
-from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker, start_asking, until
+from tests.runs.places import (
+    DONE,
+    OTHER,
+    WRITE,
+    journal,
+    kinds,
+    put_script,
+    put_worker,
+    start_asking,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +63,26 @@ def ran(guild: Guild, project: Path, *answers: dict[str, Any], words: Sequence[s
 
 
 # Runs of every kind become tests that pass
+
+
+@pytest.mark.parametrize("said", ["done", "fail", "again"])
+def test_a_call_that_was_cut_off_is_made_by_the_test(guild: Guild, project: Path, said: str) -> None:
+    slow = {"call": "Bash", "with": {"command": "test -e quick || sleep 60; echo slept"}}
+    put_worker(project, tool_rules=None, tools=["Bash"])
+    put_script(project, slow, DONE)
+    process = guild.start("run", "scribe", "go")
+    assert process.stderr
+    run = process.stderr.readline().split()[0]
+    until(lambda: "tool_started" in kinds(journal(guild, run)))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+    (project / "quick").touch()
+    doubt = guild("resume", run, "--output", "json").json["asks"][0]["ask"]
+    assert guild("answer", doubt, said).code == 0
+    script = recorded(guild, run)
+    (answers,) = script.workers["scribe"]
+    assert [answer.sent for answer in answers] == [None, None]
+    assert "a call of Bash that was cut off" in guild("script", run).err
 
 
 @pytest.mark.req("X-17")

@@ -59,6 +59,11 @@ class EmbeddedHall:
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
+        from guildhall.hall.calling import demand_trust
+
+        if request.call is None:  # else it calls one worker only, and that is held to it then
+            worker = self._hall.find_worker(request.worker, frame)
+            demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
@@ -74,8 +79,10 @@ class EmbeddedHall:
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
+        from guildhall.hall.calling import demand_trust_again
         from guildhall.runs.grants import Grant
 
+        demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
         grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
         prepared = await self._hall.runs.preparation.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
@@ -191,6 +198,11 @@ class EmbeddedHall:
         if worker is not None:
             return await of_worker(self._hall, self._hall.find_worker(worker, frame), frame)
         return await of_folder(self._hall, at, frame)
+
+    async def untrusted_of_all(self, worker: str, frame: Frame) -> list[str]:
+        from guildhall.hall.calling import untrusted_of_all
+
+        return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
 
     async def trust(self, files: Sequence[Seen]) -> None:
         """As the person has seen them: a file that has changed meanwhile is not what was trusted."""

@@ -46,7 +46,7 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
     wrong: list[GuildError] = []
     for worker in _workers(hall, frame):
         plan = await hall.planner.plan(worker, frame)
-        if any(not code.own for code in plan.code):
+        if _executed([plan]):
             plans.append(plan)
         wrong += code_of(worker, frame, hall.home)[1]
     lying, unreadable = toolboxes_in(folder)

@@ -189,6 +189,7 @@ class _Writer:
         from guildhall.runs.shown import load_response
 
         keys = dict.fromkeys(entry.key for entry in journal.kind("model_asked") if entry.key)
+        cut_off = False  # a call of the answer before
         for key in keys:
             answer = journal.last(key, "model_answered")
             yield from _failures([e for e in journal.of(key) if e.kind == "model_failed"], answered=answer is not None)
@@ -201,7 +202,19 @@ class _Writer:
                 raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
             sent = told(asked.data["message"], self._neutral)
             known = root and sent == self._neutral.text(run.request["input"])  # it stands above, as the input
-            yield {**({} if known else {"sent": sent}), **self._answer(response, journal, key)}
+            yield {**({} if known or cut_off else {"sent": sent}), **self._answer(response, journal, key)}
+            cut_off = self._cut_off(journal, key)
+
+    def _cut_off(self, journal: Journal, key: str) -> bool:
+        """Whether a call of this answer was cut off: what a person said came of it, no test can say again."""
+        tools = [
+            entry.data["tool"] for entry in journal.kind("tool_doubted") if (entry.key or "").startswith(f"{key}/")
+        ]
+        for tool in tools:
+            self.note(
+                f"what the model was told of a call of {self._neutral.text(tool)} that was cut off: a test makes it"
+            )
+        return bool(tools)
 
     def _answer(self, response: ModelResponse, journal: Journal, key: str) -> dict[str, Any]:
         answer: dict[str, Any] = {}

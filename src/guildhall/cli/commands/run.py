@@ -87,6 +87,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 screen.note(
                     f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow"
                 )
+        if others := await client.untrusted_of_all(request.worker, frame):
+            names = screen.one_line(", ".join(others), 200)
+            screen.note(f"Not trusted, and so not to be called: {names}. `guild trust` shows their code.", "yellow")
         return await once_trusted(
             lambda: Follower(client, screen).follow(client.run(request, frame)),
             lambda: client.trust_look(frame, worker=request.worker),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.reach import with_hall
-from guildhall.core.errors import NotFound
+from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
 
 if TYPE_CHECKING:
@@ -69,10 +69,18 @@ def _files(named: list[str]) -> list[Path]:
         if path.is_dir():
             found.update(dict.fromkeys(_tests_in(path)))
         elif path.exists():
-            found[path] = None
+            found[_script(path)] = None
         elif named:
             raise NotFound(f"there is no file or folder {name!r}", hint="Name a script with a `test:`, or its folder.")
     return [_near(path) for path in found]
+
+
+def _script(path: Path) -> Path:
+    """A file that is named, if it can be a script at all."""
+    if not path.is_file() or path.suffix not in (*_SUFFIXES, ".json"):
+        said = "this is not a regular file" if not path.is_file() else "this is no script: its name must end in .yaml"
+        raise InvalidFile(said, where=str(path), hint="Name a script with a `test:`, or its folder.")
+    return path
 
 
 def _tests_in(folder: Path) -> Iterator[Path]:
