@@ -36,6 +36,15 @@ def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home,
     return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
+def kept_in(view: View) -> tuple[Path, ...]:
+    """What a run could write if it were not kept, without what lies below another such path."""
+    writable = [folder.path for folder in view.folders if folder.writable]
+    out = (*view.hidden, *writable)
+    found = [path for path in view.kept if any(folder in path.parents for folder in writable) and path not in out]
+    seen = [path for path in found if not any(one in path.parents for one in view.hidden)]
+    return tuple(path for path in seen if not any(other in path.parents for other in seen))
+
+
 def tools_of(
     worker: Worker,
     surroundings: Surroundings,

@@ -15,7 +15,7 @@ from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs import plan_text
-from guildhall.runs.arrange import bounds_of, keeps_budget, permitted, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, keeps_budget, kept_in, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
 from guildhall.runs.model import RunRequest
 from guildhall.runs.reach import Reached, declared, reached
@@ -125,6 +125,7 @@ class Plan:
     unknown: tuple[str, ...] = ()  # toolboxes whose tools are not known
     cwd: Path
     folders: tuple[Folder, ...]
+    kept: tuple[Path, ...] = ()  # what it does not write, although it lies in a folder that it may write to
     env: tuple[str, ...]
     attached: tuple[Attachment, ...] = ()
     called: bool = False  # by another run, whose dollars it spends
@@ -185,6 +186,7 @@ class Plan:
             "unknown_toolboxes": list(self.unknown),
             "reads": [str(folder.path) for folder in self.folders] if "fs.read" in self.capabilities else [],
             "writes": [str(folder.path) for folder in plan_text.written(self)],
+            "does_not_write": [str(path) for path in self.kept] if "fs.write" in self.capabilities else [],
             "runs_programs": "proc.exec" in self.capabilities,
             "network": "net" in self.capabilities,
             "env": list(self.env),
@@ -234,6 +236,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         called=called,
         cwd=view.cwd,
         folders=view.folders,
+        kept=kept_in(view),
         env=tuple(sorted(assembled.surroundings.env)),
         schema_ref=worker.definition.output_schema_ref,
         schema=assembled.output_schema,
@@ -319,6 +322,7 @@ def _planned(
         unknown=tuple(name for name in definition.toolboxes if name not in arranged.facts.toolboxes),
         cwd=arranged.surroundings.view.cwd,
         folders=arranged.surroundings.view.folders,
+        kept=kept_in(arranged.surroundings.view),
         env=tuple(sorted(arranged.surroundings.env)),
         called=called,
         servers=definition.mcp_servers,

@@ -60,7 +60,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({plain(plan.place)}, {plan.status})"]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
-    yield "writes", [_writes(plan)]
+    yield "writes", [_writes(plan, whole=True)]
     yield "programs", ["runs programs, without the network" if "proc.exec" in plan.capabilities else "none"]
     yield "network", [_network(plan)]
     yield "variables", [", ".join(plan.env) or "none"]
@@ -109,10 +109,18 @@ def _reads(plan: Plan) -> str:
     return ", ".join(dict.fromkeys(_short(folder, plan) for folder in plan.folders)) or "nothing"
 
 
-def _writes(plan: Plan) -> str:
+def _writes(plan: Plan, *, whole: bool = False) -> str:
+    """The folders that it writes to; `whole`: and what is kept in them."""
     if "fs.write" not in plan.capabilities:
         return "nothing"
-    return ", ".join(dict.fromkeys(_short(one, plan) for one in written(plan))) or "nothing (no sandbox has mode: rw)"
+    said = (f"{_short(one, plan)}{_but(one, plan) if whole else ''}" for one in written(plan))
+    return ", ".join(dict.fromkeys(said)) or "nothing (no sandbox has mode: rw)"
+
+
+def _but(folder: Folder, plan: Plan) -> str:
+    names = (path.relative_to(folder.path) for path in plan.kept if folder.path in path.parents)
+    shown = [plain(f"{name}" if name.suffix else f"{name}/") for name in names]
+    return f" (not {', '.join(shown)})" if shown else ""
 
 
 def _network(plan: Plan) -> str:

@@ -167,10 +167,11 @@ def _folders(view: View, hidden: tuple[Path, ...]) -> list[Place]:
 def _kept(folders: list[Place], kept: tuple[Path, ...]) -> list[Place]:
     """What is kept below writable folders, read-only, whether it is there or not."""
     found: list[Place] = []
+    open_first = sorted(folders, key=lambda folder: folder.access != "write")  # of two at one place it counts
     for source in sorted(kept, key=lambda path: len(path.parts)):
         for folder in folders:
             path = folder.path / source.relative_to(folder.source) if folder.source in source.parents else None
-            if path is None or _access_of(path, [*folders, *found]) != "write" or not source.parent.is_dir():
+            if path is None or _access_of(path, [*open_first, *found]) != "write" or not source.parent.is_dir():
                 continue
             if source.is_symlink():
                 hint = "Make it what the link leads to, or give the worker a folder beside it, not one above it."

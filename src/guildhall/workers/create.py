@@ -220,9 +220,12 @@ def _narrowed(name: str, wanted: Any, creator: Worker | None, frame: Frame) -> d
         (folder,) = replace(creator, definition=asked).folders(frame)
     except ToolUnavailable:  # it is to be read and is not there
         return None
+    kept = [one.resolve() for one in creator.deciding(frame)]
     for own in (*creator.folders(frame), *_looked_at(creator, frame)):
         if not folder.path.is_relative_to(own.path) or (folder.writable and not own.writable):
             continue
+        if folder.writable and any(own.path in one.parents and folder.path.is_relative_to(one) for one in kept):
+            continue  # it lies in what the creator's folder does not let it change
         for limit in ("allowed_suffixes", "text_suffixes", "attachment_suffixes"):
             narrowed = _common(getattr(folder, limit), getattr(own, limit))
             if narrowed is None:

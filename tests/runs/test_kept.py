@@ -1,0 +1,145 @@
+"""A run does not widen what runs may do: not its own rights, not those of others, not by the back door of a folder."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.runs.places import DONE, journal, put_script, put_worker, told
+from tests.runs.trees import call, calls
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+PROJECT = {"project": {"path": ".", "mode": "rw"}}
+EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
+KEPT = "workers/, prompts/, schemas/, toolboxes/, tests/, guildhall.yaml"
+REFUSED = "decides what runs may do, so no run changes it"
+
+
+def writes(path: str, content: str = "x", sandbox: str = "project") -> dict[str, Any]:
+    return {"call": "sandbox_write_text", "with": {"sandbox": sandbox, "path": path, "content": content}}
+
+
+def shell(command: str) -> dict[str, Any]:
+    return {"call": "Bash", "with": {"command": command}}
+
+
+@pytest.mark.req("DO-8")
+def test_no_worker_is_made_by_writing_its_file(guild: Guild, project: Path) -> None:
+    """Whoever writes everywhere in the project and calls everyone would otherwise have every right."""
+    boss = put_worker(project, "boss", sandboxes=PROJECT, tool_rules=None, tools=["Write", "Bash"], allow_workers="*")
+    script = {"say": "done"}
+    put_script(
+        project,
+        writes("workers/evil.yaml", EVIL),
+        {"call": "Write", "with": {"file_path": "workers/evil.yaml", "content": EVIL}},
+        shell(f"echo '{EVIL}' > workers/evil.yaml; mv workers old; echo x > guildhall.yaml; mkdir prompts tests"),
+        writes("prompts/boss.md"),
+        writes("workers/boss.yaml", EVIL),
+        call("evil"),
+        script,
+    )
+    before = (boss.read_text(), (project / "guildhall.yaml").read_text())
+    ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
+    assert (ran.code, ran.json["runs"]) == (0, [])
+    said = told(journal(guild, ran.json["run"]))
+    assert said.count(REFUSED) == 4
+    assert "there is no worker 'evil'" in said
+    assert (boss.read_text(), (project / "guildhall.yaml").read_text()) == before
+    assert sorted(path.name for path in project.iterdir()) == ["answers.yaml", "guildhall.yaml", "workers"]
+    assert guild("replay", ran.json["run"]).code == 0
+
+
+def test_nor_where_there_were_no_workers_and_while_a_program_runs(guild: Guild, project: Path, home: Home) -> None:
+    """A worker of the home in a bare folder: what is not there yet is not made either, not even for a moment."""
+    home.workers.mkdir(parents=True)
+    boss = {"name": "boss", "instructions": "x", "tools": ["Bash"], "sandboxes": PROJECT, "allow_workers": "*"}
+    (home.workers / "boss.yaml").write_text(json.dumps(boss))
+    slow = shell(f"mkdir -p workers; echo '{EVIL}' > workers/evil.yaml; sleep 0.2; cp -r workers w; ls")
+    scripted = {"workers": {"*": [[calls(slow, call("evil")), call("evil"), DONE]]}, "repeat": True}
+    script = home.path / "answers.yaml"
+    script.write_text(json.dumps(scripted))
+    ran = guild("run", "boss", "go", "--approve-all", "--model", f"script:{script}", "--output", "json")
+    assert (ran.code, ran.json["runs"]) == (0, []), ran
+    said = told(journal(guild, ran.json["run"]))
+    assert "Read-only file system" in said or "Permission denied" in said
+    assert said.count("there is no worker 'evil'") == 2
+    assert {path.name for path in project.iterdir()} <= {"w"}
+    assert not list(project.rglob("evil.yaml"))
+
+
+def test_a_folder_that_is_named_is_written_but_not_a_locked_worker_in_it(guild: Guild, project: Path) -> None:
+    named = {name: {"path": f"./{name}", "mode": "rw"} for name in ("workers", "prompts")}
+    put_worker(project, "boss", sandboxes=named, tool_rules=None, tools=["Bash"])
+    clerk = put_worker(project, "clerk")
+    text = clerk.read_text()
+    assert guild("worker", "lock", "clerk").code == 0
+    put_script(
+        project,
+        writes("a.md", sandbox="prompts"),
+        writes("other.yaml", EVIL, sandbox="workers"),
+        writes("clerk.yaml", EVIL, sandbox="workers"),
+        shell("cd workers; echo evil > clerk.yaml; rm -f clerk.yaml; mv clerk.yaml gone; true"),
+        DONE,
+    )
+    ran = guild("run", "boss", "go", "--approve-all", "--output", "json")
+    assert ran.code == 0
+    assert told(journal(guild, ran.json["run"])).count(REFUSED) == 1
+    assert clerk.read_text() == text
+    assert (project / "prompts" / "a.md").read_text() == "x"
+    assert (project / "workers" / "other.yaml").read_text() == EVIL
+    assert "writes        ./workers (not clerk.yaml), ./prompts\n" in guild("plan", "boss").out
+
+
+def test_a_file_that_lies_beside_no_workers_does_not_change_itself(guild: Guild, project: Path) -> None:
+    loose = project / "loose.yaml"
+    definition = {"name": "loose", "instructions": "x", "sandboxes": PROJECT}
+    loose.write_text(json.dumps(definition))
+    put_script(project, writes("loose.yaml", EVIL), writes("other.yaml"), DONE)
+    ran = guild("run", "./loose.yaml", "go", "--approve-all", "--output", "json")
+    assert told(journal(guild, ran.json["run"])).count(REFUSED) == 1
+    assert json.loads(loose.read_text()) == definition
+    assert (project / "other.yaml").exists()
+
+
+def test_it_holds_for_a_run_that_goes_on(guild: Guild, project: Path) -> None:
+    rules = {"fs.write": {"approval_required": True}}
+    put_worker(project, sandboxes=PROJECT, tool_rules=rules)
+    put_script(project, writes("workers/evil.yaml", EVIL), DONE)
+    waiting = guild("run", "scribe", "go", "--output", "json")
+    assert waiting.code == 4
+    ran = guild("answer", waiting.json["asks"][0]["ask"], "yes", "--output", "json")
+    assert ran.code == 0
+    assert REFUSED in told(journal(guild, ran.json["run"]))
+    assert not (project / "workers" / "evil.yaml").exists()
+
+
+@pytest.mark.req("X-16")
+def test_the_plan_says_it(guild: Guild, project: Path) -> None:
+    put_worker(project, sandboxes=PROJECT, tool_rules=None)
+    put_script(project, DONE)
+    assert f"writes        . (not {KEPT})\n" in guild("plan", "scribe").out
+    found = guild("plan", "scribe", "--json").json
+    assert found["writes"] == [str(project)]
+    assert str(project / "workers") in found["does_not_write"]
+    line = guild("run", "scribe", "go").err.splitlines()[0]
+    assert "writes .;" in line
+
+
+def test_a_worker_that_is_made_is_not_given_what_its_creator_may_not_write(
+    guild: Guild, project: Path, home: Home
+) -> None:
+    home.path.mkdir(exist_ok=True)
+    given = {"drafts": {"path": "./drafts", "mode": "rw"}, "prompts": {"path": "./prompts", "mode": "rw"}}
+    home.settings.write_text(json.dumps({"worker_creation": {"sandboxes": given}}))
+    put_worker(project, "boss", sandboxes=PROJECT, tool_rules={"worker.create": {}})
+    put_script(project, {"call": "worker_create", "with": {"name": "new", "instructions": "x"}}, DONE)
+    asked = guild("run", "boss", "go", "--output", "json").json["asks"][0]
+    assert "sandboxes.prompts: boss has no such right itself" in asked["body"]
+    assert "./drafts" in asked["body"]
