@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections import Counter
 from dataclasses import asdict, replace
@@ -249,7 +248,7 @@ class LiveLedger:
         return last is not None and last.kind == "tool_started"
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
-        body = _as_text(call.arguments or {})
+        body = shown.arguments(call.arguments or {})
         return await self.confirm(call, body, reason=verdict.reason, seconds=verdict.timeout)
 
     async def confirm(
@@ -291,7 +290,7 @@ class LiveLedger:
             Question(
                 title=f"{self._worker} was cut off inside {call.tool}: did it take effect?",
                 body=(
-                    f"{_as_text(call.arguments or {})}\n\n"
+                    f"{shown.arguments(call.arguments or {})}\n\n"
                     "done: it did, go on.  again: it did not, make the call again.  fail: tell the worker it failed."
                 ),
                 choices=("done", "again", "fail"),
@@ -388,15 +387,6 @@ def _expect(applied: bool) -> None:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     return {"tool": call.tool, "arguments": call.arguments}
-
-
-def _as_text(arguments: Mapping[str, Any]) -> str:
-    """Arguments as a person reads them: a line each, long texts below their name."""
-    lines: list[str] = []
-    for name, value in arguments.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
-    return "\n".join(lines) or "(no arguments)"
 
 
 def _diverged(key: str) -> RuntimeFailed:

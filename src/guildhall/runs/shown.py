@@ -5,6 +5,7 @@ Times are left out: the same request made again is the same.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai.messages import BinaryContent, ModelMessagesTypeAdapter, TextContent
@@ -70,3 +71,12 @@ def not_usable(messages: Sequence[ModelMessage]) -> str | None:
         if part.part_kind == "user-prompt" or (part.part_kind == "tool-return" and part.tool_name == OUTPUT_TOOL):
             return str(part.content)
     return None
+
+
+def arguments(given: Mapping[str, Any]) -> str:
+    """Arguments as a person reads them: a line each, long texts below their name."""
+    lines: list[str] = []
+    for name, value in given.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines) or "(no arguments)"
