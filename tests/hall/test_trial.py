@@ -206,6 +206,87 @@ def test_one_that_is_wrong_does_not_keep_the_others_from_being_tested(guild: Gui
     assert "1 passed, 1 failed" in tested.out
 
 
+# What runs programs
+
+SHELL = {"call": "Bash", "with": {"command": "echo ran > notes/ran; echo ran"}}
+UNSEEN = ("the worker can run programs", "not trusted as it is (not trusted yet)", "guild trust tests/one.yaml")
+
+
+@pytest.mark.req("X-18")
+@pytest.mark.parametrize("mode", ["ask", "approve_all"])
+def test_the_programs_of_a_test_run_only_once_it_is_trusted(guild: Guild, project: Path, mode: str) -> None:
+    rules = {"Bash": {"approval_required": True}}
+    put_worker(project, tools=["Bash"], tool_rules=rules)
+    said = {"answers": [{"tool": "Bash", "answer": "yes"}]} if mode == "ask" else {}
+    file = put_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **said)
+    put_test(project, SHELL, {"say": "done", "expect": "ran"}, mode=mode, **said, name="two.yaml")
+    put_worker(project, "quiet", tool_rules=None)
+    (project / "tests" / "quiet.yaml").write_text(
+        "test: {worker: quiet, input: go}\nworkers: {quiet: [[{say: done}]]}\n"
+    )
+    first = guild("test")
+    assert (first.code, first.out.count("guild trust tests/")) == (1, 2)
+    assert "1 passed, 2 failed" in first.out, "the other one goes on"
+    failed(guild("test", "tests/one.yaml"), *UNSEEN)
+    shown = guild("trust")
+    assert (shown.code, "tests/quiet.yaml" in shown.out) == (4, False)
+    assert guild("plan", "scribe").out.rstrip() in shown.out
+    assert "test, with the programs that it names, tests/one.yaml" in shown.out
+    assert guild("trust", "tests/one.yaml", "--yes").code == 0
+    assert guild("test", "tests/one.yaml").code == 0
+    failed(guild("test", "tests/two.yaml"), "not trusted yet")
+    file.write_text(file.read_text().replace("echo ran >", "echo other >"))
+    failed(guild("test", "tests/one.yaml"), "changed since you trusted it")
+    assert guild("trust", "--yes").code == 0
+    assert "3 passed" in guild("test").out
+    assert guild("trust", "--forget").code == 0
+    failed(guild("test", "tests/one.yaml"), "not trusted yet")
+
+
+def test_a_worker_further_down_that_runs_programs_counts(guild: Guild, project: Path) -> None:
+    put_worker(project, tool_rules=None, allow_workers=["hand"])
+    put_worker(project, "hand", tools=["Bash"])
+    put_test(project, DONE)
+    failed(guild("test"), *UNSEEN)
+    put_worker(project, "hand", tools=["Bash"], tool_rules={"proc.exec": {"allowed": False}})
+    assert guild("test").code == 0, "what is forbidden runs nothing"
+
+
+def test_a_test_that_brings_a_worker_of_its_own_counts(guild: Guild, project: Path) -> None:
+    path = put_worker(project, tools=["Bash"], tool_rules=None)
+    brought = path.read_text()
+    for there in (True, False):
+        put_worker(project, tool_rules=None) if there else path.unlink()
+        put_test(project, SHELL, DONE, files={f"workers/{path.name}": brought})
+        failed(guild("test"), *UNSEEN)
+        assert [code["kind"] for code in guild("trust", "--json").json["code"]] == ["test"]
+    guild("trust", "--yes")
+    assert guild("test").code == 0
+
+
+@pytest.mark.req("X-17")
+def test_what_a_person_recorded_is_trusted_and_stays_so_when_it_is_updated(guild: Guild, project: Path) -> None:
+    file = recorded(guild, project, SHELL, DONE, tools=["Bash"])
+    assert guild("test").code == 0
+    put_worker(project, tools=["Bash"], tool_rules=None, instructions="Otherwise.")
+    failed(guild("test"), "the system prompt is not the same")
+    assert guild("test", "--update").code == 0
+    assert guild("test").code == 0
+    guild("trust", "--forget")
+    put_worker(project, tools=["Bash"], tool_rules=None, instructions="Once more.")
+    before = file.read_text()
+    failed(guild("test", "--update"), "not trusted yet")
+    assert file.read_text() == before
+
+
+def test_a_file_that_looks_like_a_test_and_is_none_is_told_by_trust(guild: Guild, project: Path) -> None:
+    put_worker(project, tools=["Bash"], tool_rules=None)
+    put_test(project, DONE).write_text("test: [\n")
+    assert guild("trust").code == 0
+    named = guild("trust", "tests/one.yaml")
+    assert (named.code, "one.yaml:" in named.err) == (2, True)
+
+
 # What is compared
 
 

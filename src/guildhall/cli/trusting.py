@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from guildhall.cli import visible
+from guildhall.cli import exit_codes, visible
 from guildhall.cli.prompt import agrees
-from guildhall.core.errors import NotTrusted
+from guildhall.cli.reach import with_hall
+from guildhall.core.errors import HallUnavailable, NotTrusted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Trusting
+    from guildhall.workers.trust import Seen
 
 
 async def once_trusted(
@@ -41,6 +45,20 @@ async def asked(looking: Trusting, client: HallClient, screen: Screen) -> bool:
     return True
 
 
+def keep(files: Sequence[Seen], screen: Screen) -> None:
+    """Trust files that the person has just had written, as they are; while the hall is in use, say how to do it."""
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        await client.trust(files)
+        return exit_codes.DONE
+
+    try:
+        with_hall(work, screen)
+    except HallUnavailable:
+        names = " ".join(shlex.quote(str(seen.path)) for seen in files)
+        screen.note(f"Before it can be tested: guild trust {names}", "yellow")
+
+
 def counted(looking: Trusting) -> str:
     count = len(looking.open)
     return "this file" if count == 1 else f"each of these {count} files"
@@ -50,7 +68,7 @@ def told(looking: Trusting) -> str:
     """What would be executed and what it could do, every character of it visible."""
     parts = [visible.exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
-        what = "toolbox" if code.kind == "toolbox" else "output schema"
+        what = {"toolbox": "toolbox", "test": "test, with the programs that it names,"}.get(code.kind, "output schema")
         lines = [f"{what} {shown(code.name)}"]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""

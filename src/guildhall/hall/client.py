@@ -53,6 +53,7 @@ class Tested:
     worker: str | None  # None: the file could not be read
     deviations: Sequence[Deviation]
     updated: bool = False  # the file says now what is, so that there is nothing to fail for
+    trusted: Seen | None = None  # the file as it is now, where it was trusted before it was updated
     seconds: float = 0.0
 
     @property

@@ -7,6 +7,7 @@ import os
 import tempfile
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.frame import Frame, Redactor
 from guildhall.core.paths import Home, project_root
+from guildhall.hall.cases import code_of_test, refuse_programs
 from guildhall.hall.client import Deviation, Tested
 from guildhall.hall.comparing import Comparison, difference
 from guildhall.hall.copying import copy_home, copy_project, put_files
@@ -22,15 +24,18 @@ from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script, ScriptSource
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
+from guildhall.workers.trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from guildhall.core.yaml import Source
     from guildhall.hall.rehearsal import RehearsalHall
     from guildhall.hall.wiring import Hall
     from guildhall.models.case import Case, Reply
     from guildhall.runs.model import Ask
-    from guildhall.workers.trust import Pin
+    from guildhall.runs.plan import Plan
+    from guildhall.workers.trust import Pin, Seen
 
 
 _IN_MEMORY = "/dev/shm"  # where a file is never waited for
@@ -39,7 +44,7 @@ _IN_MEMORY = "/dev/shm"  # where a file is never waited for
 async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
     """What comes of a test. Whatever is wrong with it is a deviation too: the others are tested all the same."""
     began = hall.clock.monotonic()
-    worker = None
+    worker = trusted = None
     updated = False
     try:
         source = await asyncio.to_thread(yaml.read, file)
@@ -47,19 +52,29 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         if script.test is None:
             raise InvalidFile("there is no `test:` in it", where=str(file), hint="`guild script RUN` writes one.")
         worker = script.test.worker
-        comparison = await _compared(file, script, script.test, hall)
+        comparison = await _compared(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
             from guildhall.hall.updating import update_file
 
             updated = await asyncio.to_thread(update_file, source, comparison)
+            trusted = _still_trusted(source, hall) if updated else None
     except GuildError as error:
         deviations = [Deviation(text=str(error))]
     seconds = hall.clock.monotonic() - began
-    return Tested(file=file, worker=worker, deviations=deviations, updated=updated, seconds=seconds)
+    return Tested(file=file, worker=worker, deviations=deviations, updated=updated, trusted=trusted, seconds=seconds)
 
 
-async def _compared(file: Path, script: Script, case: Case, hall: Hall) -> Comparison:
+def _still_trusted(before: Source, hall: Hall) -> Seen | None:
+    """The file of a test that was updated, if it was trusted: what it does is the same."""
+    trust = Trust(hall.pins())
+    if any(seen.standing != "trusted" for seen in trust.seen(code_of_test(before, hall.home))):
+        return None
+    return trust.seen(code_of_test(yaml.read(before.path), hall.home))[0]
+
+
+async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> Comparison:
+    file = source.path
     with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", RehearsalHome(top / "home", Path(record))
@@ -67,7 +82,8 @@ async def _compared(file: Path, script: Script, case: Case, hall: Hall) -> Compa
         try:
             await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
             trusted = _trusted(file, hall, project)
-            return await _performed(file, script, case, _Stage(project, home, neutral, hall.environ, trusted))
+            stage = _Stage(project, home, neutral, hall.environ, trusted, partial(refuse_programs, source, hall))
+            return await _performed(file, script, case, stage)
         except GuildError as error:
             raise type(error)(
                 neutral.text(error.message), where=neutral.text(error.where or "") or None, hint=error.hint
@@ -111,6 +127,7 @@ class _Stage:
     neutral: Neutral
     environ: Mapping[str, str]
     trusted: Sequence[Pin]
+    permit: Callable[[Plan], None]  # raises where the test may not do what the plan says
 
     def frame(self, folder: str) -> Frame:
         allowed = frozenset(load_settings(self.home, self.project).env)
@@ -126,7 +143,9 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
     placed = Script.model_validate(stage.neutral.restored(data))
     hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
     try:
-        played = await _Play(hall, case).play(_request(file, placed.test or case), stage.frame(case.folder))
+        request, frame = _request(file, placed.test or case), stage.frame(case.folder)
+        stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
+        played = await _Play(hall, case).play(request, frame)
         comparison = Comparison(script, case, hall.history, stage.neutral)
         comparison.compare(played.run, stopped=bool(played.deviations))
         comparison.deviations += played.deviations

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.paths import project_root
+from guildhall.hall.cases import TESTS, code_of_test, has_test, plan_of_test, tests_in
 from guildhall.hall.client import Trusting
 from guildhall.runs.plan import Executes
 from guildhall.workers.code import code_of, toolboxes_in
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
     from guildhall.runs.plan import Plan
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
 
 
@@ -31,12 +34,17 @@ async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
 
 
 async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
-    """The code of a folder: its toolboxes, used or not, and all that its workers name. `at` may be a worker's file."""
+    """The code of a folder: its toolboxes, used or not, all that its workers name, and its tests that run programs.
+
+    `at` may be the file of a worker, or of a test.
+    """
     if at is not None:
         at = frame.cwd / at
         if not at.exists():
             raise NotFound(f"there is no folder {at}")
         if at.name.endswith(SUFFIXES) and at.is_file():
+            if has_test(at):
+                return await of_test(hall, at, frame)
             return await of_worker(hall, hall.find_worker(str(at), frame), frame)
         if not at.is_dir():
             raise UsageError(f"{at} is neither a folder nor the file of a worker")
@@ -52,13 +60,41 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
     lying, unreadable = toolboxes_in(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
-    trust = Trust(hall.pins())
-    code = [
-        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
-        for one in lying
-    ]
+    tests: list[Executes] = []
+    for file in tests_in(folder / TESTS):
+        try:
+            looking = await of_test(hall, file, frame)
+        except GuildError:  # it cannot be a test, and so runs nothing
+            continue
+        tests += [code for code in looking.code if code.kind == "test"]
+        plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
+    code = [*_stand(hall, lying), *_executed(plans), *tests]
     problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
-    return Trusting(folder=folder, code=_once([*code, *_executed(plans)]), plans=plans, problems=[*problems.values()])
+    return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
+
+
+async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
+    """The file of a test, if its worker can run programs, with the code of the worker."""
+    from guildhall.models.script import Script
+
+    source = yaml.read(file)
+    case = yaml.validate(Script, source).test
+    found = code_of_test(source, hall.home)
+    if case is None or found.own:
+        return Trusting(folder=found.root, code=[], plans=[], problems=[])
+    plan, runs = await plan_of_test(case, found.root, hall, frame)
+    if not runs:
+        return Trusting(folder=found.root, code=[], plans=[], problems=[])
+    plans = [plan] if plan else []
+    return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
+
+
+def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
+    trust = Trust(hall.pins())
+    return [
+        Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
+        for one in found
+    ]
 
 
 def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:

@@ -44,10 +44,10 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, or the package of a model."""
+    """What is executed together: a toolbox, the package of a model, or a test with the programs that it names."""
 
-    kind: Literal["toolbox", "module"]
-    name: str  # mail; package.module:Model
+    kind: Literal["toolbox", "module", "test"]
+    name: str  # mail; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
     own: bool = False  # in the home: the person put it there

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.reach import run_id, with_hall
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.cli.trusting import keep
+from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.tools.source import pin_of
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
+    from guildhall.workers.trust import Seen
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -30,10 +33,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     run = run_id(args.run)
     file = None if args.out == "-" else _file(args.out)
 
+    made: list[Seen] = []
+
     async def work(client: HallClient, frame: Frame) -> int:
         text = await client.script(run)
         if file is not None:
             _write(file, text, force=args.force)
+            made.extend(await _to_trust(file, text, client, frame))
         if args.json:
             screen.json({"run": run, "path": str(file) if file else None, "script": text})
         else:
@@ -45,7 +51,19 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.note(f"Run it with: guild test {file}")
         return exit_codes.DONE
 
-    return with_hall(work, screen, readonly=True)
+    code = with_hall(work, screen, readonly=True)
+    if made:
+        keep(made, screen)
+    return code
+
+
+async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
+    """The file, if it has to be trusted to be tested: the person has made it, of a run of their own."""
+    try:
+        looking = await client.trust_look(frame, at=file)
+    except GuildError:  # there is no test in it
+        return []
+    return [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
 
 
 def _file(name: str) -> Path:

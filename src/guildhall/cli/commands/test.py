@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
@@ -10,21 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.reach import with_hall
+from guildhall.cli.trusting import keep
 from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
+from guildhall.hall.cases import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncGenerator, Iterator
+    from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import Deviation, HallClient, Tested
-
-TESTS = "tests"
-_SUFFIXES = (".yaml", ".yml")
-_A_TEST = re.compile(rb"^(test|[\"']test[\"']) *:", re.MULTILINE)
-_LOOKED_AT = 1_000_001  # bytes; what is larger is no script
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +37,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
         raise NotFound(f"there are no tests here{named}", hint=hint)
 
+    done: list[Tested] = []
+
     async def work(client: HallClient, frame: Frame) -> int:
-        done: list[Tested] = []
         stream = client.test(files, update=args.update)
         async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
             async for tested in results:
@@ -58,7 +55,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.result(f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s")
         return exit_codes.FAILED if failed else exit_codes.DONE
 
-    return with_hall(work, screen, readonly=True)
+    code = with_hall(work, screen, readonly=True)
+    if changed := [tested.trusted for tested in done if tested.trusted]:
+        keep(changed, screen)
+    return code
 
 
 def _files(named: list[str]) -> list[Path]:
@@ -67,7 +67,7 @@ def _files(named: list[str]) -> list[Path]:
     for name in named or [str(project_root(Path.cwd()) / TESTS)]:
         path = Path(name).expanduser()
         if path.is_dir():
-            found.update(dict.fromkeys(_tests_in(path)))
+            found.update(dict.fromkeys(tests_in(path)))
         elif path.exists():
             found[_script(path)] = None
         elif named:
@@ -77,19 +77,10 @@ def _files(named: list[str]) -> list[Path]:
 
 def _script(path: Path) -> Path:
     """A file that is named, if it can be a script at all."""
-    if not path.is_file() or path.suffix not in (*_SUFFIXES, ".json"):
+    if not path.is_file() or path.suffix not in (*SUFFIXES, ".json"):
         said = "this is not a regular file" if not path.is_file() else "this is no script: its name must end in .yaml"
         raise InvalidFile(said, where=str(path), hint="Name a script with a `test:`, or its folder.")
     return path
-
-
-def _tests_in(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix in _SUFFIXES and not hidden and path.is_file():
-            with path.open("rb") as file:
-                if _A_TEST.search(file.read(_LOOKED_AT)):
-                    yield path
 
 
 def _near(path: Path) -> Path:
@@ -118,4 +109,5 @@ def _place(deviation: Deviation) -> str:
 
 def _as_dict(tested: Tested) -> dict[str, Any]:
     told = asdict(tested)
+    del told["trusted"]
     return {**told, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("at", metavar="DIR|FILE", nargs="?", help="a project, or the file of a worker; none: this one")
+    parser.add_argument(
+        "at", metavar="DIR|FILE", nargs="?", help="a project, or the file of a worker or test; none: here"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--yes", action="store_true", help="trust it without asking")
     what.add_argument("--forget", action="store_true", help="take back the trust in all that lies there")
