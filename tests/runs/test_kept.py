@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECT = {"project": {"path": ".", "mode": "rw"}}
 EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
-KEPT = "workers/, prompts/, schemas/, toolboxes/, tests/, guildhall.yaml"
+KEPT = "workers/, prompts/, toolboxes/, guildhall.yaml"
 REFUSED = "decides what runs may do, so no run changes it"
 
 
@@ -39,7 +39,7 @@ def test_no_worker_is_made_by_writing_its_file(guild: Guild, project: Path) -> N
         project,
         writes("workers/evil.yaml", EVIL),
         {"call": "Write", "with": {"file_path": "workers/evil.yaml", "content": EVIL}},
-        shell(f"echo '{EVIL}' > workers/evil.yaml; mv workers old; echo x > guildhall.yaml; mkdir prompts tests"),
+        shell(f"echo '{EVIL}' > workers/evil.yaml; mv workers old; echo x > guildhall.yaml; mkdir prompts"),
         writes("prompts/boss.md"),
         writes("workers/boss.yaml", EVIL),
         call("evil"),

@@ -22,7 +22,7 @@ Scope = Literal["project", "home", "shipped", "given"]
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
 # What decides what the runs of a project may do: read by all, changed by none of them.
-DECIDING = (WORKERS, "prompts", "schemas", "toolboxes", "tests", PROJECT_SETTINGS)
+DECIDING = (WORKERS, "prompts", "toolboxes", PROJECT_SETTINGS)
 
 # Tools that a rule may name although no toolbox of the worker's brings them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")
