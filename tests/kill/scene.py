@@ -436,3 +436,8 @@ def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
     assert list(scene.masked(shown["messages"])) == list(scene.masked(undisturbed.messages))
     replayed = scene.guild("replay", run)
     assert replayed.code == 0, replayed
+
+
+def side(number: int) -> When:
+    """Every commit is met from one side, in turn: before the one is after the one before it."""
+    return "after" if number % 2 else "before"

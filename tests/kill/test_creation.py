@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kill.desk import Desk
+from tests.kill.scene import side
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +42,7 @@ def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
 @pytest.mark.req("X-2", "DO-8")
 @pytest.mark.parametrize("number", range(1, COMMITS + 1))
 def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int) -> None:
-    assert desk.killed(number, "after" if number % 2 else "before")
+    assert desk.killed(number, side(number))
     found = desk.rows("SELECT id, status FROM runs WHERE parent IS NULL")
     if not found:
         assert desk.guild(*desk.run) == 0

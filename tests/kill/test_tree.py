@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.kill.scene import Driver, Record
+from tests.kill.scene import Driver, Record, side
 from tests.kill.tree import EFFECTS, SCRIPT, TreeScene, UndisturbedTree, judge, lay_out
 
 if TYPE_CHECKING:
@@ -49,11 +49,6 @@ def undisturbed_tree(
     lay_out(place / "project", place / "home")
     scene = TreeScene(project=place / "project", home=place / "home", driver=driver, server=tree_server)
     return UndisturbedTree.of(scene)
-
-
-def side(number: int) -> When:
-    """Every commit is met from one side, in turn: before the one is after the one before it."""
-    return "after" if number % 2 else "before"
 
 
 def both_asked(tree: TreeScene) -> tuple[str, str]:
