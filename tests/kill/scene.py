@@ -438,6 +438,9 @@ def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
     assert replayed.code == 0, replayed
 
 
-def side(number: int) -> When:
-    """Every commit is met from one side, in turn: before the one is after the one before it."""
-    return "after" if number % 2 else "before"
+def ends(commits: int) -> list[tuple[int, When]]:
+    """Where to kill so that each stretch between two commits is met once, at its beginning and at its end in turn."""
+    points: list[tuple[int, When]] = [
+        (number, when) for number in range(1, commits + 1, 2) for when in ("before", "after")
+    ]
+    return points if commits % 2 else [*points, (commits, "after")]

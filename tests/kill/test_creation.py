@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kill.desk import Desk
-from tests.kill.scene import side
+from tests.kill.scene import ends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver
+    from tests.kill.scene import Driver, When
 
 COMMITS = 18  # of the run below; the first test finds that there are no more
 WORKER = {"name": "boss", "instructions": "Make one, call it.", "tool_rules": {"worker.create": {}}}
@@ -40,9 +40,9 @@ def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
 
 
 @pytest.mark.req("X-2", "DO-8")
-@pytest.mark.parametrize("number", range(1, COMMITS + 1))
-def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int) -> None:
-    assert desk.killed(number, side(number))
+@pytest.mark.parametrize(("number", "when"), ends(COMMITS))
+def test_killed_at_a_commit_it_is_made_and_called_once(desk: Desk, project: Path, number: int, when: When) -> None:
+    assert desk.killed(number, when)
     found = desk.rows("SELECT id, status FROM runs WHERE parent IS NULL")
     if not found:
         assert desk.guild(*desk.run) == 0

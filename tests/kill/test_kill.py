@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.places import Terminal
-from tests.kill.scene import EFFECTS, PATIENCE, Record, Scene, Undisturbed, judge, side
+from tests.kill.scene import EFFECTS, PATIENCE, Record, Scene, Undisturbed, ends, judge
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -30,17 +30,17 @@ def test_the_sweep_goes_over_every_commit(undisturbed: Undisturbed) -> None:
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize("number", range(1, RUN_COMMITS + 1))
-def test_killed_at_a_commit_of_a_run(scene: Scene, undisturbed: Undisturbed, number: int) -> None:
-    assert scene.guild_until(number, side(number), *RUN) is None
+@pytest.mark.parametrize(("number", "when"), ends(RUN_COMMITS))
+def test_killed_at_a_commit_of_a_run(scene: Scene, undisturbed: Undisturbed, number: int, when: When) -> None:
+    assert scene.guild_until(number, when, *RUN) is None
     judge(scene, undisturbed, Record.of(scene))
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize("number", range(1, ANSWER_COMMITS + 1))
-def test_killed_at_a_commit_after_an_answer(scene: Scene, undisturbed: Undisturbed, number: int) -> None:
+@pytest.mark.parametrize(("number", "when"), ends(ANSWER_COMMITS))
+def test_killed_at_a_commit_after_an_answer(scene: Scene, undisturbed: Undisturbed, number: int, when: When) -> None:
     ask = scene.start().json["asks"][0]["ask"]
-    assert scene.guild_until(number, side(number), "answer", ask, "yes", "--output", "json") is None
+    assert scene.guild_until(number, when, "answer", ask, "yes", "--output", "json") is None
     judge(scene, undisturbed, Record.of(scene))
 
 
@@ -145,14 +145,14 @@ def test_an_unknown_effect_can_be_called_a_failure(scene: Scene) -> None:
 
 
 @pytest.mark.req("X-2")
-@pytest.mark.parametrize("number", range(1, 7))
-def test_killed_again_while_it_is_resumed(scene: Scene, undisturbed: Undisturbed, number: int) -> None:
+@pytest.mark.parametrize(("number", "when"), ends(6))
+def test_killed_again_while_it_is_resumed(scene: Scene, undisturbed: Undisturbed, number: int, when: When) -> None:
     scene.lay_hold("after", "two")
     scene.guild_until_file("held-after-two", *RUN)
     scene.lift_holds()
     first, run = Record.of(scene), scene.run_id()
     assert run is not None
-    ended = scene.guild_until(number, side(number), "resume", run, "--output", "json")
+    ended = scene.guild_until(number, when, "resume", run, "--output", "json")
     judge(scene, undisturbed, first, *([] if ended else [Record.of(scene)]))
 
 

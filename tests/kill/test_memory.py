@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kill.desk import Desk
-from tests.kill.scene import side
+from tests.kill.scene import ends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.kill.scene import Driver
+    from tests.kill.scene import Driver, When
 
 COMMITS = 10  # of the run below; the last case finds that there are no more
 WORKER = {"name": "scribe", "instructions": "Remember what you are told."}
@@ -33,9 +33,9 @@ def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
     assert desk.rows("SELECT status FROM runs") == [("completed",)]
 
 
-@pytest.mark.parametrize("number", range(1, COMMITS + 1))
-def test_killed_at_a_commit_it_is_written_once(desk: Desk, number: int) -> None:
-    assert desk.killed(number, side(number))
+@pytest.mark.parametrize(("number", "when"), ends(COMMITS))
+def test_killed_at_a_commit_it_is_written_once(desk: Desk, number: int, when: When) -> None:
+    assert desk.killed(number, when)
     found = desk.rows("SELECT id, status FROM runs")
     if not found:
         assert desk.guild(*desk.run) == 0

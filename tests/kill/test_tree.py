@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.kill.scene import Driver, Record, side
+from tests.kill.scene import Driver, Record, ends
 from tests.kill.tree import EFFECTS, SCRIPT, TreeScene, UndisturbedTree, judge, lay_out
 
 if TYPE_CHECKING:
@@ -62,18 +62,22 @@ def test_the_sweep_goes_over_every_commit(undisturbed_tree: UndisturbedTree) -> 
 
 
 @pytest.mark.req("X-2", "DO-7")
-@pytest.mark.parametrize("number", range(1, RUN_COMMITS + 1))
-def test_killed_at_a_commit_of_a_tree(tree: TreeScene, undisturbed_tree: UndisturbedTree, number: int) -> None:
-    assert tree.guild_until(number, side(number), *RUN) is None
+@pytest.mark.parametrize(("number", "when"), ends(RUN_COMMITS))
+def test_killed_at_a_commit_of_a_tree(
+    tree: TreeScene, undisturbed_tree: UndisturbedTree, number: int, when: When
+) -> None:
+    assert tree.guild_until(number, when, *RUN) is None
     judge(tree, undisturbed_tree, Record.of(tree))
 
 
 @pytest.mark.req("X-2", "DO-7")
-@pytest.mark.parametrize("number", range(1, ANSWER_COMMITS + 1))
-def test_killed_at_a_commit_after_the_answers(tree: TreeScene, undisturbed_tree: UndisturbedTree, number: int) -> None:
+@pytest.mark.parametrize(("number", "when"), ends(ANSWER_COMMITS))
+def test_killed_at_a_commit_after_the_answers(
+    tree: TreeScene, undisturbed_tree: UndisturbedTree, number: int, when: When
+) -> None:
     first, second = both_asked(tree)
     assert tree.guild("answer", first, "yes").code == 4
-    assert tree.guild_until(number, side(number), "answer", second, "yes", "--output", "json") is None
+    assert tree.guild_until(number, when, "answer", second, "yes", "--output", "json") is None
     judge(tree, undisturbed_tree, Record.of(tree))
 
 

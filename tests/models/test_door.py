@@ -129,6 +129,7 @@ class Place:
             await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
         self.ledger = LiveLedger(
             worker="w",
+            identity="project:w",
             root=self.run,
             journal=self.journal,
             asks=Asks(self.store, self.clock),
@@ -270,7 +271,7 @@ def test_a_call_that_was_cut_off_counts_as_spent(place: Callable[..., Place]) ->
     here = place(dies, says(), max_budget_usd=0.01)
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(ask(here))
-    assert cut_off(here.journal) == pytest.approx(0.01, rel=0.01)
+    assert cut_off(here.journal, "reserved_usd") == pytest.approx(0.01, rel=0.01)
     with pytest.raises(LimitReached):
         asyncio.run(ask(here))
     assert len(here.provider.asked) == 1

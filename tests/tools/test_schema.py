@@ -84,7 +84,7 @@ def test_a_package_imports_its_own_modules_and_no_others(tmp_path: Path) -> None
         ("1 / 0", "ZeroDivisionError"),
         ("import os; os._exit(0)", "ended before it was ready"),
         (
-            "import os\nfor fd in range(3, 20):\n    try: os.write(fd, b'x' * 99)\n    except OSError: pass\n1 / 0",
+            "import os\nfor fd in range(3, 1024):\n    try: os.write(fd, b'x' * 99)\n    except OSError: pass\n1 / 0",
             "tool host",
         ),
         (ODD, "cannot be loaded"),
