@@ -24,16 +24,25 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
+def view_of(
+    worker: Worker,
+    folders: Iterable[Folder],
+    frame: Frame,
+    home: Home,
+    locked: Iterable[Path] = (),
+    workdir: Path | None = None,
+) -> View:
     """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files.
 
-    What decides what runs may do is kept, and so are the files of `locked` workers.
+    An agent of a team works in the team's `workdir`, and may write there. What decides what runs may do is kept, and
+    so are the files of `locked` workers.
     """
     folders = tuple(folders)
     if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
-        folders = (Folder(path=frame.root), *folders)
+        here = Folder(path=frame.root) if workdir is None else Folder(path=workdir, writable=True)
+        folders = (here, *folders)
     kept = (*worker.deciding(frame), *locked)
-    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+    return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
 def kept_in(view: View) -> tuple[Path, ...]:
