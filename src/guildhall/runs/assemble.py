@@ -168,10 +168,11 @@ class Assembler:
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
-        path = recipe.worker.path
-        if path is None or not path.exists():
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
-        today = replace(recipe, worker=self.find(str(path), frame), output_schema=None)
+        today = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        today = replace(recipe, worker=today, output_schema=None)
         return tightened(revived, await self._build(today))
 
     async def again(
