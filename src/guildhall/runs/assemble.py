@@ -178,10 +178,11 @@ class Assembler:
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
-        path = recipe.worker.path
-        if path is None or not path.exists():
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
-        today = replace(recipe, worker=self.find(str(path), frame), output_schema=None)
+        today = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        today = replace(recipe, worker=today, output_schema=None)
         return tightened(revived, await self._build(today))
 
     async def again(
@@ -222,7 +223,7 @@ class Assembler:
         refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
-            view=self._view(worker, frame, recipe.seat),
+            view=self._view(worker, frame),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
             environ=self._environ,
@@ -278,9 +279,8 @@ class Assembler:
             raise ToolUnavailable(message, where=worker.place)
         return tools
 
-    def _view(self, worker: Worker, frame: Frame, seat: Seat | None = None) -> View:
-        workdir = seat.workdir if seat else None
-        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked(), workdir)
+    def _view(self, worker: Worker, frame: Frame) -> View:
+        return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
 
     async def _toolboxes(
         self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]
