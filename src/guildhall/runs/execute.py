@@ -76,6 +76,7 @@ class Execution:
         self._under_way: set[asyncio.Task[ToolResult]] = set()
         self._called: set[Execution] = set()
         self._caller: Execution | None = None
+        self._ending = False
         self.stopped = asyncio.Event()
 
     # the doors, as the runtime sees them
@@ -111,6 +112,11 @@ class Execution:
         await self._in_time.wait()
         if self._caller is not None:
             await self._caller.only_while_open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever comes to the tool door from outside is let in."""
+        return not self._parked.is_set() and not self._ending
 
     # the stretch
 
@@ -153,6 +159,7 @@ class Execution:
         return stretch
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
+        self._ending = True
         try:
             await self._stop(*tasks)
             await self._record(stretch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from guildhall.runs.patience import Patience
 from guildhall.runs.plan import plan_of_run
 from guildhall.runs.prepare import Preparation, belongs, frame_then
 from guildhall.runs.replay import Replayed, replay
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
 from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
@@ -60,6 +61,7 @@ class Live:
     execution: Execution
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
     created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
+    token: str = field(repr=False)  # opens its tool door from outside
     above: Live | None = None
 
     @property
@@ -95,6 +97,7 @@ class Runs:
         self._runtime = runtime
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
+        self._tokens = Tokens()
         self.preparation = Preparation(
             store=store,
             clock=clock,
@@ -167,6 +170,9 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
+            token=self._tokens.issue(
+                ToolDoor(run=prepared.run, servers=servers_of(assembled.tools), execution=execution)
+            ),
             above=above,
         )
         self._alive[prepared.run] = live
@@ -183,8 +189,12 @@ class Runs:
             live.ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
             live.ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
         finally:
-            del self._alive[live.prepared.run]
+            self._gone(live)
             del self._tasks[live.prepared.run]
+
+    def _gone(self, live: Live) -> None:
+        del self._alive[live.prepared.run]
+        self._tokens.revoke(live.token)
 
     # delegation
 
@@ -218,7 +228,7 @@ class Runs:
         try:
             await caller.execution.carry_out(live.execution)
         finally:
-            del self._alive[live.prepared.run]
+            self._gone(live)
         return self._history.get(live.prepared.run)
 
     async def take_seat(
@@ -286,6 +296,14 @@ class Runs:
 
     def alive(self, run: str) -> bool:
         return run in self._alive
+
+    def token(self, run: str) -> str:
+        """What opens the tool door of a live run from outside."""
+        return self._alive[run].token
+
+    def door(self, token: str) -> ToolDoor | None:
+        """The tool door that a token opens now."""
+        return self._tokens.door(token)
 
     def root(self, run: str) -> str:
         """The run at the top of a run's tree."""
