@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
+    from guildhall.runs.assemble import Assembler
     from guildhall.runs.condense import Condenser
     from guildhall.runs.fork import Forks
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
+    from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
@@ -144,12 +146,35 @@ class Hall:
     @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
-        from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
+
+        return Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            history=self.history,
+            assembler=self.assembler,
+            planner=self.planner,
+            source_of=self.source,
+            runtime=self.runtime,
+        )
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        from guildhall.runs.recordings import Recordings
+        from guildhall.runtimes.pydantic import PydanticRuntime
+
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler, runtime=PydanticRuntime())
+
+    @cached_property
+    def assembler(self) -> Assembler:
+        from guildhall.runs.assemble import Assembler
         from guildhall.runs.remember import Remembering
         from guildhall.tools.executor import describe_toolbox
 
-        assembler = Assembler(
+        return Assembler(
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
@@ -159,18 +184,6 @@ class Hall:
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
-        )
-        return Runs(
-            store=self.store,
-            clock=self.clock,
-            bus=self.bus,
-            asks=self.asks,
-            boot=self.boot,
-            history=self.history,
-            assembler=assembler,
-            planner=self.planner,
-            source_of=self.source,
-            runtime=self.runtime,
         )
 
     @cached_property
@@ -255,7 +268,7 @@ class Hall:
         return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        return self.runs.recording(run)
+        return self.recordings.source(run)
 
     async def settle(self) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""

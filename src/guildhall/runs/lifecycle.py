@@ -1,17 +1,15 @@
-"""The runs of a hall: launched, called by one another, parked, cancelled, replayed."""
+"""The runs of a hall: launched, called by one another, parked, cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
 from guildhall.models.door import ModelDoor
-from guildhall.models.recording import RecordingSource
-from guildhall.runs import create, delegate, records, shown
+from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
 from guildhall.runs.execute import Execution
 from guildhall.runs.grants import has_price
@@ -19,19 +17,15 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.plan import plan_of_run
-from guildhall.runs.prepare import Preparation, belongs, frame_then
-from guildhall.runs.replay import Replayed, replay
+from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
-from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydantic_ai.messages import ModelResponse
+    from collections.abc import Callable
 
     from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
@@ -108,14 +101,6 @@ class Runs:
             alive=self.alive,
         )
 
-    def recording(self, run: str) -> RecordingSource:
-        """The model answers of a recorded run, and of those that it has called, in order."""
-        tree = self._history.tree(run)
-        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
-
-    def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
-
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
         """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
         live = self._enliven(prepared, None, runtime)
@@ -151,8 +136,8 @@ class Runs:
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
-            assignment=assignment_of(assembled),
-            runtime=runtime or self._runtime_of(prepared.call),
+            assignment=assembled.assignment,
+            runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -178,9 +163,6 @@ class Runs:
         self._alive[prepared.run] = live
         _tell_start(live)
         return live
-
-    def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
-        return self._runtime if call is None else delegate.OneCall(call)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -338,31 +320,6 @@ class Runs:
         for run in list(self._tasks):
             await self.park(run)
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
-        """Plays a run and all that it has called again on their records, up to the first difference."""
-        steps, gone = 0, False
-        for one in self._history.tree(run):
-            journal = self._history.journal(one.id)
-            steps += len(journal.entries)
-            then = frame_then(one.request["frame"], frame)
-            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
-            gone = gone or left
-            runtime = self._runtime_of(one.request.get("call"))
-            gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
-            if difference is not None:
-                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
-        return Replayed(run=run, steps=steps, worker_gone=gone)
-
-    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
-        """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
-        end = self._history.entries(made.id)[-1] if made else None
-        if made is None or end is None or end.kind != "ended":
-            return None
-        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
-        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
-
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
         found = self._history.get(run)
@@ -387,14 +344,4 @@ def _tell_start(live: Live) -> None:
         attachments=[file.as_described() for file in prepared.assembled.attachments],
         resumed=prepared.resumed,
         parent=live.above.prepared.run if live.above else None,
-    )
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
     )
