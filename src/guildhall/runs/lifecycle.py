@@ -213,22 +213,32 @@ class Runs:
             self._gone(live)
         return self._history.get(live.prepared.run)
 
-    async def take_seat(
-        self, above: str, key: str, request: RunRequest, frame: Frame, *, worker: Worker, seat: Seat
-    ) -> Run:
-        """A run of a worker in a seat, below the live run that gives it. The same key is the same run, also later."""
+    async def take_seat(self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat) -> Run:
+        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now."""
         caller = self._alive[above]
         async with caller.calling:
-            made = self._store.read(lambda connection: records.run_of_call(connection, above, key))
-            if made is not None:
-                prepared = await self._again(caller, made, seat)
-            else:
-                given = caller.prepared.given
-                prepared = await self.preparation.prepare(
-                    request, frame, given, worker=worker, caller=caller.prepared, call=key, seat=seat
-                )
+            prepared = await self.preparation.prepare(
+                request,
+                caller.prepared.frame,
+                caller.prepared.given,
+                worker=worker,
+                caller=caller.prepared,
+                call=key,
+                seat=seat,
+            )
             live = self._enliven(prepared, caller)
         return await self._carry_out(caller, live)
+
+    async def sit_down_again(self, above: str, run: str, seat: Seat) -> Run:
+        """The same for one that was there before and has stopped."""
+        caller = self._alive[above]
+        async with caller.calling:
+            live = self._enliven(await self._again(caller, self._history.get(run), seat), caller)
+        return await self._carry_out(caller, live)
+
+    def ledger(self, run: str) -> LiveLedger:
+        """Where what happens in a live run is put on record and told."""
+        return self._alive[run].ledger
 
     async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(

@@ -141,6 +141,8 @@ class Preparation:
             ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
+            if seat is not None:
+                seat.began(connection, run)
             return ordinal
 
         return Prepared(
