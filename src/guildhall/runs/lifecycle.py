@@ -106,7 +106,7 @@ class Runs:
 
     def recording(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
-        tree = [self._history.get(run), *self._history.below(run)]
+        tree = self._history.tree(run)
         return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
 
     def _answers(self, run: str) -> list[ModelResponse]:
