@@ -28,7 +28,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
-from guildhall.tools.model import Text, ToolCall, ToolResult
+from guildhall.tools.model import Text, ToolCall, ToolResult, is_shallow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 OUTPUT_TOOL = "final_result"
 _MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
 _CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
-_DEEPEST = 64  # levels of nesting in arguments
 
 
 class PydanticRuntime:
@@ -135,27 +134,11 @@ def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
         read: Any = json.loads(text or "{}", parse_constant=_no_number)
     except (ValueError, TypeError, RecursionError):
         return None
-    return cast("dict[str, Any]", read) if isinstance(read, dict) and _shallow(read) else None
+    return cast("dict[str, Any]", read) if isinstance(read, dict) and is_shallow(read) else None
 
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not JSON")  # and not equal to itself: the record could never be compared with it
-
-
-def _shallow(value: Any) -> bool:
-    """Whether a JSON value is nested so little that whatever reads it later can."""
-    level: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += cast("dict[str, Any]", item).values()
-            elif isinstance(item, list):
-                inner += cast("list[Any]", item)
-        if not inner:
-            return True
-        level = inner
-    return False
 
 
 def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
