@@ -347,9 +347,9 @@ class Runs:
             then = frame_then(one.request["frame"], frame)
             assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
             gone = gone or left
-            runtime = self._runtime_of(one.request.get("call"))
+            call = one.request.get("call")
             gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
+            difference = await replay(journal, assembled, assignment_of(assembled), call, gave)
             if difference is not None:
                 return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
         return Replayed(run=run, steps=steps, worker_gone=gone)
