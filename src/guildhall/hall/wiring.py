@@ -164,9 +164,8 @@ class Hall:
     @cached_property
     def recordings(self) -> Recordings:
         from guildhall.runs.recordings import Recordings
-        from guildhall.runtimes.pydantic import PydanticRuntime
 
-        return Recordings(store=self.store, history=self.history, assembler=self.assembler, runtime=PydanticRuntime())
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler)
 
     @cached_property
     def assembler(self) -> Assembler:
