@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
+from guildhall.core.events import Event
 from guildhall.models.door import ModelDoor
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
 from guildhall.runs.attachments import hand_on
-from guildhall.runs.execute import Execution
+from guildhall.runs.execute import BY_USER, Execution
 from guildhall.runs.grants import has_price
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
@@ -163,7 +164,7 @@ class Runs:
             above=above,
         )
         self._alive[prepared.run] = live
-        _tell_start(live)
+        self._bus.publish(_start(live, stamp(self._clock.now())))
         return live
 
     def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
@@ -281,15 +282,28 @@ class Runs:
             raise
         return self._history.get(prepared.run)
 
-    async def park(self, run: str) -> None:
+    async def park(self, run: str, reason: str = BY_USER) -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park()
+            self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
-    async def park_all(self) -> None:
-        for run in list(self._tasks):
-            await self.park(run)
+    async def park_all(self, reason: str = BY_USER) -> None:
+        await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
+
+    @property
+    def any_alive(self) -> bool:
+        return bool(self._tasks)
+
+    def hold(self, run: str, more: int) -> None:
+        """So many people more, or less, sit at a terminal for a live run."""
+        if (live := self._alive.get(run)) is not None:
+            live.patience.hold(more)
+
+    def began(self, run: str) -> Event | None:
+        """The event that a live run began with, for those who come later; None: it is not alive."""
+        live = self._alive.get(run)
+        return None if live is None else _start(live, stamp(self._clock.now()))
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         """Plays a run and all that it has called again on their records, up to the first difference."""
@@ -328,19 +342,18 @@ class Runs:
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
 
 
-def _tell_start(live: Live) -> None:
+def _start(live: Live, at: str) -> Event:
     prepared = live.prepared
-    live.ledger.publish(
-        "run_started",
-        worker=prepared.assembled.worker.name,
-        model=prepared.source.name,
-        plan=plan_of_run(
-            prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
-        ).line(),
-        attachments=[file.as_described() for file in prepared.assembled.attachments],
-        resumed=prepared.resumed,
-        parent=live.above.prepared.run if live.above else None,
-    )
+    priced, called = has_price(prepared.source), live.above is not None
+    data: dict[str, Any] = {
+        "worker": prepared.assembled.worker.name,
+        "model": prepared.source.name,
+        "plan": plan_of_run(prepared.assembled, prepared.source.name, priced=priced, called=called).line(),
+        "attachments": [file.as_described() for file in prepared.assembled.attachments],
+        "resumed": prepared.resumed,
+        "parent": live.above.prepared.run if live.above else None,
+    }
+    return Event(type="run_started", run=prepared.run, root=prepared.root, at=at, data=data)
 
 
 def assignment_of(assembled: Assembled) -> Assignment:

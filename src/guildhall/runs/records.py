@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CTE, Connection, Integer, RowMapping, func, insert, literal_column, select, update
 
-from guildhall.runs.model import ENDED, HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import ENDED, HALL, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # runs
 
@@ -56,6 +56,21 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     return ids
 
 
+def left_behind(connection: Connection) -> list[tuple[Run, int]]:
+    """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
+    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
+    return [(_run(row), 0) for row in connection.execute(query).mappings()]
+
+
+def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
+    """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
+    withdraw_asks(connection, run, now)
+    data = {"status": "failed", "reason": error["code"], "error": dict(error), "output": None}
+    change_run(connection, run, **data, owner=None, ended_at=now)
+    _append(connection, run, data, now)
+
+
 def cancel(connection: Connection, run: str, now: str) -> None:
     change_run(connection, run, status="cancelled", reason="cut off", ended_at=now)
 
@@ -68,10 +83,14 @@ def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
     withdraw_asks(connection, run, now)
     for one in ids:
         change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)
-        last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == one)).scalar_one()
-        data = {"status": "cancelled", "reason": "by the user", "error": None, "output": None}
-        add_entry(connection, Entry(run=one, seq=last + 1, kind="ended", key=None, data=data, at=now))
+        _append(connection, one, {"status": "cancelled", "reason": "by the user", "error": None, "output": None}, now)
     return list(ids)
+
+
+def _append(connection: Connection, run: str, end: Mapping[str, Any], now: str) -> None:
+    """The end of a run that nobody executes, as its journal's last entry."""
+    last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run)).scalar_one()
+    add_entry(connection, Entry(run=run, seq=last + 1, kind="ended", key=None, data=dict(end), at=now))
 
 
 def park_below(connection: Connection, run: str) -> None:
