@@ -1,16 +1,17 @@
 """The HTTP face of a hall: one route for each verb, JSON in and out, streams as lines of JSON.
 
-Who asks is checked before anything is read: the Host and the Origin, then the token. The person's token opens `/api/`;
-a run's token opens only what is mounted for runs, such as `/mcp/`, and only that run's part of it.
+Who asks is checked before anything is read: the Host and the Origin, then the token. `/api/` takes the person's token
+only. A run's token opens what is mounted for runs, such as `/mcp/`, and there only that run's part.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall import __version__
@@ -18,13 +19,13 @@ from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, Timed
 from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
+from guildhall.hall.http_guard import bearer, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
     from pathlib import Path
 
     from guildhall.hall.remote import Welcome
-    from guildhall.hall.tokens import Tokens
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -72,8 +73,8 @@ class House:
     """What the face needs to know of the process behind it."""
 
     boot: str
-    port: int
-    tokens: Tokens
+    token: str = field(repr=False)  # the person's
+    is_run: Callable[[str], bool]  # whether a token is that of a live run
     hall: HallClient
     allowed: Callable[[Path], Welcome]  # what may travel with requests from a project
     standing: Callable[[], Mapping[str, Any]]  # how the process stands, for `guild hall status`
@@ -88,17 +89,14 @@ class Api:
     def __init__(self, house: House) -> None:
         self._house = house
         self._mounts: dict[str, App] = {}
-        self._hosts = {f"{name}:{house.port}" for name in ("127.0.0.1", "localhost")}
-        self._origins = {f"http://{host}" for host in self._hosts}
 
     def mount(self, prefix: str, app: App) -> None:
-        """Has an ASGI application answer below a path. It finds the run that asks in `scope["run"]`."""
+        """Has an ASGI application answer below a path. It judges by itself who may come in there."""
         self._mounts[prefix] = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            self._check_place(headers)
             await self._route(scope, headers, receive, send)
         except _Rejected as rejected:
             await _answer(send, rejected.status, {"error": rejected.error.as_dict()}, last=True)
@@ -114,29 +112,21 @@ class Api:
 
     # who asks, for what
 
-    def _check_place(self, headers: Mapping[str, str]) -> None:
-        if headers.get("host", "").lower() not in self._hosts:
-            raise _Rejected(421, Refused("this hall is not known under that name", hint=f"It is {min(self._hosts)}."))
-        if headers.get("origin", "").lower() not in {"", *self._origins}:
-            raise _Rejected(403, Refused("pages of other places may not ask this hall"))
-
     async def _route(
         self, scope: MutableMapping[str, Any], headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
         path: str = scope["path"]
+        for prefix, app in self._mounts.items():
+            if path.startswith(prefix):
+                await app(scope, receive, send)
+                return
+        if no := refused(headers.get("host"), headers.get("origin")):
+            raise _Rejected(no[0], Refused(no[1]))
         if path == "/healthz":
             state = "leaving" if self._house.leaving() else "serving"
             await _answer(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
             return
-        run = self._run(headers)
-        for prefix, app in self._mounts.items():
-            if path.startswith(prefix):
-                if run is None:
-                    raise _Rejected(403, Refused("only a run may ask here, with its own token"))
-                await app({**scope, "run": run}, receive, send)
-                return
-        if run is not None:
-            raise _Rejected(403, Refused("a run may not ask here"))
+        self._demand_person(headers)
         name = path.removeprefix("/api/")
         if not path.startswith("/api/") or name not in {*VERBS, "hello", "status"}:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(name[:60], VERBS)))
@@ -144,15 +134,13 @@ class Api:
             raise _Rejected(405, UsageError("verbs are asked for with POST"))
         await self._verb(name, await _body(headers, receive), receive, send)
 
-    def _run(self, headers: Mapping[str, str]) -> str | None:
-        """The run that asks; None: it is the person."""
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._house.tokens.is_person(token):
-            return None
-        run = self._house.tokens.run_of(token) if kind.lower() == "bearer" else None
-        if run is None:
-            raise _Rejected(401, Refused("a token is needed that this hall has given", hint="hall.json has it."))
-        return run
+    def _demand_person(self, headers: Mapping[str, str]) -> None:
+        token = bearer(headers.get("authorization")) or ""
+        if hmac.compare_digest(token.encode("utf-8", "replace"), self._house.token.encode()):
+            return
+        if self._house.is_run(token):
+            raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
+        raise _Rejected(401, Refused("a token is needed that this hall has given", hint="hall.json has it."))
 
     # the verbs
 

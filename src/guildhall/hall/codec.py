@@ -193,8 +193,7 @@ def _checked(fits: bool, value: Any, place: str, expected: str, data: Any) -> An
 
 
 def _wrong(place: str, expected: str, data: Any) -> UsageError:
-    names = ((dict, "an object"), (list, "a list"), (type(None), "nothing"))
-    said = next((name for kind, name in names if isinstance(data, kind)), repr(data)[:80])
+    said = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
     return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {said}")
 
 
@@ -210,7 +209,7 @@ def _one_of(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
     return decode(arms[-1], data, place)
 
 
-def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> Any:
+def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
     if origin in (dict, collections.abc.Mapping):
         _checked(isinstance(data, dict), None, place, "an object", data)
         return {key: decode(parts[1], part, f"{place}.{key}") for key, part in data.items()}
@@ -220,7 +219,7 @@ def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> Any:
         each = [decode(kind, part, place) for kind, part in zip(parts, data, strict=True)]
     else:
         each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
-    return each if origin in _LISTS else origin(each)
+    return each if origin in _LISTS else cast("Any", origin)(each)
 
 
 def _bytes(data: Any, place: str) -> bytes:

@@ -44,10 +44,17 @@ _RECENT = 50
 _MOST_EVENTS = 1_000  # that a hall keeps for one who reads slowly
 
 
-async def open_hall(home: Home, environ: Mapping[str, str], *, readonly: bool = False) -> EmbeddedHall:
-    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall."""
-    make = partial(Hall, home, environ=environ, readonly=readonly)
-    return EmbeddedHall(await asyncio.to_thread(make))  # it may have to wait for the lock, or for a migration
+async def open_hall(
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, children: bool = False
+) -> EmbeddedHall:
+    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall.
+
+    `children`: runs are executed in processes of their own all the same.
+    """
+    make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall.warm()
+    return EmbeddedHall(hall)
 
 
 class EmbeddedHall:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,8 @@ class Recovery:
         from guildhall.hall.calling import demand_trust_again
 
         try:
-            runs = await asyncio.to_thread(lambda: self._hall.runs)  # the first time, a second of imports
+            await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
+            runs = self._hall.runs
             frame = self._frame(run)
             demand_trust_again(self._hall, run.id, frame)
             runs.launch(await runs.preparation.prepare_again(run.id, frame))

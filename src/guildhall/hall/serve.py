@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import signal
 import sys
 from contextlib import suppress
@@ -28,14 +29,16 @@ from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
+from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery
 from guildhall.hall.remote import Welcome
 from guildhall.hall.start import Address
-from guildhall.hall.tokens import Tokens
 from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from guildhall.runs.tokens import ToolDoor
 
 _LOCK_WITHIN = 30.0  # seconds: an earlier hall may be on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
@@ -69,7 +72,6 @@ class Process:
         self._hall = hall
         self._log = log
         self._listener = Listener()
-        self._tokens = Tokens()
         self._leave = asyncio.Event()
         self._recovery = Recovery(hall)
         self._idle = hall_settings(hall.home).idle
@@ -79,9 +81,9 @@ class Process:
             version=__version__,
             url=f"http://127.0.0.1:{self._listener.port}",
             since=stamp(hall.clock.now()),
-            token=self._tokens.person,
+            token=secrets.token_urlsafe(32),
         )
-        log.learn({"person_token": self._tokens.person})
+        log.learn({"person_token": self._address.token})
 
     async def serve(self, ready: int) -> None:
         """From the first request to the last."""
@@ -92,6 +94,7 @@ class Process:
             loop.add_signal_handler(number, self._leave.set)
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
+        self._hall.warm()
         tell(ready, {"ready": True})
         work = [asyncio.create_task(self._recover(recovered)), asyncio.create_task(self._watch())]
         try:
@@ -103,11 +106,11 @@ class Process:
             await self._depart()
 
     def _face(self, recovered: asyncio.Event) -> Api:
-        return Api(
+        api = Api(
             House(
                 boot=self._hall.boot,
-                port=self._listener.port,
-                tokens=self._tokens,
+                token=self._address.token,
+                is_run=lambda token: self._door(token) is not None,
                 hall=EmbeddedHall(self._hall, stays=True),
                 allowed=self._allowed,
                 standing=self._standing,
@@ -116,6 +119,12 @@ class Process:
                 secrets=self._log.learn,
             )
         )
+        api.mount("/mcp/", McpEndpoint(self._door, version=__version__))
+        return api
+
+    def _door(self, token: str) -> ToolDoor | None:
+        """The tool door of a live run that a token opens."""
+        return self._hall.runs.door(token) if "runs" in vars(self._hall) else None
 
     async def _recover(self, recovered: asyncio.Event) -> None:
         try:
@@ -186,7 +195,7 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("guildhall").setLevel(logging.INFO)
     try:
-        hall = Hall(home, environ=environ, process=True, patience=_LOCK_WITHIN)
+        hall = Hall(home, environ=environ, process=True, children=True, patience=_LOCK_WITHIN)
     except (GuildError, OSError) as error:
         known = error if isinstance(error, GuildError) else HallUnavailable(f"the home cannot be used: {error}")
         _log.error("%s", known)

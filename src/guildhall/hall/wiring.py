@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
+    from guildhall.runtimes.model import Runtime
+    from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -63,13 +65,18 @@ class Hall:
         clock: Clock | None = None,
         readonly: bool = False,
         process: bool = False,
+        children: bool = False,
         patience: float = _PATIENCE,
     ) -> None:
-        """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried."""
+        """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
+
+        `children`: each run is executed in a process of its own; else all of them in this one.
+        """
         self.home = home
         self.environ = environ
         self.clock = clock or SystemClock()
         self.boot = new_id("b")
+        self._children = children
         self._lock: IO[Any] | None = None
         if readonly:
             self._tidy_up()
@@ -149,7 +156,6 @@ class Hall:
         from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
         from guildhall.runs.remember import Remembering
-        from guildhall.runtimes.pydantic import PydanticRuntime
         from guildhall.tools.executor import describe_toolbox
 
         assembler = Assembler(
@@ -173,8 +179,34 @@ class Hall:
             assembler=assembler,
             planner=self.planner,
             source_of=self.source,
-            runtime=PydanticRuntime(),
+            runtime=self.runtime,
         )
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What executes runs between their doors."""
+        if not self._children:
+            from guildhall.runtimes.pydantic import PydanticRuntime
+
+            return PydanticRuntime()
+        from guildhall.runtimes.childruntime import ChildRuntime
+
+        self.warm()
+        return ChildRuntime(self.nursery)
+
+    @cached_property
+    def nursery(self) -> Nursery:
+        from guildhall.runtimes.nursery import Nursery
+
+        return Nursery()
+
+    def warm(self) -> None:
+        """Starts what processes of runs come from, so that the first need not wait long; returns at once.
+
+        To be called in the thread that the hall lives in.
+        """
+        if self._children:
+            self.nursery.start()
 
     @cached_property
     def forks(self) -> Forks:
@@ -257,6 +289,8 @@ class Hall:
         await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
+        if "nursery" in vars(self):
+            await self.nursery.close()
         self.release()
 
     def release(self) -> None:

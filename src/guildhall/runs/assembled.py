@@ -81,12 +81,12 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
     """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
     kept = {tool.name for tool in today.tools}
     gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
-    folders = {folder.name: folder for folder in today.surroundings.view.folders}
+    folders = {(folder.name, folder.path): folder for folder in today.surroundings.view.folders}
     view = then.surroundings.view
     left = tuple(
-        replace(folder, writable=folder.writable and folders[folder.name].writable)
+        replace(folder, writable=folder.writable and folders[folder.name, folder.path].writable)
         for folder in view.folders
-        if folder.name in folders and folders[folder.name].path == folder.path
+        if (folder.name, folder.path) in folders
     )
     surroundings = replace(then.surroundings, view=replace(view, folders=left))
     allowed = then.allow_workers
@@ -115,6 +115,8 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "scope": worker.scope,
         "digest": worker.digest,
         "path": str(worker.path) if worker.path else None,
+        "workdir": str(worker.workdir) if worker.workdir else None,
+        "keeps": [str(path) for path in worker.keeps],
     }
 
 
@@ -125,6 +127,8 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         scope=data["scope"],
         digest=data["digest"],
         path=Path(data["path"]) if data["path"] else None,
+        workdir=Path(data["workdir"]) if data.get("workdir") else None,
+        keeps=tuple(map(Path, data.get("keeps", ()))),
     )
 
 

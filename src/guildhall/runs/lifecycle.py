@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
-from guildhall.core.events import Event
 from guildhall.models.door import ModelDoor
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import create, delegate, records, shown
 from guildhall.runs.attachments import hand_on
+from guildhall.runs.beginning import assignment_of, started
 from guildhall.runs.execute import BY_USER, Execution
-from guildhall.runs.grants import has_price
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.plan import plan_of_run
 from guildhall.runs.prepare import Preparation, belongs, frame_then
 from guildhall.runs.replay import Replayed, replay
-from guildhall.runtimes.model import Assignment
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -34,16 +32,16 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus
+    from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared, SourceOf
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, ToolCall
@@ -60,6 +58,7 @@ class Live:
     execution: Execution
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
     created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
+    token: str = field(repr=False)  # opens its tool door from outside
     above: Live | None = None
 
     @property
@@ -95,6 +94,7 @@ class Runs:
         self._runtime = runtime
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
+        self._tokens = Tokens()
         self.preparation = Preparation(
             store=store,
             clock=clock,
@@ -113,15 +113,16 @@ class Runs:
     def _answers(self, run: str) -> list[ModelResponse]:
         return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
 
-    def launch(self, prepared: Prepared) -> None:
-        """Begins to execute; what happens is told as events."""
-        live = self._enliven(prepared, None)
+    def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
+        """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
+        live = self._enliven(prepared, None, runtime)
         self._tasks[prepared.run] = asyncio.create_task(self._live(live))
 
-    def _enliven(self, prepared: Prepared, above: Live | None) -> Live:
+    def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
         """Puts together what a run is executed with."""
-        assembled = prepared.assembled
-        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=above and above.patience)
+        assembled, seat = prepared.assembled, prepared.seat
+        makes_wait = above.patience if above and seat is None else None
+        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -137,14 +138,18 @@ class Runs:
             above=above and above.ledger,
         )
 
+        of_seat = {tool.name: seat.execute(prepared.run) for tool in seat.tools} if seat else {}
+
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
+            if tool.name in of_seat:
+                return await of_seat[tool.name](tool, call)
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
             assignment=assignment_of(assembled),
-            runtime=self._runtime_of(prepared.call),
+            runtime=runtime or self._runtime_of(prepared.call),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -153,6 +158,7 @@ class Runs:
             clock=self._clock,
             seconds_before=prepared.seconds_before,
             clean_up=executor.close,
+            also_ended=seat.ended if seat else None,
         )
         live = Live(
             prepared=prepared,
@@ -161,10 +167,13 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
+            token=self._tokens.issue(
+                ToolDoor(run=prepared.run, servers=servers_of(assembled.tools), execution=execution)
+            ),
             above=above,
         )
         self._alive[prepared.run] = live
-        self._bus.publish(_start(live, stamp(self._clock.now())))
+        self._bus.publish(self._started(live))
         return live
 
     def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
@@ -177,8 +186,12 @@ class Runs:
             live.ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
             live.ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
         finally:
-            del self._alive[live.prepared.run]
+            self._gone(live)
             del self._tasks[live.prepared.run]
+
+    def _gone(self, live: Live) -> None:
+        del self._alive[live.prepared.run]
+        self._tokens.revoke(live.token)
 
     # delegation
 
@@ -202,17 +215,39 @@ class Runs:
                     raise
                 return ToolResult.error(str(error))
             live = self._enliven(prepared, caller)
-        try:
-            stretch = await caller.execution.carry_out(live.execution)
-        finally:
-            del self._alive[prepared.run]
-        if stretch.status not in ENDED:
+        run = await self._carry_out(caller, live)
+        if run.status not in ENDED:
             raise delegate.ChildStopped
-        return delegate.result_of(self._history.get(prepared.run))
+        return delegate.result_of(run)
 
-    async def _again(self, caller: Live, run: Run) -> Prepared:
+    async def _carry_out(self, caller: Live, live: Live) -> Run:
+        """Executes a run below another one, until it ends or stops for now."""
+        try:
+            await caller.execution.carry_out(live.execution)
+        finally:
+            self._gone(live)
+        return self._history.get(live.prepared.run)
+
+    async def take_seat(
+        self, above: str, key: str, request: RunRequest, frame: Frame, *, worker: Worker, seat: Seat
+    ) -> Run:
+        """A run of a worker in a seat, below the live run that gives it. The same key is the same run, also later."""
+        caller = self._alive[above]
+        async with caller.calling:
+            made = self._store.read(lambda connection: records.run_of_call(connection, above, key))
+            if made is not None:
+                prepared = await self._again(caller, made, seat)
+            else:
+                given = caller.prepared.given
+                prepared = await self.preparation.prepare(
+                    request, frame, given, worker=worker, caller=caller.prepared, call=key, seat=seat
+                )
+            live = self._enliven(prepared, caller)
+        return await self._carry_out(caller, live)
+
+    async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared
+            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared, seat=seat
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
@@ -259,6 +294,14 @@ class Runs:
     def alive(self, run: str) -> bool:
         return run in self._alive
 
+    def token(self, run: str) -> str:
+        """What opens the tool door of a live run from outside."""
+        return self._alive[run].token
+
+    def door(self, token: str) -> ToolDoor | None:
+        """The tool door that a token opens now."""
+        return self._tokens.door(token)
+
     def root(self, run: str) -> str:
         """The run at the top of a run's tree."""
         return self._history.get(run).root
@@ -303,7 +346,11 @@ class Runs:
     def began(self, run: str) -> Event | None:
         """The event that a live run began with, for those who come later; None: it is not alive."""
         live = self._alive.get(run)
-        return None if live is None else _start(live, stamp(self._clock.now()))
+        return None if live is None else self._started(live)
+
+    def _started(self, live: Live) -> Event:
+        above = live.above.prepared.run if live.above else None
+        return started(live.prepared, above, stamp(self._clock.now()))
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         """Plays a run and all that it has called again on their records, up to the first difference."""
@@ -340,27 +387,3 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
-
-
-def _start(live: Live, at: str) -> Event:
-    prepared = live.prepared
-    priced, called = has_price(prepared.source), live.above is not None
-    data: dict[str, Any] = {
-        "worker": prepared.assembled.worker.name,
-        "model": prepared.source.name,
-        "plan": plan_of_run(prepared.assembled, prepared.source.name, priced=priced, called=called).line(),
-        "attachments": [file.as_described() for file in prepared.assembled.attachments],
-        "resumed": prepared.resumed,
-        "parent": live.above.prepared.run if live.above else None,
-    }
-    return Event(type="run_started", run=prepared.run, root=prepared.root, at=at, data=data)
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
-    )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # runs
 
 _PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
+_PROGRESS = ("model_answered", "tool_ended", "worker_created")  # what a run need not do again
 _other = runs.alias()
 _TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
 _RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
@@ -49,6 +50,7 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
+    _count_crashes(connection, ids)
     gone = {"reason": "the process that ran it is gone", "status": "lost"}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
@@ -56,11 +58,22 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     return ids
 
 
+def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
+    """One more for each run whose process is gone. A tree that got further since it was last resumed begins anew."""
+    for run in ids:
+        resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
+        since = connection.execute(resumed).scalar_one()
+        tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
+        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > since).limit(1)
+        anew = since is not None and connection.execute(further).first() is not None
+        connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
+
+
 def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
     by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
-    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
-    return [(_run(row), 0) for row in connection.execute(query).mappings()]
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None), runs.c.workflow.is_(None)).order_by(_PLACE)
+    return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 
 def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
