@@ -86,8 +86,9 @@ class House:
 class Api:
     """An ASGI application."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, *, body_within: float = _BODY_WITHIN) -> None:
         self._house = house
+        self._body_within = body_within
         self._mounts: dict[str, App] = {}
 
     def mount(self, prefix: str, app: App) -> None:
@@ -132,7 +133,7 @@ class Api:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(name[:60], VERBS)))
         if scope["method"] != "POST":
             raise _Rejected(405, UsageError("verbs are asked for with POST"))
-        await self._verb(name, await _body(headers, receive), receive, send)
+        await self._verb(name, await _body(headers, receive, self._body_within), receive, send)
 
     def _demand_person(self, headers: Mapping[str, str]) -> None:
         token = bearer(headers.get("authorization")) or ""
@@ -233,14 +234,14 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _body(headers: Mapping[str, str], receive: Receive) -> dict[str, Any]:
+async def _body(headers: Mapping[str, str], receive: Receive, within: float) -> dict[str, Any]:
     """The JSON object that was sent."""
     length = headers.get("content-length", "0")
     if length.isdigit() and int(length) > LARGEST:
         raise _too_large()
     data = bytearray()
     try:
-        async with asyncio.timeout(_BODY_WITHIN):
+        async with asyncio.timeout(within):
             while True:
                 message = await receive()
                 data += message.get("body", b"")

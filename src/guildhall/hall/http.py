@@ -30,6 +30,7 @@ class _Hurried(H11Protocol):
 
     _late: asyncio.TimerHandle | None = None
     lost: Callable[[], None]
+    head_within: float
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
@@ -37,6 +38,14 @@ class _Hurried(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look()
+
+    def _look(self) -> None:
+        """Whoever has begun a request and not brought its head to an end is to hurry."""
         if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
             self._at_ease()
         elif self._late is None and self.conn.trailing_data[0]:
@@ -60,7 +69,7 @@ class _Hurried(H11Protocol):
         self.transport.close()
 
     def _hurry(self) -> None:
-        self._late = self.loop.call_later(_HEAD_WITHIN, self.transport.close)
+        self._late = self.loop.call_later(self.head_within, self.transport.close)
 
     def _at_ease(self) -> None:
         if self._late is not None:
@@ -71,7 +80,8 @@ class _Hurried(H11Protocol):
 class Listener:
     """Takes connections on loopback and hands what they ask to an ASGI application."""
 
-    def __init__(self) -> None:
+    def __init__(self, head_within: float = _HEAD_WITHIN) -> None:
+        self._head_within = head_within
         self._socket = _bound()
         self._state = ServerState()
         self._server: asyncio.Server | None = None
@@ -104,7 +114,7 @@ class Listener:
 
         def connection() -> _Hurried:
             made = _Hurried(config=config, server_state=self._state, app_state={}, _loop=loop)
-            made.lost = self._lost
+            made.lost, made.head_within = self._lost, self._head_within
             return made
 
         self._server = await loop.create_server(connection, sock=self._socket)

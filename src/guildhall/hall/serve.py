@@ -73,6 +73,7 @@ class Process:
         self._log = log
         self._listener = Listener()
         self._leave = asyncio.Event()
+        self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
         self._idle = hall_settings(hall.home).idle
         self._address = Address(
@@ -84,19 +85,19 @@ class Process:
             token=secrets.token_urlsafe(32),
         )
         log.learn({"person_token": self._address.token})
+        self.face = self._face()
 
     async def serve(self, ready: int) -> None:
         """From the first request to the last."""
-        recovered = asyncio.Event()
-        await self._listener.listen(self._face(recovered))
+        await self._listener.listen(self.face)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leave.set)
+            loop.add_signal_handler(number, self.leave)
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
         self._hall.warm()
         tell(ready, {"ready": True})
-        work = [asyncio.create_task(self._recover(recovered)), asyncio.create_task(self._watch())]
+        work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
             await self._leave.wait()
         finally:
@@ -105,7 +106,11 @@ class Process:
             await asyncio.gather(*work, return_exceptions=True)
             await self._depart()
 
-    def _face(self, recovered: asyncio.Event) -> Api:
+    def leave(self) -> None:
+        """New work is refused from now on; what runs is parked, and `serve` returns."""
+        self._leave.set()
+
+    def _face(self) -> Api:
         api = Api(
             House(
                 boot=self._hall.boot,
@@ -115,7 +120,7 @@ class Process:
                 allowed=self._allowed,
                 standing=self._standing,
                 leaving=self._leave.is_set,
-                recovered=recovered,
+                recovered=self._recovered,
                 secrets=self._log.learn,
             )
         )
@@ -126,11 +131,11 @@ class Process:
         """The tool door of a live run that a token opens."""
         return self._hall.runs.door(token) if "runs" in vars(self._hall) else None
 
-    async def _recover(self, recovered: asyncio.Event) -> None:
+    async def _recover(self) -> None:
         try:
             await self._recovery.go_on()
         finally:
-            recovered.set()
+            self._recovered.set()
 
     async def _watch(self) -> None:
         """Leaves when nothing has lived here for a while."""
@@ -139,7 +144,7 @@ class Process:
             await asyncio.sleep(self._idle / _LOOKS)
             idle = 0 if self._busy() else idle + 1
         _log.info("nothing lives here any more")
-        self._leave.set()
+        self.leave()
 
     def _busy(self) -> bool:
         return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()
