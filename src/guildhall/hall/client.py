@@ -128,6 +128,11 @@ class HallClient(Protocol):
         budget: float | None = None,
     ) -> AsyncIterator[Event]: ...
 
+    # the events of a live run from now on, after the one that it began with; none where it is not alive here
+    def follow(self, run: str, frame: Frame) -> AsyncIterator[Event]: ...
+
+    async def park(self, run: str) -> None: ...  # a live run, for now; only a person lets it go on
+
     async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
