@@ -42,6 +42,7 @@ OF_ERROR = {
     "model_unusable": USAGE,
     "tool_unavailable": FAILED,
     "runtime_failed": FAILED,
+    "runtime_crashed": FAILED,
     "replay_differs": FAILED,
     "interrupted": INTERRUPTED,
 }

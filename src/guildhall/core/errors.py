@@ -17,6 +17,7 @@
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     ├── RuntimeFailed         the runtime broke between the doors
+    │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
 
@@ -186,6 +187,12 @@ class RuntimeFailed(GuildError):
     """The runtime broke between the two doors."""
 
     code = "runtime_failed"
+
+
+class RuntimeCrashed(RuntimeFailed):
+    """The process of a run ended before the run did. What it had done is on record: resumed, it goes on there."""
+
+    code = "runtime_crashed"
 
 
 class ReplayDiffers(GuildError):

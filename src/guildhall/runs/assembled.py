@@ -10,7 +10,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.runs.arrange import permitted
-from guildhall.runtimes.model import Attachment
+from guildhall.runtimes.model import Assignment, Attachment
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.model import Worker
@@ -49,6 +49,17 @@ class Assembled:
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
         own = permitted(self.tools, self.surroundings.forbidden).values()
         return self.above.union(*own, *others)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the runtime is given."""
+        return Assignment(
+            system_prompt=self.system_prompt,
+            first_message=self.first_message,
+            tools=tuple(tool.as_shown() for tool in self.tools),
+            output_schema=self.output_schema,
+            attachments=self.attachments,
+        )
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
 from guildhall.runs import records
+from guildhall.runs.model import Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
-    from guildhall.runs.model import RunStatus
     from guildhall.runs.patience import Patience
     from guildhall.runtimes.model import Assignment, Runtime
     from guildhall.tools.gate import Gate
@@ -31,17 +30,15 @@ if TYPE_CHECKING:
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """How a stretch ended."""
-
-    status: RunStatus
-    reason: str | None = None
-    error: Mapping[str, Any] | None = None
-    output: Any = None
-
-
 _WAITING = Stretch(status="waiting", reason="ask")
+
+
+class Stops(Exception):
+    """Raised by a runtime that stops for now, or ends, in a way of its own."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch.status)
+        self.stretch = stretch
 
 
 class Execution:
@@ -59,7 +56,9 @@ class Execution:
         clock: Clock,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[None]],
+        also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
+        """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
         self._ledger = ledger
         self._assignment = assignment
         self._runtime = runtime
@@ -69,6 +68,7 @@ class Execution:
         self._clock = clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
+        self._also_ended = also_ended
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
         self._in_time = asyncio.Event()
@@ -76,6 +76,7 @@ class Execution:
         self._under_way: set[asyncio.Task[ToolResult]] = set()
         self._called: set[Execution] = set()
         self._caller: Execution | None = None
+        self._ending = False
         self.stopped = asyncio.Event()
 
     # the doors, as the runtime sees them
@@ -111,6 +112,11 @@ class Execution:
         await self._in_time.wait()
         if self._caller is not None:
             await self._caller.only_while_open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever comes to the tool door from outside is let in."""
+        return not self._parked.is_set() and not self._ending
 
     # the stretch
 
@@ -153,6 +159,7 @@ class Execution:
         return stretch
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
+        self._ending = True
         try:
             await self._stop(*tasks)
             await self._record(stretch)
@@ -169,6 +176,8 @@ class Execution:
         error = body.exception()
         if error is None:
             return Stretch(status="completed", output=body.result().output)
+        if isinstance(error, Stops):
+            return error.stretch
         if isinstance(error, GuildError):
             return _failed(error)
         return _failed(
@@ -229,6 +238,8 @@ class Execution:
             records.park_below(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now)
+            if self._also_ended is not None:
+                self._also_ended(connection, self._ledger.run, stretch)
 
         data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
         await self._ledger.journal.append(

@@ -16,7 +16,7 @@ from guildhall.runs.delegate import Unasked
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import Entry
+from guildhall.runs.model import Entry, asks_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run, RunRequest
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Attachment
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
@@ -56,6 +57,7 @@ class Prepared:
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
     resumed: bool = False
+    seat: Seat | None = None
 
 
 class Preparation:
@@ -90,11 +92,13 @@ class Preparation:
         caller: Prepared | None = None,
         call: str | None = None,
         attached: tuple[Attachment, ...] | None = None,
+        seat: Seat | None = None,
     ) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
 
         `worker` is the worker, where it was found already. `caller` is the run that has called it, in the `call` of
         this key, and hands over what is `attached`; without one the request's attachments are those of a person.
+        `seat` is its place in a team.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
         root = caller.root if caller else run
@@ -106,8 +110,10 @@ class Preparation:
             worker=worker,
             caller=caller.assembled if caller else None,
             attached=attached,
+            seat=seat,
         )
-        source = self._source(assembled.model, frame, request.call)
+        asked = request.as_dict()
+        source = self._source(assembled.model, frame, asked)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
@@ -125,7 +131,7 @@ class Preparation:
             "worker": assembled.worker.name,
             "model": source.name,
             "status": "running",
-            "request": {**request.as_dict(), "frame": frame.as_dict()},
+            "request": {**asked, "frame": frame.as_dict()},
             "owner": self._boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,
@@ -149,6 +155,7 @@ class Preparation:
             override_model=request.override_model,
             call=request.call,
             limited=limited or assembled.bounds.max_budget_usd is not None,
+            seat=seat,
         )
 
     async def prepare_again(
@@ -159,14 +166,15 @@ class Preparation:
         grant: Grant | None = None,
         *,
         caller: Prepared | None = None,
+        seat: Seat | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
         run = self._history.get(run_id)
         self._refuse_resuming(run, caller)
         journal = self._history.journal(run_id)
         frame = frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
-        source = self._source(assembled.model, frame, run.request.get("call"))
+        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
+        source = self._source(assembled.model, frame, run.request)
         refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
@@ -195,11 +203,12 @@ class Preparation:
             below=below,
             seconds_before=before,
             resumed=True,
+            seat=seat,
         )
 
-    def _source(self, model: str, frame: Frame, call: Mapping[str, Any] | None) -> Source:
+    def _source(self, model: str, frame: Frame, request: Mapping[str, Any]) -> Source:
         """Who answers; nobody where no model is asked, so that no key is needed."""
-        return self._source_of(model, frame) if call is None else Unasked(model)
+        return self._source_of(model, frame) if asks_model(request) else Unasked(model)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""
