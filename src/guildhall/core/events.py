@@ -21,6 +21,7 @@ EventType = Literal[
     "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
+    "tool_output",  # id, tool, text: a piece of what a command writes while it runs
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
     "ask_opened",  # ask (as `guild show` prints it)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.plan import WorkflowPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +176,11 @@ class HallClient(Protocol):
 
     # what could happen, and what may be executed; only a person trusts: no run and no tool comes here
     async def plan(self, request: RunRequest, frame: Frame) -> Plan: ...
+
+    # the request has the workflow's file in the place of a worker
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan: ...
 
     async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting: ...
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
     from guildhall.workers.trust import Seen
+    from guildhall.workflow.plan import WorkflowPlan
 
 _RECENT = 50
 _MOST_EVENTS = 1_000  # that a hall keeps for one who reads slowly
@@ -234,6 +235,13 @@ class EmbeddedHall:
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan:
+        from guildhall.hall.workflows import plan_workflow
+
+        return await plan_workflow(self._hall, request, frame, tag=tag, params=params)
 
     async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
         from guildhall.hall.trusting import of_folder, of_worker

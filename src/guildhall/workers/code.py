@@ -44,9 +44,9 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, the package of a model, or a test with the programs that it names."""
+    """What is executed together: a toolbox, the package of a model, a test with the programs that it names, a setup."""
 
-    kind: Literal["toolbox", "module", "test"]
+    kind: Literal["toolbox", "module", "test", "workflow"]
     name: str  # mail; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]

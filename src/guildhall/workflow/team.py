@@ -221,7 +221,10 @@ class Team:
         at = stamp(self.clock.now())
         standing = look(connection, self.instance, at, settle=True)
         if not standing.busy and self.instance.mode == "run":
-            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": at if standing.phase == "done" else None}
+            columns: Mapping[str, Any] = {
+                "status": standing.phase,
+                "ended_at": at if standing.phase == "done" else None,
+            }
             records.change(connection, self.instance.id, **columns)
         return standing
 

@@ -54,6 +54,18 @@ def mode_arguments(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--strict", action="store_true", help="refuse every call that would be asked about")
 
 
+def workflow_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a workflow is started with."""
+    parser.add_argument("--tag", metavar="T", help="which instance of a workflow; none: main")
+    parser.add_argument(
+        "--param",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a value that the workflow's file asks for; repeatable",
+    )
+
+
 def limits_arguments(parser: argparse.ArgumentParser) -> None:
     """What a run may use, for the commands that start one or go on with one."""
     parser.add_argument("--budget", metavar="USD", type=dollars, help="dollars that it may spend before it asks")
