@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
+_KINDS = {"toolbox": "toolbox", "server": "MCP server", "test": "test, with the programs that it names,"}
+
 
 async def once_trusted(
     work: Callable[[], Awaitable[int]], look: Callable[[], Awaitable[Trusting]], client: HallClient, screen: Screen
@@ -68,7 +70,7 @@ def told(looking: Trusting) -> str:
     """What would be executed and what it could do, every character of it visible."""
     parts = [visible.exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
-        what = {"toolbox": "toolbox", "test": "test, with the programs that it names,"}.get(code.kind, "output schema")
+        what = _KINDS.get(code.kind, "output schema")
         lines = [f"{what} {shown(code.name)}"]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""

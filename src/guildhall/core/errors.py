@@ -16,6 +16,7 @@
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
+    │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── RuntimeFailed         the runtime broke between the doors
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
@@ -180,6 +181,12 @@ class ToolUnavailable(GuildError):
     """A tool, toolbox or sandbox that the worker declares cannot be provided."""
 
     code = "tool_unavailable"
+
+
+class ServerGone(ToolUnavailable):
+    """A server of tools that the run has used is there no more. The call that needed it was not made."""
+
+    code = "server_gone"
 
 
 class RuntimeFailed(GuildError):
