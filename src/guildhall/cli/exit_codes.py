@@ -43,6 +43,7 @@ OF_ERROR = {
     "tool_unavailable": FAILED,
     "server_gone": FAILED,
     "runtime_failed": FAILED,
+    "runtime_crashed": FAILED,
     "replay_differs": FAILED,
     "interrupted": INTERRUPTED,
 }

@@ -72,6 +72,9 @@ def _dollars(value: object) -> object:
     return value
 
 
+Dollars = Annotated[float, BeforeValidator(_dollars)]  # in a model: dollars, or `none`, which is infinite
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -114,7 +117,7 @@ class _File(_Part):
     """A settings file as it is written. A field that is not there, or empty, says nothing."""
 
     model: Annotated[StrictStr, Field(min_length=1)] | None = None
-    budget: Annotated[float, BeforeValidator(_dollars)] | None = None
+    budget: Dollars | None = None
     env: tuple[VariableName, ...] | None = None
     web_search: WebSearch | None = None
     approvals: Approvals | None = None

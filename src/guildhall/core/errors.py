@@ -18,6 +18,7 @@
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── RuntimeFailed         the runtime broke between the doors
+    │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
 
@@ -193,6 +194,12 @@ class RuntimeFailed(GuildError):
     """The runtime broke between the two doors."""
 
     code = "runtime_failed"
+
+
+class RuntimeCrashed(RuntimeFailed):
+    """The process of a run ended before the run did. What it had done is on record: resumed, it goes on there."""
+
+    code = "runtime_crashed"
 
 
 class ReplayDiffers(GuildError):

@@ -43,10 +43,17 @@ if TYPE_CHECKING:
 _RECENT = 50
 
 
-async def open_hall(home: Home, environ: Mapping[str, str], *, readonly: bool = False) -> EmbeddedHall:
-    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall."""
-    make = partial(Hall, home, environ=environ, readonly=readonly)
-    return EmbeddedHall(await asyncio.to_thread(make))  # it may have to wait for the lock, or for a migration
+async def open_hall(
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, children: bool = False
+) -> EmbeddedHall:
+    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall.
+
+    `children`: runs are executed in processes of their own all the same.
+    """
+    make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall.warm()
+    return EmbeddedHall(hall)
 
 
 class EmbeddedHall:
@@ -104,7 +111,7 @@ class EmbeddedHall:
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        return await self._hall.runs.replay(run, frame)
+        return await self._hall.recordings.replay(run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
         return await self._hall.forks.fork(run, at, frame, model)

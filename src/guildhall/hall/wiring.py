@@ -36,11 +36,17 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
+    from guildhall.runs.assemble import Assembler
     from guildhall.runs.condense import Condenser
     from guildhall.runs.fork import Forks
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
+    from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
+    from guildhall.runtimes.model import Runtime
+    from guildhall.runtimes.nursery import Nursery
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -59,11 +65,14 @@ class Hall:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         readonly: bool = False,
+        children: bool = False,
     ) -> None:
+        """`children`: each run is executed in a process of its own; else all of them in this one."""
         self.home = home
         self.environ = environ
         self.clock = clock or SystemClock()
         self.boot = new_id("b")
+        self._children = children
         self._lock: IO[Any] | None = None
         if readonly:
             self._tidy_up()
@@ -139,13 +148,35 @@ class Hall:
     @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
-        from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
-        from guildhall.runs.remember import Remembering
+
+        return Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            history=self.history,
+            assembler=self.assembler,
+            planner=self.planner,
+            source_of=self.source,
+            runtime=self.runtime,
+        )
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        from guildhall.runs.recordings import Recordings
         from guildhall.runtimes.pydantic import PydanticRuntime
+
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler, runtime=PydanticRuntime())
+
+    @cached_property
+    def assembler(self) -> Assembler:
+        from guildhall.runs.assemble import Assembler
+        from guildhall.runs.remember import Remembering
         from guildhall.tools.executor import describe_toolbox
 
-        assembler = Assembler(
+        return Assembler(
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
@@ -155,19 +186,34 @@ class Hall:
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
+            serve=self.serve,
         )
-        return Runs(
-            store=self.store,
-            clock=self.clock,
-            bus=self.bus,
-            asks=self.asks,
-            boot=self.boot,
-            history=self.history,
-            assembler=assembler,
-            planner=self.planner,
-            source_of=self.source,
-            runtime=PydanticRuntime(),
-        )
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What executes runs between their doors."""
+        if not self._children:
+            from guildhall.runtimes.pydantic import PydanticRuntime
+
+            return PydanticRuntime()
+        from guildhall.runtimes.childruntime import ChildRuntime
+
+        self.warm()
+        return ChildRuntime(self.nursery)
+
+    @cached_property
+    def nursery(self) -> Nursery:
+        from guildhall.runtimes.nursery import Nursery
+
+        return Nursery()
+
+    def warm(self) -> None:
+        """Starts what processes of runs come from, so that the first need not wait long; returns at once.
+
+        To be called in the thread that the hall lives in.
+        """
+        if self._children:
+            self.nursery.start()
 
     @cached_property
     def forks(self) -> Forks:
@@ -184,6 +230,12 @@ class Hall:
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
         return tool
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """The servers of tools that a worker names, started or reached."""
+        from guildhall.runs.serving import serve
+
+        return await serve(worker, frame, surroundings, self.supply)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -225,7 +277,7 @@ class Hall:
         return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        return self.runs.recording(run)
+        return self.recordings.source(run)
 
     async def settle(self) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
@@ -236,6 +288,8 @@ class Hall:
         await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
+        if "nursery" in vars(self):
+            await self.nursery.close()
         self.release()
 
     def release(self) -> None:

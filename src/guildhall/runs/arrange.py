@@ -26,15 +26,20 @@ if TYPE_CHECKING:
 
 
 def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
-    """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files.
+    """The worker's sandboxes; and, to be read only, the project that it works in if it has tools that look at files.
 
-    What decides what runs may do is kept, and so are the files of `locked` workers.
+    An agent may write in its working folder, with the tools that it has for that. What decides what runs may do is
+    kept, and so are the files of `locked` workers.
     """
     folders = tuple(folders)
-    if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
+    can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
+    if not can.isdisjoint({"fs.read", "proc.exec"}):
         folders = (Folder(path=frame.root), *folders)
+    if worker.workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
+        others = tuple(folder for folder in folders if folder != Folder(path=worker.workdir))
+        folders = (Folder(path=worker.workdir, writable="fs.write" in can), *others)
     kept = (*worker.deciding(frame), *locked)
-    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+    return settled(View(cwd=worker.workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
 def kept_in(view: View) -> tuple[Path, ...]:

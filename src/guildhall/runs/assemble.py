@@ -21,7 +21,7 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.model import Bounds, RunRequest, is_text
+from guildhall.runs.model import Bounds, RunRequest, asks_model, is_text
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.policy.model import Mode, Rule
     from guildhall.runs.remember import Remembering
+    from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Tool, Toolbox, View
@@ -67,6 +68,7 @@ class _Recipe:
     memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
+    seat: Seat | None = None
 
 
 class Assembler:
@@ -106,11 +108,12 @@ class Assembler:
         worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
+        seat: Seat | None = None,
     ) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process.
 
         `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
-        has, and `attached` are the files that it hands over.
+        has, and `attached` are the files that it hands over. `seat` is its place in a team.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -122,7 +125,7 @@ class Assembler:
         try:
             choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
         except ModelUnusable:
-            if request.call is None:
+            if asks_model(request.as_dict()):
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
         given = tuple(given)
@@ -141,7 +144,8 @@ class Assembler:
             bounds=bounds,
             output_schema=schema,
             given=given,
-            above=caller.around(worker) if caller else frozenset(),
+            above=seat.around if seat else caller.around(worker) if caller else frozenset(),
+            seat=seat,
         )
         files = await self._attached(worker, request, frame, attached)
         return replace(await self._build(recipe), attachments=files)
@@ -159,10 +163,16 @@ class Assembler:
         return attached or ()
 
     async def revive(
-        self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = (), *, run: str
+        self,
+        frozen: Mapping[str, Any],
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        seat: Seat | None = None,
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = _recorded(frozen, frame, run=run, given=given)
+        recipe = replace(_recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
             return await self._revived(built, recipe, frozen)
@@ -179,23 +189,23 @@ class Assembler:
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
-        path = recipe.worker.path
-        if path is None or not path.exists():
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
-        worker = self.find(str(path), frame)
-        served = still_served(worker, recipe.worker, built.servers.tools)
+        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        served = still_served(worker, then, built.servers.tools)
         today = replace(recipe, worker=worker, output_schema=None, served=served)
         return tightened(revived, await self._build(today))
 
     async def again(
-        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str
+        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str, seat: Seat | None = None
     ) -> tuple[Assembled, bool]:
         """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
 
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
-        recipe, gone = _recorded(frozen, frame, run=run, given=given), False
+        recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = self.find(request["worker"], frame)
             schema = await self._supply.output_schema(worker, frame)
@@ -286,6 +296,7 @@ class Assembler:
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
             system = (*base_toolbox().tools, *remember)
         near = worker.frame(frame)
+        system += recipe.seat.tools if recipe.seat else ()
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
 from guildhall.runs import records
+from guildhall.runs.model import Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
-    from guildhall.runs.model import RunStatus
     from guildhall.runs.patience import Patience
     from guildhall.runtimes.model import Assignment, Runtime
     from guildhall.tools.gate import Gate
@@ -31,17 +30,15 @@ if TYPE_CHECKING:
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """How a stretch ended."""
-
-    status: RunStatus
-    reason: str | None = None
-    error: Mapping[str, Any] | None = None
-    output: Any = None
-
-
 _WAITING = Stretch(status="waiting", reason="ask")
+
+
+class Stops(Exception):
+    """Raised by a runtime that stops for now, or ends, in a way of its own."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch.status)
+        self.stretch = stretch
 
 
 class Execution:
@@ -58,8 +55,10 @@ class Execution:
         patience: Patience,
         clock: Clock,
         seconds_before: float,
-        clean_up: Callable[[], Awaitable[None]],
+        clean_up: Callable[[], Awaitable[object]],
+        also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
+        """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
         self._ledger = ledger
         self._assignment = assignment
         self._runtime = runtime
@@ -69,6 +68,7 @@ class Execution:
         self._clock = clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
+        self._also_ended = also_ended
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
         self._in_time = asyncio.Event()
@@ -176,6 +176,8 @@ class Execution:
         error = body.exception()
         if error is None:
             return Stretch(status="completed", output=body.result().output)
+        if isinstance(error, Stops):
+            return error.stretch
         if isinstance(error, GuildError):
             return _failed(error)
         return _failed(
@@ -236,6 +238,8 @@ class Execution:
             records.park_below(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now)
+            if self._also_ended is not None:
+                self._also_ended(connection, self._ledger.run, stretch)
 
         data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
         await self._ledger.journal.append(

@@ -1,17 +1,15 @@
-"""The runs of a hall: launched, called by one another, parked, cancelled, replayed."""
+"""The runs of a hall: launched, called by one another, parked, cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
 from guildhall.models.door import ModelDoor
-from guildhall.models.recording import RecordingSource
-from guildhall.runs import create, delegate, records, shown
+from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
 from guildhall.runs.execute import Execution
 from guildhall.runs.grants import has_price
@@ -19,19 +17,15 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.plan import plan_of_run
-from guildhall.runs.prepare import Preparation, belongs, frame_then
-from guildhall.runs.replay import Replayed, replay
+from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
-from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydantic_ai.messages import ModelResponse
+    from collections.abc import Callable
 
     from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus
@@ -39,11 +33,11 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared, SourceOf
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, ToolCall
@@ -107,23 +101,16 @@ class Runs:
             alive=self.alive,
         )
 
-    def recording(self, run: str) -> RecordingSource:
-        """The model answers of a recorded run, and of those that it has called, in order."""
-        tree = self._history.tree(run)
-        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
-
-    def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
-
-    def launch(self, prepared: Prepared) -> None:
-        """Begins to execute; what happens is told as events."""
-        live = self._enliven(prepared, None)
+    def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
+        """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
+        live = self._enliven(prepared, None, runtime)
         self._tasks[prepared.run] = asyncio.create_task(self._live(live))
 
-    def _enliven(self, prepared: Prepared, above: Live | None) -> Live:
+    def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
         """Puts together what a run is executed with."""
-        assembled = prepared.assembled
-        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=above and above.patience)
+        assembled, seat = prepared.assembled, prepared.seat
+        makes_wait = above.patience if above and seat is None else None
+        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -139,14 +126,18 @@ class Runs:
             above=above and above.ledger,
         )
 
+        of_seat = {tool.name: seat.execute(prepared.run) for tool in seat.tools} if seat else {}
+
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
+            if tool.name in of_seat:
+                return await of_seat[tool.name](tool, call)
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
-            assignment=assignment_of(assembled),
-            runtime=self._runtime_of(prepared.call),
+            assignment=assembled.assignment,
+            runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -154,7 +145,8 @@ class Runs:
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=executor.close,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
+            also_ended=seat.ended if seat else None,
         )
         live = Live(
             prepared=prepared,
@@ -164,16 +156,17 @@ class Runs:
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
             token=self._tokens.issue(
-                ToolDoor(run=prepared.run, servers=servers_of(assembled.tools), execution=execution)
+                ToolDoor(
+                    run=prepared.run,
+                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
+                    execution=execution,
+                )
             ),
             above=above,
         )
         self._alive[prepared.run] = live
         _tell_start(live)
         return live
-
-    def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
-        return self._runtime if call is None else delegate.OneCall(call)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -211,17 +204,39 @@ class Runs:
                     raise
                 return ToolResult.error(str(error))
             live = self._enliven(prepared, caller)
+        run = await self._carry_out(caller, live)
+        if run.status not in ENDED:
+            raise delegate.ChildStopped
+        return delegate.result_of(run)
+
+    async def _carry_out(self, caller: Live, live: Live) -> Run:
+        """Executes a run below another one, until it ends or stops for now."""
         try:
-            stretch = await caller.execution.carry_out(live.execution)
+            await caller.execution.carry_out(live.execution)
         finally:
             self._gone(live)
-        if stretch.status not in ENDED:
-            raise delegate.ChildStopped
-        return delegate.result_of(self._history.get(prepared.run))
+        return self._history.get(live.prepared.run)
 
-    async def _again(self, caller: Live, run: Run) -> Prepared:
+    async def take_seat(
+        self, above: str, key: str, request: RunRequest, frame: Frame, *, worker: Worker, seat: Seat
+    ) -> Run:
+        """A run of a worker in a seat, below the live run that gives it. The same key is the same run, also later."""
+        caller = self._alive[above]
+        async with caller.calling:
+            made = self._store.read(lambda connection: records.run_of_call(connection, above, key))
+            if made is not None:
+                prepared = await self._again(caller, made, seat)
+            else:
+                given = caller.prepared.given
+                prepared = await self.preparation.prepare(
+                    request, frame, given, worker=worker, caller=caller.prepared, call=key, seat=seat
+                )
+            live = self._enliven(prepared, caller)
+        return await self._carry_out(caller, live)
+
+    async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared
+            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared, seat=seat
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
@@ -309,31 +324,6 @@ class Runs:
         for run in list(self._tasks):
             await self.park(run)
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
-        """Plays a run and all that it has called again on their records, up to the first difference."""
-        steps, gone = 0, False
-        for one in self._history.tree(run):
-            journal = self._history.journal(one.id)
-            steps += len(journal.entries)
-            then = frame_then(one.request["frame"], frame)
-            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
-            gone = gone or left
-            runtime = self._runtime_of(one.request.get("call"))
-            gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
-            if difference is not None:
-                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
-        return Replayed(run=run, steps=steps, worker_gone=gone)
-
-    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
-        """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
-        end = self._history.entries(made.id)[-1] if made else None
-        if made is None or end is None or end.kind != "ended":
-            return None
-        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
-        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
-
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
         found = self._history.get(run)
@@ -358,14 +348,4 @@ def _tell_start(live: Live) -> None:
         attachments=[file.as_described() for file in prepared.assembled.attachments],
         resumed=prepared.resumed,
         parent=live.above.prepared.run if live.above else None,
-    )
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
     )

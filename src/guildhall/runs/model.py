@@ -104,12 +104,28 @@ class RunRequest:
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
     call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
+    workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
 
     def __post_init__(self) -> None:
         check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def asks_model(request: Mapping[str, Any]) -> bool:
+    """Whether a run that was asked for like this asks a model at all."""
+    return request.get("call") is None and request.get("workflow") is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How one stretch of a run's life ended: for good, or for now."""
+
+    status: RunStatus
+    reason: str | None = None
+    error: Mapping[str, Any] | None = None
+    output: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,10 +45,8 @@ class PydanticRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         judge = _OutputJudge(assignment.output_schema)
-        parameters = _parameters(assignment)
-        conversation: list[ModelMessage] = [
-            ModelRequest(parts=[UserPromptPart(_asked(assignment))], instructions=assignment.system_prompt)
-        ]
+        parameters = parameters_of(assignment)
+        conversation: list[ModelMessage] = [opening(assignment)]
         misses: list[str] = []
         for turn in count(1):
             key = f"m{turn}"
@@ -58,7 +56,7 @@ class PydanticRuntime:
             cut_off = response.finish_reason == "length"  # what it meant to call is not known to the end
             final = [call for call in calls if cut_off or judge.expects(call)]
             made = [call for call in calls if call not in final]
-            results = await asyncio.gather(*(_call(doors, key, call) for call in made))
+            results = await asyncio.gather(*(doors.tool(call_of(key, call)) for call in made))
             replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
                 problem, output = (_CUT_OFF, None) if cut_off else judge.read(response, final)
@@ -73,6 +71,11 @@ class PydanticRuntime:
                 misses.clear()
             conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))
         raise AssertionError
+
+
+def opening(assignment: Assignment) -> ModelRequest:
+    """What every conversation about an assignment begins with."""
+    return ModelRequest(parts=[UserPromptPart(_asked(assignment))], instructions=assignment.system_prompt)
 
 
 def _asked(assignment: Assignment) -> str | list[UserContent]:
@@ -97,7 +100,7 @@ def _attached(file: Attachment) -> list[UserContent]:
     return [said, TextContent(quoted, metadata=file.as_described())]
 
 
-def _parameters(assignment: Assignment) -> ModelRequestParameters:
+def parameters_of(assignment: Assignment) -> ModelRequestParameters:
     """What the model is shown besides the conversation: the tools, and one more to answer with if there is a schema."""
     tools = [
         ToolDefinition(
@@ -118,10 +121,9 @@ def _parameters(assignment: Assignment) -> ModelRequestParameters:
     )
 
 
-async def _call(doors: Doors, key: str, call: ToolCallPart) -> ToolResult:
-    return await doors.tool(
-        ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
-    )
+def call_of(key: str, call: ToolCallPart) -> ToolCall:
+    """A call in the answer to the model call of this key, as it comes to the tool door."""
+    return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
 
 
 def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:

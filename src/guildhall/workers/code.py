@@ -102,7 +102,7 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
         shown=f"{shown} ({SERVERS}.{name})",
         content=canonical(server.model_dump(mode="json")).encode(),
     )
-    own = worker.scope != "project"
+    own = worker.scope in ("home", "shipped", "given")
     programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
     files = (said, *(_read(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
     return Code(kind="server", name=name, root=root, files=files, own=own)

@@ -144,7 +144,7 @@ class Limits(Part):
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
 
 
-def _named_rules(value: object) -> object:
+def named_rules(value: object) -> object:
     """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
     if isinstance(value, list | tuple):
         named: dict[str, object] = {}
@@ -191,7 +191,7 @@ class Definition(Part):
         tuple[WorkerName, ...],
         BeforeValidator(_allowed_workers, json_schema_input_type=Literal["*"] | tuple[str, ...]),
     ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(_named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")

@@ -1,0 +1,95 @@
+"""The channel: what is said is added, delivered to those whom it mentions, and never changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.room import mentions, records
+from guildhall.room.model import ALL, HIGH, LONG, LOW, NORMAL, PERSON, SYSTEM, Posted, Said, check_text
+from guildhall.room.resources import keep
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from guildhall.room.model import MessageKind
+    from guildhall.room.turn import Turn
+
+_BEGINNING = 1_000  # characters of a long message that stay in the channel
+
+
+def post(turn: Turn, said: Said, *, kind: MessageKind = "message", to: Sequence[str] = ()) -> Posted:
+    """Says something in the channel. It reaches those whom it mentions, and those whom `to` names beside them."""
+    text = said.text
+    check_text(text, "the message")
+    if not text.strip():
+        raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
+    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    found = mentions.find(said, seated)
+    addressed = _addressed(to, seated)
+    sender = turn.actor.name
+    if found.missed and not found.reached and not addressed:
+        raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
+    reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
+    hops = _hops(turn)
+    held = hops > turn.room.max_hops and any(name != PERSON for name in reached)
+    resource = None
+    content = text
+    if len(text) > LONG:
+        resource = keep(turn, text, "text/plain")
+        content = f"{text[:_BEGINNING]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
+    number = records.add_message(
+        turn.connection,
+        turn.room.id,
+        {
+            "kind": kind,
+            "sender": sender,
+            "content": content,
+            "mentions": list(reached),
+            "resource": resource,
+            "hops": hops,
+            "run": turn.actor.run,
+            "key": turn.actor.key,
+            "at": turn.at,
+        },
+    )
+    to_agents = [name for name in reached if name != PERSON]
+    priority = _priority(sender, kind, everyone=found.everyone and not addressed)
+    records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
+    if not held:
+        turn.wakes.update(to_agents)
+    posted = Posted(
+        id=number, reached=reached, missed=found.missed, overlooked=found.overlooked, held=held, resource=resource
+    )
+    turn.tell("held" if held else "message", kind=kind, content=content, **posted.as_dict())
+    return posted
+
+
+def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:
+    if ALL in to:
+        return list(seated)
+    for name in to:
+        if name not in seated and name != PERSON:
+            raise NotFound(f"there is no agent {name[:80]!r} in this room", hint=did_you_mean(name, seated))
+    return list(to)
+
+
+def _nobody(missed: Sequence[str], names: Collection[str]) -> NotFound:
+    shown = ", ".join(f"@{name[:80]}" for name in missed[:5])
+    hint = did_you_mean(missed[0], names)
+    verb = "is" if len(missed) == 1 else "are"
+    return NotFound(f"nobody was told: {shown} {verb} not in this room", hint=hint)
+
+
+def _hops(turn: Turn) -> int:
+    """How far a message has come from what somebody outside said: one more than what the run was shown."""
+    if turn.actor.run is None or turn.actor.name in (PERSON, SYSTEM):
+        return 0
+    before = records.seen(turn.connection, turn.room.id, turn.actor.run).hops
+    return 0 if before is None else before + 1
+
+
+def _priority(sender: str, kind: MessageKind, *, everyone: bool) -> int:
+    if sender == PERSON or kind == "assignment":
+        return HIGH
+    return LOW if everyone else NORMAL

@@ -1,0 +1,265 @@
+"""The nouns of a room: who sits in it, what is said, how it is delivered. And what a text in it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.errors import UsageError
+from guildhall.core.ids import digest, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PERSON = "person"  # whoever types commands; reached by @person, woken by nothing
+SYSTEM = "system"  # the room itself
+ALL = "all"  # every seat but the sender's
+RESERVED = frozenset({PERSON, SYSTEM, ALL})
+
+MAX_HOPS = 20
+LONG = 4_000  # characters: a longer message becomes a resource
+MAX_TEXT = 1_000_000  # bytes of a message, a document, a resource
+MAX_LINE = 500  # characters of a title, an option, a reason, a state
+
+MessageKind = Literal["message", "system", "proposal", "resolved", "expired", "assignment", "suggestion"]
+DeliveryStatus = Literal["unread", "held", "done", "dead"]
+LOW, NORMAL, HIGH = 0, 1, 2
+PRIORITIES = ("low", "normal", "high")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of what is said: the speaker's own words, or text from elsewhere, in which nobody is mentioned."""
+
+    text: str
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said, in pieces."""
+
+    pieces: tuple[Piece, ...]
+
+    @staticmethod
+    def own(text: str) -> Said:
+        return Said((Piece(text),))
+
+    @staticmethod
+    def quote(text: str) -> Said:
+        return Said((Piece(text, quoted=True),))
+
+    @property
+    def text(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
+
+    def as_list(self) -> list[list[Any]]:
+        return [[piece.text, piece.quoted] for piece in self.pieces]
+
+    @staticmethod
+    def from_list(data: list[list[Any]]) -> Said:
+        return Said(tuple(Piece(text, quoted) for text, quoted in data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actor:
+    """Who does something in a room. Known from the connection, never from an argument.
+
+    With a run and a key, it is one call of that run: the same one again has the same result and no second effect.
+    """
+
+    name: str
+    run: str | None = None
+    key: str | None = None
+
+    @staticmethod
+    def person() -> Actor:
+        return Actor(name=PERSON)
+
+    @staticmethod
+    def system(run: str | None = None, key: str | None = None) -> Actor:
+        return Actor(name=SYSTEM, run=run, key=key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoomRecord:
+    """A room as the database knows it."""
+
+    id: str
+    workflow: str
+    tag: str
+    created_at: str
+    closed_at: str | None
+    documents: str  # "file:/folder" or "sqlite"
+    owner: str | None
+    roles: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @property
+    def max_hops(self) -> int:
+        return self.settings.get("max_hops", MAX_HOPS)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the documents are files; None: they are in the database."""
+        kind, _, folder = self.documents.partition(":")
+        return Path(folder) if kind == "file" else None
+
+    @property
+    def projection(self) -> Path | None:
+        """Where channel.md and _state/ are written after each change, for `provider: file`."""
+        folder = self.settings.get("projection")
+        return Path(folder) if folder else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """An agent's seat, and what it says of itself."""
+
+    agent: str
+    ordinal: int
+    task: str | None = None
+    state: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"agent": self.agent, "task": self.task, "state": self.state}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One entry of the channel. What kind it is is said here and nowhere in its text."""
+
+    id: int
+    kind: MessageKind
+    sender: str
+    content: str
+    mentions: tuple[str, ...]
+    resource: str | None
+    hops: int
+    run: str | None
+    at: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "sender": self.sender,
+            "content": self.content,
+            "mentions": list(self.mentions),
+            "resource": self.resource,
+            "hops": self.hops,
+            "run": self.run,
+            "at": self.at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mail:
+    """A message in an agent's inbox."""
+
+    message: Message
+    priority: int
+
+    @property
+    def urgency(self) -> str:
+        return PRIORITIES[self.priority]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a run was shown of its inbox: up to which message, and how far these had come."""
+
+    until: int = 0
+    hops: int | None = None  # None: it was shown nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posted:
+    """What became of a message: whom it reaches, which mentions miss, and whether it goes out at all."""
+
+    id: int
+    reached: tuple[str, ...]
+    missed: tuple[str, ...] = ()
+    overlooked: tuple[str, ...] = ()  # seats that stand in code or a quotation, and are not mentioned by that
+    held: bool = False  # too many hops: a person decides whether it is delivered
+    resource: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "reached": list(self.reached),
+            "missed": list(self.missed),
+            "overlooked": list(self.overlooked),
+            "held": self.held,
+            "resource": self.resource,
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Posted:
+        lists = {name: tuple(data[name]) for name in ("reached", "missed", "overlooked")}
+        return Posted(id=data["id"], held=data["held"], resource=data["resource"], **lists)
+
+
+HappenedType = Literal["message", "held", "proposal", "vote", "document", "status", "no_action", "trouble"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """Something that eyes may want to see; told after it is committed."""
+
+    type: HappenedType
+    room: str
+    actor: str
+    at: str
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Ears:
+    """Who is told what, after it is committed.
+
+    `wake` hears which agents of which room have new mail. Whoever did not hear it finds the mail unread all the same.
+    """
+
+    wake: Callable[[str, frozenset[str]], None] = lambda room, agents: None
+    happened: Callable[[Happened], None] = lambda happened: None
+
+
+def check_seat(name: str) -> None:
+    """Raises unless an agent can be called so."""
+    if not is_name(name) or name.lower() in RESERVED:
+        taken = is_name(name)
+        hint = f"{', '.join(sorted(RESERVED))} mean something else." if taken else "Use letters, digits, '_', '-', '.'."
+        raise UsageError(f"{name[:80]!a} cannot name an agent", hint=hint)
+
+
+def check_text(text: str, what: str, *, most: int = MAX_TEXT) -> bytes:
+    """The text as bytes. Raises unless it can be kept."""
+    if len(text) > most:
+        raise UsageError(f"{what} has {len(text):,} characters, and at most {most:,} are taken", hint="Say it briefer.")
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} is not text: it has half characters in it", hint="Write plain text.") from None
+    if "\0" in text:
+        raise UsageError(f"{what} is not text: it has NUL characters in it", hint="Write plain text.")
+    if len(data) > most:
+        raise UsageError(f"{what} has {len(data):,} bytes, and at most {most:,} are taken", hint="Say it briefer.")
+    return data
+
+
+def check_line(text: str, what: str) -> str:
+    """A short text on one line, stripped. Raises unless it is one."""
+    check_text(text, what, most=MAX_LINE)
+    line = text.strip()
+    if not line:
+        raise UsageError(f"{what} is empty", hint="Say something in it.")
+    if not line.isprintable():
+        raise UsageError(f"{what} is to be one line of plain text", hint="Leave out what cannot be printed.")
+    return line
+
+
+def pin(content: str) -> str:
+    """The hash of a document's or a resource's content."""
+    return digest(content.encode())

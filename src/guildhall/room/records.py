@@ -1,0 +1,235 @@
+"""The SQL of rooms, seats, the channel, inboxes and the log. Messages and log entries are added and never removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, func, insert, literal_column, select, update
+
+from guildhall.room.model import Mail, Message, RoomRecord, Seat, Seen
+from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy import Connection, Row
+
+    from guildhall.room.model import Actor, DeliveryStatus
+
+_UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
+SHOWN = ("inbox_shown", "inbox_read")  # the operations that show a run its inbox
+
+
+# Rooms and seats
+
+
+def add_room(connection: Connection, room: RoomRecord) -> None:
+    values = {
+        name: getattr(room, name) for name in ("id", "workflow", "tag", "created_at", "closed_at", "documents", "owner")
+    }
+    statement = insert(rooms).values(**values, roles=dict(room.roles), settings=dict(room.settings))
+    connection.execute(statement)
+
+
+def change_room(connection: Connection, room: str, **values: Any) -> None:
+    connection.execute(update(rooms).where(rooms.c.id == room).values(**values))
+
+
+def room(connection: Connection, id: str) -> RoomRecord | None:
+    row = connection.execute(select(rooms).where(rooms.c.id == id)).mappings().first()
+    return None if row is None else RoomRecord(**row)
+
+
+def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord | None:
+    """The open room of a workflow and tag."""
+    mine = (rooms.c.workflow == workflow) & (rooms.c.tag == tag) & rooms.c.closed_at.is_(None)
+    row = connection.execute(select(rooms).where(mine)).mappings().first()
+    return None if row is None else RoomRecord(**row)
+
+
+def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
+    """Seats exactly these agents, in this order. Who stays keeps what it said of itself."""
+    seated = {seat.agent for seat in seats_of(connection, room)}
+    for ordinal, agent in enumerate(agents):
+        mine = (seats.c.room == room) & (seats.c.agent == agent)
+        if agent in seated:
+            connection.execute(update(seats).where(mine).values(ordinal=ordinal))
+        else:
+            connection.execute(insert(seats).values(room=room, agent=agent, ordinal=ordinal, at=at))
+    connection.execute(delete(seats).where(seats.c.room == room, seats.c.agent.not_in(agents)))
+
+
+def seats_of(connection: Connection, room: str) -> list[Seat]:
+    """In the order of the workflow's file."""
+    columns = (seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
+    found = connection.execute(select(*columns).where(seats.c.room == room).order_by(seats.c.ordinal))
+    return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
+
+
+def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
+    connection.execute(update(seats).where(seats.c.room == room, seats.c.agent == agent).values(at=at, **values))
+
+
+# The channel
+
+
+def add_message(connection: Connection, room: str, message: Mapping[str, Any]) -> int:
+    """Adds a message; its number in the room."""
+    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
+    number = (last or 0) + 1
+    connection.execute(insert(messages).values(room=room, id=number, **message))
+    return number
+
+
+def channel(connection: Connection, room: str, *, since: int = 0, limit: int, newest: bool = False) -> list[Message]:
+    """Messages after `since`, oldest first: the first of them, or the newest."""
+    order = messages.c.id.desc() if newest else messages.c.id
+    mine = (messages.c.room == room) & (messages.c.id > since)
+    found = [_message(row) for row in connection.execute(select(messages).where(mine).order_by(order).limit(limit))]
+    return found[::-1] if newest else found
+
+
+def count_messages(connection: Connection, room: str) -> int:
+    """Numbers are given without gaps: the last one is the count."""
+    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
+    return last or 0
+
+
+# Inboxes
+
+
+def deliver(
+    connection: Connection, room: str, message: int, agents: Iterable[str], priority: int, status: DeliveryStatus
+) -> None:
+    rows = [
+        {"room": room, "agent": agent, "message": message, "priority": priority, "status": status} for agent in agents
+    ]
+    if rows:
+        connection.execute(insert(deliveries), rows)
+
+
+_INBOX = (
+    select(messages, deliveries.c.priority)
+    .select_from(
+        deliveries.join(messages, (messages.c.room == deliveries.c.room) & (messages.c.id == deliveries.c.message))
+    )
+    .order_by(deliveries.c.message)
+)
+
+
+def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Mail]:
+    """The oldest unread messages of an agent. A look-up in an index, however long the channel is."""
+    statement = _INBOX.where(deliveries.c.room == room, deliveries.c.agent == agent, _UNREAD).limit(limit)
+    return [Mail(message=_message(row), priority=row.priority) for row in connection.execute(statement)]
+
+
+def in_status(connection: Connection, room: str, agent: str | None, status: DeliveryStatus) -> list[tuple[str, Mail]]:
+    """What is held or dead: agent and mail."""
+    statement = _INBOX.add_columns(deliveries.c.agent).where(deliveries.c.room == room, deliveries.c.status == status)
+    if agent is not None:
+        statement = statement.where(deliveries.c.agent == agent)
+    found = connection.execute(statement)
+    return [(row.agent, Mail(message=_message(row), priority=row.priority)) for row in found]
+
+
+def count_unread(connection: Connection, room: str) -> dict[str, int]:
+    """How much unread mail each seated agent has; those with none are not named."""
+    statement = (
+        select(deliveries.c.agent, func.count())
+        .select_from(
+            seats.join(deliveries, (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent))
+        )
+        .where(seats.c.room == room, _UNREAD)
+        .group_by(deliveries.c.agent)
+    )
+    return {row[0]: row[1] for row in connection.execute(statement)}
+
+
+def mark(
+    connection: Connection,
+    room: str,
+    agent: str | None,
+    *,
+    was: DeliveryStatus,
+    now: DeliveryStatus,
+    until: int | None = None,
+) -> list[tuple[str, int]]:
+    """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
+    mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
+    if agent is not None:
+        mine.append(deliveries.c.agent == agent)
+    if until is not None:
+        mine.append(deliveries.c.message <= until)
+    columns = (deliveries.c.agent, deliveries.c.message)
+    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
+    if found:
+        connection.execute(update(deliveries).where(*mine).values(status=now))
+    return found
+
+
+def forget_hops(connection: Connection, room: str, numbers: Iterable[int]) -> None:
+    """A person has let these messages go out: what follows from them is counted anew."""
+    connection.execute(update(messages).where(messages.c.room == room, messages.c.id.in_(list(numbers))).values(hops=0))
+
+
+# The log
+
+
+def recorded(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
+    """The operation and the result of a call that was made before."""
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & (room_log.c.key == key)
+    row = connection.execute(select(room_log.c.op, room_log.c.result).where(mine)).first()
+    return None if row is None else (row.op, row.result)
+
+
+def log(
+    connection: Connection,
+    room: str,
+    op: str,
+    actor: Actor,
+    at: str,
+    arguments: Mapping[str, Any],
+    result: Mapping[str, Any],
+) -> None:
+    """Gives an operation its place in the order of all that happened."""
+    statement = insert(room_log).values(
+        room=room,
+        op=op,
+        actor=actor.name,
+        run=actor.run,
+        key=actor.key,
+        arguments=dict(arguments),
+        result=dict(result),
+        at=at,
+    )
+    connection.execute(statement)
+
+
+def history(connection: Connection, room: str, *, since: int = 0) -> list[dict[str, Any]]:
+    """The log of a room, in order."""
+    mine = (room_log.c.room == room) & (room_log.c.place > since)
+    return [dict(row) for row in connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()]
+
+
+def seen(connection: Connection, room: str, run: str) -> Seen:
+    """What of its inbox a run was shown, all in all."""
+    result = room_log.c.result
+    statement = select(func.max(result["until"].as_integer()), func.max(result["hops"].as_integer())).where(
+        room_log.c.room == room, room_log.c.run == run, room_log.c.op.in_(SHOWN)
+    )
+    until, hops = connection.execute(statement).one()
+    return Seen(until=until or 0, hops=hops)
+
+
+def _message(row: Row[Any]) -> Message:
+    return Message(
+        id=row.id,
+        kind=row.kind,
+        sender=row.sender,
+        content=row.content,
+        mentions=tuple(row.mentions),
+        resource=row.resource,
+        hops=row.hops,
+        run=row.run,
+        at=row.at,
+    )

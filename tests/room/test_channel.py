@@ -1,0 +1,280 @@
+"""What is said is kept and delivered once; what is read stays unread until a run has succeeded with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.room import inbox
+from guildhall.room.model import Actor, Piece, Said
+from guildhall.room.rooms import Furnishing, Rooms
+from tests.room.conftest import PERSON, TEAM, Heard, agent
+
+if TYPE_CHECKING:
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+
+
+def opened(rooms: Rooms, *seats: str, **how: Any) -> Room:
+    return asyncio.run(rooms.open("review", "main", seats or TEAM, Furnishing(**how)))
+
+
+def numbers(room: Room, name: str) -> list[int]:
+    return [mail.message.id for mail in room.unread(name)]
+
+
+@pytest.mark.req("AW-5", "AW-6")
+def test_a_mention_is_delivered_and_stays_unread_until_it_is_acknowledged(rooms: Rooms, store: Store, heard: Heard):
+    room = opened(rooms)
+    posted = asyncio.run(room.send("@reviewer look, then @coder", PERSON))
+    assert posted.reached == ("reviewer", "coder")
+    assert heard.woken == [{"reviewer", "coder"}]
+    assert numbers(room, "reviewer") == numbers(room, "reviewer") == [1]
+    asyncio.run(room.send("@reviewer more", PERSON))
+    moved = store.submit(lambda c: inbox.acknowledge(c, room.id, "reviewer", 1, at="now")).result(5)
+    assert moved == [1]
+    assert numbers(room, "reviewer") == [2]
+    assert numbers(room, "coder") == [1]
+    assert room.waiting() == {"reviewer": 1, "coder": 1}
+    (first, _) = room.messages()
+    assert (first.sender, first.content, first.mentions, first.kind) == (
+        "person",
+        "@reviewer look, then @coder",
+        ("reviewer", "coder"),
+        "message",
+    )
+
+
+@pytest.mark.req("AW-24")
+def test_all_reaches_every_seat_but_the_sender_s(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+    posted = asyncio.run(room.send("@all sync up", agent("coder")))
+    assert posted.reached == ("coordinator", "reviewer")
+    assert [mail.urgency for mail in room.unread("reviewer")] == ["low"]
+    asyncio.run(room.send("sync up", PERSON, to=["all"]))
+    assert heard.woken[-1] == set(TEAM)
+    assert [mail.urgency for mail in room.unread("coder")] == ["high"]
+
+
+@pytest.mark.req("AW-24")
+def test_a_message_that_reaches_nobody_is_an_error_with_the_nearest_name(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+    with pytest.raises(NotFound, match="@cdoer is not in this room") as caught:
+        asyncio.run(room.send("@cdoer fix it", agent("reviewer")))
+    assert caught.value.hint == "Did you mean 'coder'?"
+    assert room.messages() == []
+    assert heard.wakes == []
+    posted = asyncio.run(room.send("@cdoer @coder fix it", agent("reviewer")))
+    assert (posted.reached, posted.missed) == (("coder",), ("cdoer",))
+
+
+def test_who_is_told_by_name_need_not_be_mentioned(rooms: Rooms):
+    room = opened(rooms)
+    assert asyncio.run(room.send("fix the bug", PERSON, to=["coder"])).reached == ("coder",)
+    with pytest.raises(NotFound, match="no agent 'cder'"):
+        asyncio.run(room.send("fix the bug", PERSON, to=["cder"]))
+
+
+def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+    assert asyncio.run(room.send("@person done", agent("coder"))).reached == ("person",)
+    assert asyncio.run(room.send("@coder I go on", agent("coder"))).reached == ()
+    assert asyncio.run(room.send("just saying", agent("coder"))).reached == ()
+    assert heard.wakes == []
+    assert room.waiting() == {}
+    assert [event.data["id"] for event in heard.happened] == [1, 2, 3]
+
+
+@pytest.mark.req("AW-24")
+def test_text_from_elsewhere_wakes_nobody(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+    said = Said((Piece("Diff:\n"), Piece("+@coder\n@all\n@scope/x a@b.c", quoted=True), Piece("\n@reviewer look")))
+    assert asyncio.run(room.send(said, PERSON)).reached == ("reviewer",)
+    assert heard.woken == [{"reviewer"}]
+    assert room.messages()[0].content == "Diff:\n+@coder\n@all\n@scope/x a@b.c\n@reviewer look"
+
+
+def test_the_same_call_again_has_the_same_result_and_no_second_effect(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+    call = agent("coder", "r-1", "m1/c1")
+    first = asyncio.run(room.send("@reviewer done", call))
+    assert asyncio.run(room.send("@reviewer done", call)) == first
+    assert len(room.messages()) == len(heard.wakes) == 1
+    missing = agent("coder", "r-1", "m2/c1")
+    for _ in range(2):
+        with pytest.raises(NotFound, match="@revewer") as caught:
+            asyncio.run(room.send("@revewer", missing))
+        assert caught.value.hint == "Did you mean 'reviewer'?"
+
+
+def test_hops_are_counted_from_what_a_run_was_shown(rooms: Rooms, store: Store, heard: Heard):
+    room = opened(rooms, max_hops=2)
+
+    def turn(name: str, run: str, text: str) -> bool:
+        batch = room.unread(name)
+        store.submit(lambda c: inbox.shown(c, room.id, name, run, batch, "now")).result(5)
+        posted = asyncio.run(room.send(text, agent(name, run)))
+        until = store.read(lambda c: inbox.seen(c, room.id, run)).until
+        store.submit(lambda c: inbox.acknowledge(c, room.id, name, until, at="now", run=run)).result(5)
+        return posted.held
+
+    asyncio.run(room.send("@coder go", PERSON))
+    assert not turn("coder", "r-1", "@reviewer thanks")
+    assert not turn("reviewer", "r-2", "@coder thank you")
+    assert heard.woken == [{"coder"}, {"reviewer"}, {"coder"}]
+    assert turn("coder", "r-3", "@reviewer thank you too")
+    assert len(heard.wakes) == 3
+    assert heard.happened[-1].type == "held"
+    assert room.waiting() == {}
+    assert [message.hops for message in room.messages()] == [0, 1, 2, 3]
+    assert [name for name, _ in store.read(lambda c: inbox.held(c, room.id))] == ["reviewer"]
+    room.wake(store.submit(lambda c: inbox.release(c, room.id, at="now")).result(5))
+    assert heard.woken[-1] == {"reviewer"}
+    assert room.waiting() == {"reviewer": 1}
+    assert not turn("reviewer", "r-4", "@coder once more")
+
+
+def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms, store: Store):
+    room = opened(rooms)
+    for text in ("@coder one", "@coder two", "@coder three"):
+        asyncio.run(room.send(text, agent("reviewer")))
+    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now", run="r-9")).result(5)
+    assert [(mail.message.id, mail.message.sender) for mail in buried] == [(1, "reviewer"), (2, "reviewer")]
+    assert numbers(room, "coder") == [3]
+    assert len(store.read(lambda c: inbox.dead(c, room.id))) == 2
+    assert store.submit(lambda c: inbox.deliver_again(c, room.id, "coder", at="now")).result(5) == {"coder"}
+    assert numbers(room, "coder") == [1, 2, 3]
+    assert store.submit(lambda c: inbox.deliver_again(c, room.id, "coder", at="now")).result(5) == frozenset()
+
+
+def test_an_inbox_is_shown_in_parts_and_never_a_newer_message_without_the_older(rooms: Rooms):
+    room = opened(rooms)
+
+    async def fill() -> None:
+        for number in range(150):
+            await room.send(f"@coder {number}", agent("reviewer"))
+        for number in range(30):
+            await room.send(f"@reviewer {number} " + "x" * 3_900, agent("coder"))
+
+    asyncio.run(fill())
+    assert numbers(room, "coder") == list(range(1, 101))
+    assert numbers(room, "reviewer") == list(range(151, 161))
+
+
+@pytest.mark.req("AW-11")
+def test_a_long_message_becomes_a_resource(rooms: Rooms):
+    room = opened(rooms)
+    text = "x" * 5_000 + " @coder"
+    posted = asyncio.run(room.send(text, PERSON))
+    assert posted.reached == ("coder",)
+    (message,) = room.messages()
+    assert message.resource == posted.resource is not None
+    assert len(message.content) < 1_200
+    assert f"resource {posted.resource}" in message.content
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "a\0b", "half \ud800", "x" * 1_000_001, "é" * 600_000])
+def test_what_cannot_be_said(rooms: Rooms, text: str):
+    room = opened(rooms)
+    with pytest.raises(UsageError):
+        asyncio.run(room.send(text, agent("coder", "r-1", "m1/c1")))
+    assert room.messages() == []
+
+
+@pytest.mark.req("AW-12")
+def test_many_senders_at_once_lose_nothing(rooms: Rooms):
+    room = opened(rooms)
+
+    async def talk(name: str) -> None:
+        for number in range(40):
+            await room.send(f"@coordinator {name} {number}", agent(name, f"r-{name}", f"m{number}"))
+
+    async def both() -> None:
+        await asyncio.gather(*(talk(name) for name in ("reviewer", "coder") for _ in range(2)))
+
+    asyncio.run(both())
+    said = [message.content for message in room.messages()]
+    assert len(said) == len(set(said)) == 80
+    assert [message.id for message in room.messages()] == list(range(1, 81))
+    assert room.waiting() == {"coordinator": 80}
+
+
+def test_a_cancelled_sender_s_message_still_wakes(rooms: Rooms, heard: Heard):
+    room = opened(rooms)
+
+    async def scene() -> None:
+        sending = asyncio.create_task(room.send("@coder go", PERSON))
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        for _ in range(100):
+            if heard.wakes:
+                break
+            await asyncio.sleep(0.01)
+
+    asyncio.run(scene())
+    assert heard.woken == [{"coder"}]
+
+
+@pytest.mark.req("AW-23")
+def test_two_tags_share_nothing_and_a_room_is_found_again(rooms: Rooms, store: Store, clock: Any):
+    one = asyncio.run(rooms.open("review", "pr-1", TEAM))
+    two = asyncio.run(rooms.open("review", "pr-2", TEAM))
+    asyncio.run(one.send("@coder one", PERSON))
+    assert (len(one.messages()), len(two.messages())) == (1, 0)
+    assert (one.waiting(), two.waiting()) == ({"coder": 1}, {})
+    asyncio.run(two.send("@coder two", PERSON))
+    assert two.messages()[0].id == 1
+    again = Rooms(store, clock)
+    found = again.find("review", "pr-1")
+    assert found is not None
+    assert found.id == one.id
+    assert found.messages() == one.messages()
+    assert again.find("review", "pr-3") is None
+
+
+def test_a_closed_room_takes_nothing_and_the_next_one_is_fresh(rooms: Rooms):
+    old = opened(rooms)
+    asyncio.run(old.send("@coder one", PERSON))
+    asyncio.run(rooms.close(old.id))
+    assert rooms.find("review", "main") is None
+    with pytest.raises(Conflict, match="closed"):
+        asyncio.run(old.send("@coder two", PERSON))
+    new = opened(rooms)
+    assert new.id != old.id
+    assert new.messages() == []
+    assert len(old.messages()) == 1
+
+
+def test_opening_again_seats_who_is_in_the_file_now(rooms: Rooms):
+    room = opened(rooms, "a", "b", "c", owner="b")
+    asyncio.run(room.send("@a @b", PERSON))
+    again = opened(rooms, "c", "a")
+    assert again.id == room.id
+    assert [seat.agent for seat in again.seats()] == ["c", "a"]
+    assert again.waiting() == {"a": 1}
+    assert again.record().owner is None
+
+
+@pytest.mark.parametrize("name", ["person", "all", "System", "", "a b", "../x", "x" * 65, "a@b"])
+def test_what_no_agent_can_be_called(rooms: Rooms, name: str):
+    with pytest.raises(UsageError):
+        opened(rooms, "ok", name)
+
+
+def test_names_that_differ_only_in_capitals_are_refused(rooms: Rooms):
+    with pytest.raises(UsageError, match="both be called"):
+        opened(rooms, "coder", "Coder")
+    with pytest.raises(NotFound, match="owner of the documents"):
+        opened(rooms, "coder", owner="codr")
+
+
+def test_no_such_room(rooms: Rooms):
+    with pytest.raises(NotFound):
+        asyncio.run(rooms.room("m-2222222222").send("x", Actor.person()))
+    with pytest.raises(NotFound):
+        rooms.room("m-2222222222").record()

@@ -1,0 +1,154 @@
+"""Only the speaker's own words mention somebody: code, quotes, addresses and text from elsewhere do not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guildhall.room.mentions import find
+from guildhall.room.model import Piece, Said
+
+TEAM = ("coordinator", "reviewer", "coder", "a.b", "qa-2")
+
+
+def reached(text: str) -> tuple[str, ...]:
+    return find(Said.own(text), TEAM).reached
+
+
+@pytest.mark.req("AW-24")
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("@coder fix it", ("coder",)),
+        ("please, @coder.", ("coder",)),
+        ("(@coder)", ("coder",)),
+        ("**@coder**: fix", ("coder",)),
+        ("@Coder, @REVIEWER", ("coder", "reviewer")),
+        ("@coder's fix is right", ("coder",)),
+        ("@coder/@reviewer both", ("coder", "reviewer")),
+        ("@coder @coder", ("coder",)),
+        ("hey\n@coder\nfix it", ("coder",)),
+        ("@a.b and @qa-2.", ("a.b", "qa-2")),
+        ("- @coder\n- @reviewer", ("coder", "reviewer")),
+        ("@coder\n@reviewer: both of you", ("coder", "reviewer")),
+        ("@coder-", ("coder",)),
+        ("ping @person", ("person",)),
+        ("@all sync", TEAM),
+        ("“@coder”", ("coder",)),
+        ("@coder… please", ("coder",)),
+        ("an unpaired ` and @coder", ("coder",)),
+        ("``` and ` @coder ` here", ()),
+        ("```one line``` @coder", ("coder",)),
+        ("@coder\nlet us see\n@reviewer\nclass names are wrong", ("coder", "reviewer")),
+        ("@coder\nfinal review (soon)\n@reviewer\npublic things first", ("coder", "reviewer")),
+        ("@coder", ("coder",)),
+    ],
+)
+def test_who_is_mentioned(text: str, names: tuple[str, ...]) -> None:
+    found = find(Said.own(text), TEAM)
+    assert found.reached == names
+    assert found.missed == ()
+
+
+@pytest.mark.req("AW-24")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "write to coder@example.org or a@coder",
+        "mail me: first.last+coder@reviewer.dev",
+        "```\n@coder\n```",
+        "~~~python\n@coder\n```\n@coder\n~~~",
+        "````\n```\n@coder\n```\n@coder\n````",
+        "```\n@coder and never closed",
+        "see `@coder` and ``x ` @coder``",
+        "`one\n@coder two`",
+        "> @coder said so\n>@coder",
+        "   > @coder",
+        "npm i @coder/tools @scope/name",
+        "@property\ndef f(self): ...",
+        "  @coder\n  async def f(): ...",
+        "@coder\n@reviewer\nclass X: ...",
+        "@coder(frozen=True)\nclass X: ...",
+        '@app.route("/x")\ndef f(): ...',
+        "@Override\npublic void f() {}",
+        "+@coder\n-@coder",
+        "+    @property\n+    def f(self): ...",
+        "https://host.example/@coder",
+        "a@@coder",
+        "price@coder",
+        "\\@coder",
+        "@",
+        "@@",
+        "@ coder",
+        "no one",
+        "",
+        "$@coder",
+    ],
+)
+def test_who_is_not(text: str) -> None:
+    found = find(Said.own(text), TEAM)
+    assert (found.reached, found.missed) == ((), ())
+
+
+def test_a_name_of_nobody_is_a_miss_and_one_in_code_is_told_as_overlooked() -> None:
+    found = find(Said.own("@cdoer. and @nobody and @coder, not `@reviewer`"), TEAM)
+    assert found.missed == ("cdoer", "nobody")
+    assert found.reached == ("coder",)
+    assert found.overlooked == ("reviewer",)
+
+
+DIFF = """\
+diff --git a/app.py b/app.py
++@dataclass(frozen=True)
+ @property
++@coder
++# mail a@b.example, see `x
+ import "@reviewer/core";
+```
+@all look
+"""
+
+
+@pytest.mark.req("AW-24")
+def test_text_from_elsewhere_mentions_nobody_and_closes_no_fence() -> None:
+    said = Said((Piece("Changes:\n"), Piece(DIFF, quoted=True), Piece("\n@reviewer please review.")))
+    found = find(said, TEAM)
+    assert (found.reached, found.missed) == (("reviewer",), ())
+    fenced = Said((Piece("```diff\n"), Piece(DIFF, quoted=True), Piece("\n@coder\n```\n@reviewer")))
+    assert find(fenced, TEAM).reached == ("reviewer",)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (Piece("@"), Piece("coder", quoted=True)),
+        (Piece("@co"), Piece("der", quoted=True)),
+        (Piece("@coder"), Piece("x", quoted=True)),
+        (Piece("x", quoted=True), Piece("@coder")),
+        (Piece("@coder", quoted=True),),
+        (Piece("a\ufffc", quoted=True), Piece(" or ")),
+    ],
+)
+def test_a_name_is_not_made_of_own_and_other_text(pieces: tuple[Piece, ...]) -> None:
+    found = find(Said(pieces), TEAM)
+    assert (found.reached, found.missed) == ((), ())
+
+
+@given(st.lists(st.tuples(st.text(alphabet="@coder `~>\n/.(x", max_size=30), st.booleans()), max_size=6))
+def test_no_quoted_text_changes_who_is_reached(parts: list[tuple[str, bool]]) -> None:
+    said = Said(tuple(Piece(text, quoted) for text, quoted in parts))
+    other = Said(tuple(Piece("@all `" if quoted and text else text, quoted) for text, quoted in parts))
+    assert find(said, TEAM) == find(other, TEAM)
+
+
+@given(st.text())
+def test_any_text_can_be_read(text: str) -> None:
+    assert set(find(Said.own(text), TEAM).reached) <= {*TEAM, "person"}
+
+
+@pytest.mark.parametrize(
+    "text", ["`" * 50_000, "``` `" * 20_000, "@a" * 50_000, "> " * 50_000, "@coder/" * 20_000, "@coder\n" * 20_000]
+)
+def test_reading_is_linear(text: str) -> None:
+    find(Said.own(text), TEAM)
