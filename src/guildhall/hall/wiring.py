@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -192,6 +194,7 @@ class Hall:
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
+            serve=self.serve,
         )
 
     @cached_property
@@ -235,6 +238,12 @@ class Hall:
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
         return tool
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """The servers of tools that a worker names, started or reached."""
+        from guildhall.runs.serving import serve
+
+        return await serve(worker, frame, surroundings, self.supply)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)

@@ -57,7 +57,7 @@ class Execution:
         patience: Patience,
         clock: Clock,
         seconds_before: float,
-        clean_up: Callable[[], Awaitable[None]],
+        clean_up: Callable[[], Awaitable[object]],
         also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
         """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""

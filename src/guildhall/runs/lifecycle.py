@@ -144,7 +144,7 @@ class Runs:
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=executor.close,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
             also_ended=seat.ended if seat else None,
         )
         live = Live(
@@ -155,7 +155,11 @@ class Runs:
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
             token=self._tokens.issue(
-                ToolDoor(run=prepared.run, servers=servers_of(assembled.tools), execution=execution)
+                ToolDoor(
+                    run=prepared.run,
+                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
+                    execution=execution,
+                )
             ),
             above=above,
         )

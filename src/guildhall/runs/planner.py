@@ -98,8 +98,8 @@ class Planner:
         toolboxes: dict[str, Sequence[Tool]] = {}
         schema, problems = facts.schema, list(facts.problems)
         for code in code_of(worker, frame, self.supply.home)[0]:
-            if not trust.holds(code):
-                continue
+            if code.kind == "server" or not trust.holds(code):
+                continue  # no server is started for a plan
             try:
                 if code.kind == "module":
                     schema = await schema_of_model(worker, code)
