@@ -37,7 +37,7 @@ class Standing:
 
 
 def look(connection: Connection, instance: Instance, at: str, *, settle: bool = False) -> Standing:
-    """How a team stands now. `settle`: proposals that nobody will vote on any more are ended with the votes they have."""
+    """How a team stands now. `settle`: proposals on which nobody will vote any more end with the votes they have."""
     agents = records.agents_of(connection, instance.id)
     mail = inbox.waiting(connection, instance.room)
     if any(_can_move(connection, agent, mail) for agent in agents):
@@ -48,7 +48,7 @@ def look(connection: Connection, instance: Instance, at: str, *, settle: bool = 
         turn = begin(connection, instance.room, Actor.system(run=instance.id), at)
         proposals.settle_open(turn)
         return Standing(busy=True, turn=turn)
-    return Standing(busy=False, stretch=_worst(connection, agents))
+    return Standing(busy=False, stretch=_worst(connection, instance.id, agents))
 
 
 def _can_move(connection: Connection, agent: AgentState, mail: Mapping[str, int]) -> bool:
@@ -59,13 +59,13 @@ def _can_move(connection: Connection, agent: AgentState, mail: Mapping[str, int]
     return agent.status != "stopped" and agent.run is None and mail.get(agent.name, 0) > 0
 
 
-def _worst(connection: Connection, agents: list[AgentState]) -> Stretch | None:
+def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> Stretch | None:
     """How the workflow ends by the worst of its agents: one that failed, one at a limit, one that waits."""
     limited: Stretch | None = None
     for agent in agents:
         if agent.status != "failed":
             continue
-        found = run_records.find_run(connection, agent.run or records.last_run(connection, agent) or "")
+        found = records.last_run(connection, instance, agent.name)
         error: Mapping[str, Any] = dict((found.error if found else None) or {"code": "error", "message": "it failed"})
         failed = Stretch(status="failed", reason=found.reason if found else None, error={**error, "agent": agent.name})
         if failed.reason != "limit":

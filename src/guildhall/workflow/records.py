@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 
+from guildhall.runs.records import run_of_call
 from guildhall.store.tables import agents, runs, workflows
 from guildhall.workflow.instance import OVER, AgentState, Instance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from guildhall.runs.model import Run
 
 
 def add(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
@@ -50,16 +53,15 @@ def of_room(connection: Connection, room: str) -> Instance | None:
 
 def listed(connection: Connection, *, over: bool = True) -> list[Instance]:
     """The last generation of each workflow and tag, newest first; without those that are over, if not wanted."""
-    last = select(func.max(workflows.c.generation)).where(
-        workflows.c.name == _same.c.name, workflows.c.tag == _same.c.tag
-    )
-    query = select(_same).where(_same.c.generation == last.scalar_subquery()).order_by(_same.c.created_at.desc())
+    alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
+    last = select(func.max(workflows.c.generation)).where(alike).scalar_subquery()
+    query = select(_other).where(_other.c.generation == last).order_by(_other.c.created_at.desc())
     if not over:
-        query = query.where(_same.c.status.not_in(OVER))
+        query = query.where(_other.c.status.not_in(OVER))
     return [_instance(row) for row in connection.execute(query).mappings()]
 
 
-_same = workflows.alias()
+_other = workflows.alias()
 
 
 def _instance(row: RowMapping) -> Instance:
@@ -99,6 +101,11 @@ def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
     """How many runs an agent has had."""
     query = select(func.count()).where(runs.c.workflow == instance, runs.c.agent == name)
     return connection.execute(query).scalar_one()
+
+
+def last_run(connection: Connection, instance: str, name: str) -> Run | None:
+    """The newest run of an agent."""
+    return run_of_call(connection, instance, f"{name}/{runs_of_agent(connection, instance, name)}")
 
 
 def _agent(row: RowMapping) -> AgentState:

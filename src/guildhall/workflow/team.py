@@ -15,11 +15,13 @@ from guildhall.core.clock import moment, stamp
 from guildhall.room import inbox
 from guildhall.room.model import Actor, Said
 from guildhall.room.model import Piece as SaidPiece
+from guildhall.room.toolbox import Desk, room_tools
+from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
-from guildhall.runs.model import RunRequest, Stretch
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import records
+from guildhall.workflow.instance import OVER
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from guildhall.room.room import Room
     from guildhall.room.turn import Turn
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Run
+    from guildhall.runs.model import Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance, Phase
@@ -114,7 +116,7 @@ class Team:
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:
         at = stamp(self.clock.now())
-        ended = at if phase in ("done", "stopped", "failed") else None
+        ended = at if phase in OVER else None
         columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
         self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
@@ -141,7 +143,8 @@ class Team:
                 return Step(until=state.due_at)
             return Step(run=state.run)
         if state.status == "waiting" and state.run is not None:
-            return Step() if _still_asked(connection, state.run) else Step(run=state.run)
+            asked = run_records.list_asks(connection, run=state.run, status="open")
+            return Step() if asked else Step(run=state.run)
         if state.status == "stopped" or state.run is not None:
             return Step()
         batch = inbox.unread(connection, self.room.id, name)
@@ -151,8 +154,8 @@ class Team:
         return Step(batch=batch, number=number, more=more, before=before)
 
     def _before(self, connection: Connection, name: str, number: int) -> str:
-        last = records.run_of_turn(connection, self.instance.id, name, number - 1)
-        return effects_of(connection, last) if last else ""
+        last = run_records.run_of_call(connection, self.instance.id, f"{name}/{number - 1}")
+        return effects_of(connection, last.id) if last else ""
 
     async def _take(self, agent: Agent, step: Step) -> Run:
         """A turn of an agent, to its end or until it stops for now."""
@@ -181,8 +184,8 @@ class Team:
 
     def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
         return Seat(
-            tools=self.room.tools(agent.name),
-            execute=lambda run: self.room.desk(agent.name, run),
+            tools=room_tools(self.room, agent.name),
+            execute=lambda run: Desk(self.room, agent.name, run).execute,
             began=turn.began,
             ended=turn.ended,
         )
@@ -221,10 +224,8 @@ class Team:
         at = stamp(self.clock.now())
         standing = look(connection, self.instance, at, settle=True)
         if not standing.busy and self.instance.mode == "run":
-            columns: Mapping[str, Any] = {
-                "status": standing.phase,
-                "ended_at": at if standing.phase == "done" else None,
-            }
+            ended = at if standing.phase in OVER else None
+            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
             records.change(connection, self.instance.id, **columns)
         return standing
 
@@ -235,14 +236,5 @@ class Team:
         return said[-1].content if said else ""
 
 
-def _still_asked(connection: Connection, run: str) -> bool:
-    from guildhall.runs.records import list_asks
-
-    return bool(list_asks(connection, run=run, status="open"))
-
-
 def _said(pieces: Sequence[Piece]) -> Said:
     return Said(tuple(SaidPiece(piece.text, piece.quoted) for piece in pieces))
-
-
-__all__ = ["DEBOUNCE", "Stretch", "Team"]
