@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 
@@ -118,6 +119,9 @@ class HallClient(Protocol):
 
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run
     def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
+
+    # a workflow is a run too: the same stream, with all that happens in its room
+    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
 
     def resume(
         self,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
     from guildhall.workers.trust import Seen
+    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 _RECENT = 50
@@ -83,6 +84,16 @@ class EmbeddedHall:
             async for event in events:
                 yield event
 
+    async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        from guildhall.workflow.trust import demand_trust
+
+        workflows = self._hall.workflows
+        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
+        prepared = await workflows.begin(start, request, frame)
+        async with aclosing(self._follow(prepared)) as events:
+            async for event in events:
+                yield event
+
     async def resume(
         self,
         run: str,
@@ -103,14 +114,14 @@ class EmbeddedHall:
                     yield event
             return
         demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
-        prepared = await self._hall.runs.preparation.prepare_again(run, frame, toolboxes, grant)
+        prepared = await self._hall.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
         with self._hall.bus.listening(prepared.run, self._most) as events:
-            self._hall.runs.launch(prepared)
+            self._hall.launch(prepared)
             try:
                 async for event in events:
                     yield event

@@ -337,9 +337,10 @@ class Runs:
         return bool(self._tasks)
 
     def hold(self, run: str, more: int) -> None:
-        """So many people more, or less, sit at a terminal for a live run."""
-        if (live := self._alive.get(run)) is not None:
-            live.patience.hold(more)
+        """So many people more, or less, sit at a terminal for a live run and those below it."""
+        for live in self._alive.values():
+            if live.prepared.root == run:
+                live.patience.hold(more)
 
     def began(self, run: str) -> Event | None:
         """The event that a live run began with, for those who come later; None: it is not alive."""

@@ -20,7 +20,7 @@ def add(connection: Connection, instance: Instance, names: Sequence[str]) -> Non
     """A new instance with its agents."""
     values = {name: value for name, value in vars(instance).items() if name != "target"}
     connection.execute(insert(workflows).values(**values, frame={}))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"workflow": instance.id, "name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
         for ordinal, name in enumerate(names)
     ]

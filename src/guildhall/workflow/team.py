@@ -180,7 +180,7 @@ class Team:
             return await self.runs.take_seat(self.instance.id, key, request, worker=worker, seat=seat)
         finally:
             for one in told:
-                self.room.announce(one)
+                await self.room.follow(one)
 
     def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
         return Seat(
@@ -211,7 +211,7 @@ class Team:
             await self.clock.sleep(self.debounce)
             standing = await self.store.write(self._end_if_quiet)
             if standing.turn is not None:
-                self.room.announce(standing.turn)
+                await self.room.follow(standing.turn)
             if not standing.busy:
                 if standing.stretch is not None:
                     raise Stops(standing.stretch)

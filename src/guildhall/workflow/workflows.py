@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, NotFound
@@ -12,7 +12,7 @@ from guildhall.core.events import Event
 from guildhall.core.ids import digest
 from guildhall.room.model import Actor
 from guildhall.room.rooms import Furnishing
-from guildhall.runs.model import RunRequest
+from guildhall.runs.model import request_of
 from guildhall.runs.seat import Seat
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import Worker
@@ -22,7 +22,6 @@ from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, load, thawed
 from guildhall.workflow.setup import TOOLS, Commands, environment
 from guildhall.workflow.start import check_places, values_of
-from guildhall.workflow.target import Target
 from guildhall.workflow.team import Team
 
 if TYPE_CHECKING:
@@ -39,13 +38,15 @@ if TYPE_CHECKING:
     from guildhall.room.room import Room
     from guildhall.room.rooms import Rooms
     from guildhall.runs.grants import Grant
+    from guildhall.runs.history import History
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import RunRequest, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import AgentState, Start
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
+    from guildhall.workflow.target import Target
 
 
 class Workflows:
@@ -59,6 +60,7 @@ class Workflows:
         clock: Clock,
         bus: EventBus,
         runs: Runs,
+        history: History,
         rooms: Rooms,
         find: Callable[[str, Frame], Worker],
         settings: Callable[[Frame], Settings],
@@ -68,6 +70,7 @@ class Workflows:
         self._clock = clock
         self._bus = bus
         self._runs = runs
+        self._history = history
         self._rooms = rooms
         self._find = find
         self._settings = settings
@@ -131,15 +134,10 @@ class Workflows:
         """Lets a workflow live that was made ready."""
         instance = self.instance(prepared.run)
         workflow = thawed(instance.source, instance.definition)
-        request = self._runs.request(prepared.run)
-        said: dict[str, Any] = dict(request.workflow or {})
-        values = values_of(
-            workflow,
-            tag=instance.tag,
-            params=said["params"],
-            frame=prepared.frame,
-            allowed=self._settings(prepared.frame).env,
-        )
+        request = request_of(self._history.get(prepared.run).request)
+        params = (request.workflow or {})["params"]
+        allowed = self._settings(prepared.frame).env
+        values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         team = Team(
             instance=instance,
             workflow=workflow,
