@@ -51,8 +51,10 @@ _HOMES = {
     "RunRequest": "guildhall.runs.model",
     "Scope": "guildhall.memory.model",
     "Seen": "guildhall.workers.trust",
+    "Start": "guildhall.workflow.instance",
     "Status": "guildhall.workers.definition",
     "Worker": "guildhall.workers.model",
+    "WorkflowPlan": "guildhall.workflow.plan",
 }
 # Where the same name means another thing.
 _HOMES_IN = {
