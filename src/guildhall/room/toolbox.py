@@ -287,7 +287,7 @@ class _Verbs(ProposalTools):
         """
 
         def fetch(turn: Turn) -> dict[str, Any]:
-            content, _ = resources.fetch(turn, id.strip())
+            content, _ = resources.fetch(turn, id)
             return {"text": content}
 
         return await self._do("resource_read", {"id": id}, fetch)
