@@ -22,6 +22,7 @@ TOO_LONG = None  # instead of an exit code
 _WATCHED = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$@" 3<&-'
 _CHUNK = 65_536
 _DRAIN_SECONDS = 1.0
+_END_SECONDS = 10.0
 _LAST_WORDS = 100_000  # bytes that are held of what is only shown
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -67,8 +68,9 @@ class Program:
             await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
             for task in reading:
                 task.cancel()
-        code = await process.wait()
-        return code if code >= 0 else 128 - code
+            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
+        code = process.returncode
+        return 1 if code is None else code if code >= 0 else 128 - code
 
     def last_words(self, most: int) -> str:
         """The end of what it wrote, for a person."""
