@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
-
 _WHATS = {
     "toolbox": "toolbox",
+    "server": "MCP server",
     "test": "test, with the programs that it names,",
     "workflow": "setup, outside every sandbox, of the workflow",
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.paths import project_root
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MODEL_VARIABLE = "GUILDHALL_MODEL"
@@ -39,6 +39,8 @@ class Frame:
     interactive: bool = False  # a person is there to be asked
     model: str | None = None  # --model or GUILDHALL_MODEL
     caller: str = "cli"
+    # What a provider needs to know the caller. For the model door and for search, never on record, never for children.
+    keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     own: Mapping[str, str] = field(
         default_factory=dict[str, str]
     )  # for commands of the person's own, never for workers
@@ -52,8 +54,12 @@ class Frame:
         interactive: bool = False,
         model: str | None = None,
         caller: str = "cli",
+        keys: Iterable[str] = (),
     ) -> Frame:
-        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along."""
+        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along.
+
+        `keys` are the names of those that come along for providers only.
+        """
         names = _HARMLESS | allowed
         return Frame(
             cwd=cwd,
@@ -62,6 +68,7 @@ class Frame:
             interactive=interactive,
             model=model or environ.get(MODEL_VARIABLE) or None,
             caller=caller,
+            keys={name: environ[name] for name in keys if environ.get(name)},
             own={name: value for name, value in environ.items() if name in _OWN},
         )
 

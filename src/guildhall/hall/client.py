@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 
@@ -119,6 +120,9 @@ class HallClient(Protocol):
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run
     def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
 
+    # a workflow is a run too: the same stream, with all that happens in its room
+    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
+
     def resume(
         self,
         run: str,
@@ -128,6 +132,11 @@ class HallClient(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncIterator[Event]: ...
+
+    # the events of a live run from now on, after the one that it began with; none where it is not alive here
+    def follow(self, run: str, frame: Frame) -> AsyncIterator[Event]: ...
+
+    async def park(self, run: str) -> None: ...  # a live run, for now; only a person lets it go on
 
     async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
 

@@ -15,7 +15,7 @@ from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs import plan_text
-from guildhall.runs.arrange import bounds_of, keeps_budget, kept_in, permitted, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, expected_tools, keeps_budget, kept_in, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
 from guildhall.runs.model import RunRequest
 from guildhall.runs.reach import Reached, declared, reached
@@ -291,6 +291,7 @@ def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
         tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
     except GuildError:  # no search engine: all the others are known nevertheless
         tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes, without=("WebSearch",))
+    tools += expected_tools(worker, surroundings)
     return _Arranged(tools=tools, surroundings=surroundings, facts=facts)
 
 

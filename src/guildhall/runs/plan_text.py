@@ -66,7 +66,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, whole=True)]
-    yield "programs", ["runs programs, without the network" if "proc.exec" in plan.capabilities else "none"]
+    yield "programs", [_programs(plan)]
     yield "network", [_network(plan)]
     yield "variables", [", ".join(plan.env) or "none"]
     yield "tools", _tools(plan) or ["none"]
@@ -126,6 +126,15 @@ def _but(folder: Folder, plan: Plan) -> str:
     names = (path.relative_to(folder.path) for path in plan.kept if folder.path in path.parents)
     shown = [plain(f"{name}" if name.suffix else f"{name}/") for name in names]
     return f" (not {', '.join(shown)})" if shown else ""
+
+
+def _programs(plan: Plan) -> str:
+    """Programs that the model chooses have no network; servers that the file names have, unless a rule forbids it."""
+    runs = [tool for tool in plan.tools if "proc.exec" in tool.capabilities and tool.decision != "refuse"]
+    if not runs:
+        return "none"
+    online = any("net" in tool.capabilities for tool in runs)
+    return "runs programs" if online else "runs programs, without the network"
 
 
 def _network(plan: Plan) -> str:
@@ -200,7 +209,7 @@ def _called(called: Called) -> str:
 def _server(name: str, server: McpServer) -> str:
     what = f"start {' '.join(server.command)}" if server.command else f"reach {server.url}"
     names = f" with {', '.join(server.env)}" if server.env else ""
-    return plain(f"{name}: would {what}{names} ({_NOT_YET})")
+    return plain(f"{name}: would {what}{names}")
 
 
 def _risk(plan: Plan) -> list[str]:

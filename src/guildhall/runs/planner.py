@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
+from guildhall.models.keys import joined
 from guildhall.runs.arrange import view_of
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.plan import Executes, Facts, Known, plan
@@ -67,7 +68,7 @@ class Planner:
         return Known(
             home=self.supply.home,
             locked=tuple(self.supply.locked()),
-            environ=self.supply.environ,
+            environ=joined(self.supply.environ, frame.keys),
             settings=self.supply.settings(frame),
             find=lambda name: self.find(name, frame),
             active=lambda: self.active(frame),
@@ -97,8 +98,8 @@ class Planner:
         toolboxes: dict[str, Sequence[Tool]] = {}
         schema, problems = facts.schema, list(facts.problems)
         for code in code_of(worker, frame, self.supply.home)[0]:
-            if not trust.holds(code):
-                continue
+            if code.kind == "server" or not trust.holds(code):
+                continue  # no server is started for a plan
             try:
                 if code.kind == "module":
                     schema = await schema_of_model(worker, code)
