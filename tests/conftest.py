@@ -22,6 +22,7 @@ import pytest
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
 from tests import requirements
+from tests.children import Place
 from tests.warm import Warm
 
 if TYPE_CHECKING:
@@ -184,6 +185,14 @@ def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generat
     command = Guild(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
     yield command
     command.end()
+
+
+@pytest.fixture(scope="session")
+def place() -> Generator[Place]:
+    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    place = Place()
+    yield place
+    place.close()
 
 
 # A skipped test is a failed one where all are required

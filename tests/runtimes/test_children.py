@@ -28,7 +28,8 @@ from tests.runtimes.test_pydantic import Doors, calls, says, told
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.runtimes.conftest import Place
+    from guildhall.core.paths import Home
+    from tests.children import Place
 
 PATIENCE = 10.0
 
@@ -102,12 +103,20 @@ def test_a_child_has_nothing_of_the_hall(wild: Place, monkeypatch: pytest.Monkey
     assert found == {
         "environment": {"LC_CTYPE": "C.UTF-8"},  # Python sets it by itself where there is none
         "descriptors": [0, 1, 2, 3],
-        "leads_to": ["/dev/null"] * 3,
+        "lead_nowhere": [True] * 3,
         "group": True,
         "cwd": "/",
         "files": [0, 0],
-        "threads": 1,
     }
+
+
+def test_a_child_reaches_nothing(wild: Place, home: Home) -> None:
+    home.path.mkdir()
+    secret = home.path / "hall.json"
+    secret.write_text("token")
+    others = json.dumps([str(secret), str(home.path), os.getpid()])
+    assert json.loads(wildly(wild, f"reaches {others}")) == {}
+    assert [path.name for path in home.path.iterdir()] == ["hall.json"]
 
 
 def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.runtimes import child, warm
+from guildhall.tools import jail_landlock, jail_launch, jail_seccomp
+from guildhall.tools.jail_plan import program_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -63,6 +65,7 @@ class _Zygote:
     def __init__(self, control: socket.socket, live: Live, rehearsals: Sequence[Rehearsal]) -> None:
         self._control = control
         self._live = live
+        self._confine = _confinement()
         self._rehearsals = list(rehearsals)
         self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the number of the order, the process
         self._poll = select.poll()
@@ -145,9 +148,25 @@ class _Zygote:
                 os._exit(child.LEFT_ALONE)
             _keep_only(connection)
             _limit(order["memory_bytes"])
+            self._confine()
             self._live(socket.socket(fileno=CONNECTION))
         finally:
             os._exit(child.BROKE)
+
+
+def _confinement() -> Callable[[], None]:
+    """What leaves a child only the program's own files to read, and nobody to reach, where the kernel can do that."""
+    code = jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset(), modes=False))
+    if code is None or not jail_landlock.supported():
+        return lambda: None
+    rules = [(str(path), "read") for path in dict.fromkeys(path.resolve() for path in program_paths())]
+
+    def confine() -> None:
+        jail_launch.drop_capabilities()
+        jail_launch.restrict(rules)
+        jail_launch.filter_calls(code)
+
+    return confine
 
 
 def _own_children() -> list[int]:
