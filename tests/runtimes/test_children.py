@@ -124,7 +124,7 @@ def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
     folder = Path(f"/proc/{place.nursery.pids[0]}")
     assert (folder / "environ").read_bytes() == b""
     assert len(list((folder / "task").iterdir())) == 1, "threads do not live on in a fork"
-    assert len(list((folder / "fd").iterdir())) == 4
+    until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
     assert (folder / "cwd").readlink() == Path("/")
 
 
@@ -402,6 +402,29 @@ def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
             await nursery.birth(1024)
 
     lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
+
+
+def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> list[Watched]:
+        runtime = ChildRuntime(wild.nursery)
+        hanging = asyncio.create_task(runtime.execute(sent("hangs"), Doors()))
+        await counted(wild, 2)
+        monkeypatch.setattr(wild.nursery, "_patience", 0.1)
+        os.kill(wild.nursery.pids[0], signal.SIGSTOP)
+        both = [Watched(pid) for pid in wild.nursery.pids]
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+        return both
+
+    assert all(one.gone() for one in wild.runs(work()))
+    monkeypatch.undo()
+    assert still_well(wild)
+
+
+def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:
+    with pytest.raises(RuntimeCrashed, match="SIGKILL"):
+        wildly(wild, "closes")
 
 
 def test_a_closed_nursery_has_no_children() -> None:

@@ -75,6 +75,12 @@ def _hangs(connection: socket.socket, _: str) -> None:
         pass
 
 
+def _closes(connection: socket.socket, _: str) -> None:
+    """Lets go of its socket, and lives on."""
+    connection.shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
+
+
 def _exits(connection: socket.socket, code: str) -> None:
     os._exit(int(code))
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.model import ToolCall
 
+_GRACE = 1.0  # seconds between the last of a process and its end
 MEMORY_BYTES = 1024**3  # what a run may use beside what its process is born with
 
 
@@ -53,7 +54,7 @@ class ChildRuntime:
         try:
             return await service.outcome()
         except _Died as death:
-            status = await self._nursery.end(child)
+            status = await self._nursery.end(child, _GRACE if death.what is None else 0)
             raise RuntimeCrashed(
                 f"the process of the run {death.what or self._manner(status)}",
                 hint="Resume the run: it goes on from the last step on record.",

@@ -36,6 +36,17 @@ _LOG_BYTES = 4096
 _REPLY_BYTES = 4096
 
 
+def available() -> bool:
+    """Whether this system has what children need; elsewhere runs are executed in the hall."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
 class Child:
     """A process that lives, or has lived, for one run."""
 
@@ -106,8 +117,14 @@ class Nursery:
             f"no process can be started for the run: the warm parent ended {_TRIES} times", hint=said or None
         )
 
-    async def end(self, child: Child) -> int | None:
-        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known."""
+    async def end(self, child: Child, grace: float = 0) -> int | None:
+        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known.
+
+        `grace`: seconds in which it may end by itself.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                return await child.ended()
         child.kill()
         try:
             async with asyncio.timeout(self._patience):
@@ -176,7 +193,7 @@ class _Parent:
                 socket.send_fds(self._control, [order], [theirs.fileno()])
             async with asyncio.timeout(seconds):
                 return await born
-        except (TimeoutError, OSError):
+        except (TimeoutError, ConnectionError):
             self.give_up()
             raise _Gone from None
         finally:
@@ -225,20 +242,25 @@ class _Parent:
 
     def _lose(self) -> None:
         """It has ended, and its children with it; what these have started is ended here."""
+        for child in self._let_go():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            if self._loop is not None:
+                self._loop.add_reader(child.pidfd, self._orphan_ended, child)
+
+    def _let_go(self) -> list[Child]:
+        """Nothing is expected of it any more; the children of whose ends it has not told."""
         if self._gone:
-            return
+            return []
         self._gone = True
         if self._loop is not None:
             self._loop.remove_reader(self._control)
         for born, _ in self._ordered.values():
             if not born.done():
                 born.set_exception(_Gone())
-        for child in self._children.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.kill()
-            if self._loop is not None:
-                self._loop.add_reader(child.pidfd, self._orphan_ended, child)
+        left, self._children = list(self._children.values()), {}
+        return left
 
     def _orphan_ended(self, child: Child) -> None:
         if self._loop is not None:
@@ -247,14 +269,15 @@ class _Parent:
 
     async def leave(self) -> None:
         """Lets it end by itself, and everything that it has started before it."""
-        if not self._gone:
-            self._control.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await asyncio.to_thread(self._process.wait, _END_SECONDS)
-            if self._loop is not None:
-                self._hear()
-            self._lose()
+        if self._gone:
+            return
+        self._control.shutdown(socket.SHUT_WR)
+        try:
+            await asyncio.to_thread(self._process.wait, _END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.give_up()
+        for child in self._let_go():
+            child.has_ended(None)
 
     def end(self) -> str:
         """Waits for its end, if need be ends it; the last of what it said."""

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.runtimes import child, warm
+from guildhall.runtimes import child, warm, wire
 from guildhall.tools import jail_landlock, jail_launch, jail_seccomp
 from guildhall.tools.jail_plan import program_paths
 
@@ -150,6 +150,9 @@ class _Zygote:
             _limit(order["memory_bytes"])
             self._confine()
             self._live(socket.socket(fileno=CONNECTION))
+        except OSError as error:
+            told = wire.Failed(message=f"the process of the run could not be made ready: {error}")
+            os.write(CONNECTION, told.line())
         finally:
             os._exit(child.BROKE)
 
