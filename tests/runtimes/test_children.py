@@ -342,6 +342,40 @@ def test_what_waits_for_ever_when_the_child_dies_can_be_cancelled(place: Place) 
     place.runs(work())
 
 
+def test_twenty_whose_warm_parent_is_killed(wild: Place) -> None:
+    """Those that are not born yet are born of another one."""
+
+    async def work() -> list[BaseException | Any]:
+        runtime = ChildRuntime(wild.nursery)
+        runs = [asyncio.create_task(runtime.execute(sent("looks"), Doors())) for _ in range(20)]
+        await asyncio.sleep(0)
+        os.kill(wild.nursery.pids[0], signal.SIGKILL)
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    ended = wild.runs(work())
+    assert all(isinstance(one, RuntimeCrashed) or json.loads(one.output)["group"] for one in ended)
+    assert any(not isinstance(one, RuntimeCrashed) for one in ended)
+
+
+def test_an_idle_warm_parent_that_is_killed_is_replaced_at_once(wild: Place) -> None:
+    assert still_well(wild)
+    first = wild.nursery.pids[0]
+
+    async def work() -> None:
+        watched = Watched(first)
+        os.kill(first, signal.SIGKILL)
+        assert await asyncio.to_thread(watched.gone)
+        for _ in range(500):
+            if wild.nursery.pids[0] != first:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError
+
+    wild.runs(work())
+    assert not Path(f"/proc/{first}").exists(), "it is reaped"
+    assert still_well(wild)
+
+
 def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
     async def work() -> None:
         births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
