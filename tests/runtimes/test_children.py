@@ -69,13 +69,13 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def counted(place: Place, number: int) -> None:
+async def counted(nursery: Nursery, number: int) -> None:
     """Waits until there are so many processes."""
     for _ in range(500):
-        if len(place.nursery.pids) == number:
+        if len(nursery.pids) == number:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(place.nursery.pids)
+    raise AssertionError(nursery.pids)
 
 
 class Held(Doors):
@@ -297,7 +297,7 @@ def test_one_that_hangs_is_ended_at_once_when_its_run_is(wild: Place) -> None:
     async def work() -> list[Watched]:
         runtime = ChildRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
-        await counted(wild, 4)
+        await counted(wild.nursery, 4)
         children = [Watched(pid) for pid in wild.nursery.pids[1:]]
         for task in hanging:
             task.cancel()
@@ -383,7 +383,7 @@ def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
         for task in births:
             task.cancel()
         await asyncio.gather(*births, return_exceptions=True)
-        await counted(wild, 1)
+        await counted(wild.nursery, 1)
 
     wild.runs(work())
     assert still_well(wild)
@@ -394,7 +394,7 @@ def test_a_killed_warm_parent_takes_its_children_with_it_and_is_replaced(wild: P
     async def work() -> list[Watched]:
         runtime = ChildRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
-        await counted(wild, 4)
+        await counted(wild.nursery, 4)
         everyone = [Watched(pid) for pid in wild.nursery.pids]
         first = wild.nursery.pids[0]
         os.kill(first, signal.SIGKILL)
@@ -438,22 +438,20 @@ def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
     lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
 
 
-def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> list[Watched]:
-        runtime = ChildRuntime(wild.nursery)
+def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
+    async def work(nursery: Nursery) -> None:
+        runtime = ChildRuntime(nursery)
         hanging = asyncio.create_task(runtime.execute(sent("hangs"), Doors()))
-        await counted(wild, 2)
-        monkeypatch.setattr(wild.nursery, "_patience", 0.1)
-        os.kill(wild.nursery.pids[0], signal.SIGSTOP)
-        both = [Watched(pid) for pid in wild.nursery.pids]
+        await counted(nursery, 2)
+        os.kill(nursery.pids[0], signal.SIGSTOP)
+        both = [Watched(pid) for pid in nursery.pids]
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
-        return both
+        assert all(one.gone() for one in both)
+        assert (await runtime.execute(sent("looks"), Doors())).output
 
-    assert all(one.gone() for one in wild.runs(work()))
-    monkeypatch.undo()
-    assert still_well(wild)
+    lonely(list(wild.nursery._command), work, patience=2.0)
 
 
 def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:

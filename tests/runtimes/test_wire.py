@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -23,8 +24,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runs import shown
-from guildhall.runtimes import wire
-from guildhall.runtimes.wire import Answered, Asked, Called, Done, Failed, Given, said
+from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Done, Failed, said
 
 KEYS = ["door", "id", "key", "after", "requests", "output", "message", "hint", "kind", "parts"]
 JSON = st.recursive(
@@ -36,10 +36,8 @@ JSON = st.recursive(
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_line_is_understood_or_refused(line: bytes) -> None:
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         assert isinstance(said(line), Asked | Called | Done | Failed)
-    except (ValueError, RecursionError):
-        pass
 
 
 @given(st.text(), st.binary())
@@ -77,10 +75,6 @@ def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
     assert arrived == response
 
 
-def test_what_is_too_long_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "LONGEST", 100)
+def test_what_is_too_long_is_not_sent() -> None:
     with pytest.raises(RuntimeFailed, match="too long"):
-        Done(output="x" * 100).line()
-    given = Given(system_prompt="x" * 100, first_message="", tools=[], output_schema=None)
-    with pytest.raises(RuntimeFailed, match="too long"):
-        given.line()
+        Done(output="x" * LONGEST).line()
