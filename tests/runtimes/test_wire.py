@@ -24,7 +24,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runs import shown
-from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Done, Failed, said
+from guildhall.runtimes.wire import Answered, Asked, Called, Done, Failed, said
 
 KEYS = ["door", "id", "key", "after", "requests", "output", "message", "hint", "kind", "parts"]
 JSON = st.recursive(
@@ -77,4 +77,4 @@ def test_what_is_answered_is_what_arrives(text: str, arguments: Any) -> None:
 
 def test_what_is_too_long_is_not_sent() -> None:
     with pytest.raises(RuntimeFailed, match="too long"):
-        Done(output="x" * LONGEST).line()
+        Done(output="x" * 100).line(100)
