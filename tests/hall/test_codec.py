@@ -18,6 +18,7 @@ from guildhall.core.errors import GuildError, LimitReached, UsageError
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
 from guildhall.hall.codec import _fields, decode, encode, error_of, verb
+from guildhall.hall.remote import RemoteHall
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
 
 
@@ -41,6 +42,7 @@ def test_every_type_that_a_verb_names_is_known(name: str) -> None:
         look(kind)
     assert seen
     assert known.needs <= set(known.takes)
+    assert verb(name, RemoteHall) == known, "the client's annotations are the same"
 
 
 @dataclass(frozen=True, kw_only=True)
