@@ -42,6 +42,7 @@ OF_ERROR = {
     "script_mismatch": FAILED,
     "model_unusable": USAGE,
     "tool_unavailable": FAILED,
+    "server_gone": FAILED,
     "runtime_failed": FAILED,
     "runtime_crashed": FAILED,
     "replay_differs": FAILED,

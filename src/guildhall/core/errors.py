@@ -17,6 +17,7 @@
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
+    │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── RuntimeFailed         the runtime broke between the doors
     │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
@@ -187,6 +188,12 @@ class ToolUnavailable(GuildError):
     """A tool, toolbox or sandbox that the worker declares cannot be provided."""
 
     code = "tool_unavailable"
+
+
+class ServerGone(ToolUnavailable):
+    """A server of tools that the run has used is there no more. The call that needed it was not made."""
+
+    code = "server_gone"
 
 
 class RuntimeFailed(GuildError):

@@ -21,8 +21,18 @@ EventType = Literal[
     "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
+    "tool_output",  # id, tool, text: a piece of what a command writes while it runs
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
+    "workflow",  # phase, reason: of the workflow that the run is
+    "message",  # id, kind, content, reached: something was said in the room, by the actor
+    "held",  # the same, but it has come too far to be delivered
+    "proposal",  # a proposal was made or has ended
+    "vote",  # id, choice, reason
+    "document",  # file, action
+    "status",  # task, state
+    "no_action",  # reason
+    "trouble",  # message: something of the room could not be done
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
     "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)

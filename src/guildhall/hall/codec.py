@@ -52,10 +52,12 @@ _HOMES = {
     "Scope": "guildhall.memory.model",
     "Seen": "guildhall.workers.trust",
     "Shown": "guildhall.hall.client",
+    "Start": "guildhall.workflow.instance",
     "Status": "guildhall.workers.definition",
     "Tested": "guildhall.hall.client",
     "Trusting": "guildhall.hall.client",
     "Worker": "guildhall.workers.model",
+    "WorkflowPlan": "guildhall.workflow.plan",
 }
 # Where the same name means another thing.
 _HOMES_IN = {

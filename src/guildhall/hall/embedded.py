@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
     from guildhall.workers.trust import Seen
+    from guildhall.workflow.instance import Start
+    from guildhall.workflow.plan import WorkflowPlan
 
 _RECENT = 50
 _MOST_EVENTS = 1_000  # that a hall keeps for one who reads slowly
@@ -82,6 +84,16 @@ class EmbeddedHall:
             async for event in events:
                 yield event
 
+    async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        from guildhall.workflow.trust import demand_trust
+
+        workflows = self._hall.workflows
+        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
+        prepared = await workflows.begin(start, request, frame)
+        async with aclosing(self._follow(prepared)) as events:
+            async for event in events:
+                yield event
+
     async def resume(
         self,
         run: str,
@@ -102,14 +114,14 @@ class EmbeddedHall:
                     yield event
             return
         demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
-        prepared = await self._hall.runs.preparation.prepare_again(run, frame, toolboxes, grant)
+        prepared = await self._hall.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
         with self._hall.bus.listening(prepared.run, self._most) as events:
-            self._hall.runs.launch(prepared)
+            self._hall.launch(prepared)
             try:
                 async for event in events:
                     yield event
@@ -147,7 +159,7 @@ class EmbeddedHall:
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        return await self._hall.runs.replay(run, frame)
+        return await self._hall.recordings.replay(run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
         return await self._hall.forks.fork(run, at, frame, model)
@@ -234,6 +246,13 @@ class EmbeddedHall:
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan:
+        from guildhall.hall.workflows import plan_workflow
+
+        return await plan_workflow(self._hall, request, frame, tag=tag, params=params)
 
     async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
         from guildhall.hall.trusting import of_folder, of_worker

@@ -49,10 +49,9 @@ class Recovery:
 
         try:
             await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
-            runs = self._hall.runs
             frame = self._frame(run)
             demand_trust_again(self._hall, run.id, frame)
-            runs.launch(await runs.preparation.prepare_again(run.id, frame))
+            self._hall.launch(await self._hall.prepare_again(run.id, frame))
             _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
         except GuildError as error:
             _log.warning("%s stays %s: %s", run.id, run.status, error)

@@ -12,7 +12,7 @@ from guildhall.hall.codec import decode, encode, error_of, verb
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.instance import Start
+    from guildhall.workflow.plan import WorkflowPlan
 
 _TO_BEGIN = 10.0  # seconds that a person who interrupts waits for a run that is just beginning, to park it
 
@@ -119,6 +121,14 @@ class RemoteHall:
 
     def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         return self._followed("run", request=request, frame=frame)
+
+    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        return self._followed("run_workflow", start=start, request=request, frame=frame)
+
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan:
+        return await self._call("plan_workflow", request=request, frame=frame, tag=tag, params=params)
 
     def resume(
         self,

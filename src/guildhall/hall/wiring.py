@@ -28,7 +28,7 @@ from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.clock import Clock
@@ -38,16 +38,24 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
+    from guildhall.room.rooms import Rooms
+    from guildhall.runs.assemble import Assembler
     from guildhall.runs.condense import Condenser
     from guildhall.runs.fork import Forks
+    from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
+    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
-    from guildhall.tools.model import Tool
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
+    from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
+    from guildhall.workflow.workflows import Workflows
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
@@ -153,12 +161,34 @@ class Hall:
     @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
-        from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
+
+        return Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            history=self.history,
+            assembler=self.assembler,
+            planner=self.planner,
+            source_of=self.source,
+            runtime=self.runtime,
+        )
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        from guildhall.runs.recordings import Recordings
+
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler)
+
+    @cached_property
+    def assembler(self) -> Assembler:
+        from guildhall.runs.assemble import Assembler
         from guildhall.runs.remember import Remembering
         from guildhall.tools.executor import describe_toolbox
 
-        assembler = Assembler(
+        return Assembler(
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
@@ -168,18 +198,7 @@ class Hall:
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
-        )
-        return Runs(
-            store=self.store,
-            clock=self.clock,
-            bus=self.bus,
-            asks=self.asks,
-            boot=self.boot,
-            history=self.history,
-            assembler=assembler,
-            planner=self.planner,
-            source_of=self.source,
-            runtime=self.runtime,
+            serve=self.serve,
         )
 
     @cached_property
@@ -209,6 +228,48 @@ class Hall:
             self.nursery.start()
 
     @cached_property
+    def rooms(self) -> Rooms:
+        from guildhall.room.model import Ears
+        from guildhall.room.rooms import Rooms
+
+        ears = Ears(
+            wake=lambda room, agents: self.workflows.wake(room, agents),
+            happened=lambda happened: self.workflows.happened(happened),
+        )
+        return Rooms(self.store, self.clock, ears)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        from guildhall.workflow.workflows import Workflows
+
+        return Workflows(
+            home=self.home,
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            runs=self.runs,
+            history=self.history,
+            rooms=self.rooms,
+            find=self.find_worker,
+            settings=self.settings,
+        )
+
+    async def prepare_again(
+        self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
+    ) -> Prepared:
+        """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        if self.history.get(run).request.get("workflow"):
+            return await self.workflows.again(run, frame, grant)
+        return await self.runs.preparation.prepare_again(run, frame, given, grant)
+
+    def launch(self, prepared: Prepared) -> None:
+        """Lets a run live that was made ready."""
+        if self.history.get(prepared.run).request.get("workflow"):
+            self.workflows.launch(prepared)
+        else:
+            self.runs.launch(prepared)
+
+    @cached_property
     def forks(self) -> Forks:
         from guildhall.runs.fork import Forks
 
@@ -223,6 +284,12 @@ class Hall:
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
         return tool
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """The servers of tools that a worker names, started or reached."""
+        from guildhall.runs.serving import serve
+
+        return await serve(worker, frame, surroundings, self.supply)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -265,7 +332,7 @@ class Hall:
         return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        return self.runs.recording(run)
+        return self.recordings.source(run)
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""

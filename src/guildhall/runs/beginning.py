@@ -1,4 +1,4 @@
-"""What a run begins with: what its runtime is given, and the event that tells of it."""
+"""How the beginning of a run is told."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.events import Event
 from guildhall.runs.grants import has_price
 from guildhall.runs.plan import plan_of_run
-from guildhall.runtimes.model import Assignment
 
 if TYPE_CHECKING:
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.prepare import Prepared
 
 
@@ -27,13 +25,3 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
         "parent": parent,
     }
     return Event(type="run_started", run=prepared.run, root=prepared.root, at=at, data=data)
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
-    )

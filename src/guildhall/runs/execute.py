@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
+from guildhall.core.errors import GuildError, LimitReached, RuntimeCrashed, RuntimeFailed
 from guildhall.runs import records
 from guildhall.runs.model import Stretch
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.patience import Patience
-    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.runtimes.model import Assignment, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
 BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
+_CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 
 
 _WAITING = Stretch(status="waiting", reason="ask")
@@ -56,7 +57,7 @@ class Execution:
         patience: Patience,
         clock: Clock,
         seconds_before: float,
-        clean_up: Callable[[], Awaitable[None]],
+        clean_up: Callable[[], Awaitable[object]],
         also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
         """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
@@ -143,7 +144,7 @@ class Execution:
 
     async def run(self) -> Stretch:
         """Executes until something ends the stretch, and puts the end on record."""
-        body = asyncio.create_task(self._runtime.execute(self._assignment, self))
+        body = asyncio.create_task(self._execute())
         watchers = {
             asyncio.create_task(self._patience.stuck.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
@@ -161,6 +162,18 @@ class Execution:
             raise
         await self._end(stretch, body, *watchers)
         return stretch
+
+    async def _execute(self) -> Outcome:
+        """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
+        for crash in range(1, _CRASHES + 1):
+            try:
+                return await self._runtime.execute(self._assignment, self)
+            except RuntimeCrashed as error:
+                if crash == _CRASHES:
+                    raise
+                await self._ledger.journal.append("crashed", error.as_dict())
+                self._ledger.publish("error", **error.as_dict(), transient=True)
+        raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
         self._ending = True
