@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from guildhall.hall.api import VERBS
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.remote import RemoteHall
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
+from guildhall.workflow.instance import Start
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
@@ -116,6 +118,7 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _workers(both, frame)
         await _trust(both, frame, project)
         await _memory(both, frame)
+        await _workflow(both, frame, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
@@ -159,6 +162,17 @@ async def _memory(both: Compared, frame: Frame) -> None:
     await both.once("memory_rm", "build", frame, scope="project")
     with pytest.raises(NotFound):
         await both("memory_show", "build", frame, scope="project")
+
+
+async def _workflow(both: Compared, frame: Frame, project: Path) -> None:
+    put_script(project, DONE)
+    agents = {"coder": {"system_prompt": "Code.", "model": "script:answers.yaml"}}
+    (project / "team.yaml").write_text(json.dumps({"agents": agents, "kickoff": "@coder go"}))
+    request = RunRequest(worker="team.yaml", input="")
+    assert (await both("plan_workflow", request, frame, tag="main", params={})).workflow == "team"
+    events = await both.stream("run_workflow", Start(file="team.yaml", params={}), request, frame)
+    assert (events[0].type, events[-1].type) == ("run_started", "run_ended")
+    assert (await both("show", events[0].run)).below
 
 
 # streams
