@@ -15,6 +15,7 @@ from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
 from guildhall.workflow.instance import Start
+from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,6 +53,7 @@ class Team:
     events: list[Event] = field(default_factory=list["Event"])
     hall: Any = None
     client: Any = None
+    debounce: float = QUICK
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def file(self, text: str = "", name: str = "team.yaml", agents: str = "ann bob", **fields: Any) -> None:
@@ -74,7 +76,7 @@ class Team:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={})
-            self.hall.workflows.first_pause = self.hall.workflows.debounce = QUICK
+            self.hall.workflows.first_pause, self.hall.workflows.debounce = QUICK, self.debounce
             self.client = EmbeddedHall(self.hall, stays=True)
             try:
                 async with asyncio.timeout(20):
@@ -89,10 +91,18 @@ class Team:
 
     async def run(self, name: str = "team.yaml", *, interactive: bool = False, **asked: Any) -> Run:
         """Runs the workflow until it stops; how its run stands then."""
-        start = Start(file=name, params={})
-        request = RunRequest(worker=name, input="", **asked)
-        frame = self.frame(interactive=interactive)
-        return await self.followed(self.client.run_workflow(start, request, frame))
+        stream = self.client.run_workflow(*self.started(name, **asked), self.frame(interactive=interactive))
+        return await self.followed(stream)
+
+    def started(self, name: str = "team.yaml", **asked: Any) -> tuple[Start, RunRequest]:
+        return Start(file=name, params={}), RunRequest(worker=name, input="", **asked)
+
+    def begun(self, **how: Any) -> asyncio.Task[Run]:
+        """The workflow, while it runs."""
+        return asyncio.create_task(self.run(**how))
+
+    def target(self, agent: str | None = None) -> Target:
+        return Target(agent, "team", "main")
 
     async def resume(self, run: str, **more: Any) -> Run:
         return await self.followed(self.client.resume(run, self.frame(), **more))
@@ -112,6 +122,9 @@ class Team:
 
     def heard(self, type: str) -> list[Event]:
         return [event for event in self.events if event.type == type]
+
+    def runs_started(self, worker: str) -> list[Event]:
+        return [event for event in self.heard("run_started") if event.data["worker"] == worker]
 
     @property
     def room(self) -> Room:

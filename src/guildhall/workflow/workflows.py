@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, NotFound
@@ -26,7 +26,7 @@ from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import RunRequest, Stretch
+    from guildhall.runs.model import Ask, RunRequest, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import AgentState, Start
@@ -136,8 +136,17 @@ class Workflows:
         """A workflow that stopped, ready to go on where it was."""
         instance = self.instance(run)
         workflow = thawed(instance.source, instance.definition)
+        if grant is not None:
+            self._refuse_too_little(run, grant)
         seat = self._conductor(workflow, workflow.frame(frame), lambda connection, run: None)
         return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+
+    def _refuse_too_little(self, run: str, grant: Grant) -> None:
+        """Raises where agents that stopped at a limit have used up already what they are to have."""
+        for agent in self.agents(run):
+            if agent.status == "failed" and agent.run is not None:
+                below = (self._history.journal(one.id) for one in self._history.below(agent.run))
+                grant.refuse_too_little(self._history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a workflow live that was made ready."""
@@ -158,6 +167,7 @@ class Workflows:
             request=request,
             first_pause=self.first_pause,
             debounce=self.debounce,
+            granted=_granted(prepared),
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
@@ -171,6 +181,7 @@ class Workflows:
             owner=None if owner == NOBODY else owner,
             projection=folder if context.enabled and context.provider == "file" else None,
             max_hops=workflow.definition.limits.max_hops,
+            max_repeats=workflow.definition.limits.max_repeats,
         )
         return await self._rooms.open(workflow.name, values.tag, [agent.name for agent in workflow.agents], furnishing)
 
@@ -237,16 +248,23 @@ class Workflows:
     def happened(self, happened: Happened) -> None:
         """Something happened in a room: whoever follows the workflow sees it."""
         if (team := self._teams.get(happened.room)) is not None:
+            team.happened(happened.type)
             root = team.instance.id
             told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
             data = {"actor": happened.actor, **told}
             self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
-    def answered(self, run: str) -> None:
-        """A person has answered something that a run below a workflow asks."""
+    def answered(self, ask: Ask) -> None:
+        """Something that a workflow, or a run below it, asks is open no more."""
         for team in self._teams.values():
-            if team.instance.id == run:
-                team.wake_all()
+            if team.instance.id == ask.root:
+                team.answered(ask)
+
+
+def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
+    """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
+    last = prepared.journal.entries[-1]
+    return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
 
 
 def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
