@@ -6,7 +6,6 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
@@ -56,15 +55,21 @@ class Team:
     debounce: float = QUICK
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def file(self, text: str = "", name: str = "team.yaml", agents: str = "ann bob", **fields: Any) -> None:
-        """Writes the workflow: these agents, whose model is the script; the kickoff is for the first."""
+    def file(
+        self, agents: str = "ann bob", *, name: str = "team.yaml", each: dict[str, Any] | None = None, **fields: Any
+    ) -> None:
+        """Writes the workflow: these agents, whose model is the script, with what `each` has besides.
+
+        The kickoff is for the first of them.
+        """
         names = agents.split()
+        usual = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
         parts: dict[str, Any] = {
-            "agents": {one: {"system_prompt": f"You are {one}.", "model": "script:script.yaml"} for one in names},
+            "agents": {one: {**usual, **(each or {}).get(one, {})} for one in names},
             "context": {"documentOwner": "none"},
             "kickoff": f"@{names[0]} begin",
         }
-        (self.project / name).write_text(dedent(text) or json.dumps({**parts, **fields}))
+        (self.project / name).write_text(json.dumps({**parts, **fields}))
 
     def script(self, *, repeat: bool = False, price: Any = None, election: Any = None, **workers: list[Any]) -> None:
         """Writes the script: for each worker a list of runs, each a list of answers."""

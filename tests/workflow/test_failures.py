@@ -67,7 +67,7 @@ def test_who_fails_by_what_it_does_begins_again_and_is_told_what_was_done(team: 
 @pytest.mark.req("AW-7", "AW-14")
 def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, guild: Guild) -> None:
     team.file(kickoff="@ann begin")
-    team.script(ann=[[send("@bob do it"), say()]], bob=[[WRONG]], repeat=True)
+    team.script(ann=[[send("@bob do it"), say()], [say()]], bob=[[WRONG]], repeat=True)
     ran = guild("run", "team.yaml")
     assert ran.code == 1, ran.err
     run = ran.err.split()[0]
@@ -79,7 +79,8 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
         told = team.room.messages()[-1]
         assert (told.kind, told.sender, set(told.mentions)) == ("system", "system", {"ann", "person"})
         assert "bob could not handle #2" in told.content
-        dead = team.hall.store.read(lambda connection: inbox.dead(connection, team.room.id))
+        room = team.room.id
+        dead = team.hall.store.read(lambda connection: inbox.dead(connection, room))
         assert [(agent, mail.message.id) for agent, mail in dead] == [("bob", 2)]
 
     team.inside(look)
@@ -90,33 +91,28 @@ def test_after_the_last_attempt_it_is_loud_and_can_be_gone_on_with(team: Team, g
 
 
 def test_an_agent_that_cannot_begin_has_failed_and_the_others_go_on(team: Team) -> None:
-    team.file(
-        agents="ann",
-        **{
-            "agents": {
-                "ann": {"system_prompt": "a", "model": "script:script.yaml"},
-                "bob": {"system_prompt": "b", "model": "script:script.yaml", "workdir": "gone"},
-            },
-            "kickoff": "@ann @bob begin",
-        },
+    team.file(each={"bob": {"model": "script:bob.yaml"}}, kickoff="@ann begin")
+    team.script(
+        ann=[[{"sleep": 0.1, **send("@bob begin")}, say()], [{"expect": "bob could not", **send("so be it")}, say()]]
     )
-    (team.project / "gone").write_text("a file")
-    team.script(ann=[[call("document_write", content="x"), say()]])
+    theirs = team.project / "bob.yaml"
+    theirs.write_text("workers: {}")
 
     async def work(team: Team) -> None:
-        run = await team.run()
+        task = team.begun()
+        await team.until(lambda: team.runs_started("ann"))
+        theirs.unlink()
+        run = await task
         assert (run.status, team.agents(run.id)["bob"].status) == ("failed", "failed")
         assert run.error["agents"] == ["bob"]
-        assert [one.status for one in team.runs(run.id)] == ["completed"]
+        assert [one.status for one in team.runs(run.id)] == ["completed", "completed"]
 
     team.inside(work)
 
 
 @pytest.mark.req("AW-14")
 def test_an_agent_at_its_limit_ends_the_workflow_with_5_and_goes_on_with_more(team: Team, guild: Guild) -> None:
-    agents = {name: {"system_prompt": name, "model": "script:script.yaml"} for name in ("ann", "bob")}
-    agents["ann"]["max_turns"] = 2  # pyright: ignore[reportArgumentType]
-    team.file(agents="ann bob", **{"agents": agents, "kickoff": "@ann @bob begin"})
+    team.file(each={"ann": {"max_turns": 2}}, kickoff="@ann @bob begin")
     team.script(ann=[[send("one"), send("two"), send("three"), say()]], bob=[[send("bob was here"), say()]])
     ran = guild("run", "team.yaml", "--output", "json")
     assert ran.code == 5, ran.err
@@ -140,11 +136,8 @@ def test_an_agent_at_its_limit_ends_the_workflow_with_5_and_goes_on_with_more(te
 
 
 def test_the_worst_agent_decides_how_it_ends(team: Team) -> None:
-    names = ("ann", "bob", "cid")
-    agents: dict[str, Any] = {name: {"system_prompt": name, "model": "script:script.yaml"} for name in names}
-    agents["ann"]["max_turns"] = 1
-    agents["cid"]["tool_rules"] = {"document_write": {"approval_required": True}}
-    team.file(agents="ann", **{"agents": agents, "kickoff": "@all begin"})
+    asks = {"tool_rules": {"document_write": {"approval_required": True}}}
+    team.file("ann bob cid", each={"ann": {"max_turns": 1}, "cid": asks}, kickoff="@all begin")
     team.script(
         ann=[[send("one"), say()]], bob=[[WRONG]], cid=[[call("document_write", content="x"), say()]], repeat=True
     )
