@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, NotFound
+from guildhall.core.config import anchored
+from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event
 from guildhall.core.ids import digest
 from guildhall.room.model import Actor
 from guildhall.room.rooms import Furnishing
+from guildhall.runs.grants import has_price
 from guildhall.runs.model import request_of
 from guildhall.runs.seat import Seat
+from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import Worker
 from guildhall.workflow import records, target
@@ -21,7 +24,7 @@ from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, load, thawed
 from guildhall.workflow.setup import TOOLS, Commands, environment
-from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.start import budget_of, check_places, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
@@ -94,9 +97,14 @@ class Workflows:
     async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
         workflow = self.load(start.file, frame)
+        model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
         frame = workflow.frame(frame)
-        allowed = self._settings(frame).env
-        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+        settings = self._settings(frame)
+        explicit = request.budget is not None or workflow.budget is not None
+        budget = budget_of(workflow, settings, request.budget) if explicit else None
+        request = replace(request, model=model, override_model=override, budget=budget)
+        self._check_models(workflow, request, frame, settings)
+        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -127,10 +135,22 @@ class Workflows:
             worker=str(workflow.path),
             input=workflow.definition.kickoff or f"Start {workflow.name}.",
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
-            budget=request.budget if request.budget is not None else workflow.budget,
         )
         seat = self._conductor(workflow, frame, began)
         return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
+
+    def _check_models(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
+        """Raises where an agent has no model that it could ask, or none with which the team's budget could be kept."""
+        for agent in workflow.agents:
+            choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+            source = self._runs.source(choice.model, frame)
+            if request.budget is not None and not has_price(source):
+                raise ModelUnusable(
+                    f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
+                    "cannot be kept",
+                    where=workflow.place,
+                    hint="Use a model with a price for it, or leave the budget out and limit its max_turns.",
+                )
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """A workflow that stopped, ready to go on where it was."""
