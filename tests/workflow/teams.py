@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.wiring import Hall
+from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
 from guildhall.workflow.instance import Start
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.core.paths import Home
     from guildhall.room.room import Room
     from guildhall.runs.model import Run
     from guildhall.workflow.instance import AgentState
@@ -54,6 +55,12 @@ class Team:
     client: Any = None
     debounce: float = QUICK
     news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @staticmethod
+    def anywhere(folder: Path) -> Team:
+        """A team with a home and a project of its own in a folder."""
+        (folder / "project").mkdir()
+        return Team(home=Home(folder / "home"), project=folder / "project")
 
     def file(
         self, agents: str = "ann bob", *, name: str = "team.yaml", each: dict[str, Any] | None = None, **fields: Any
@@ -144,6 +151,11 @@ class Team:
 
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]
+
+    def history(self) -> list[dict[str, Any]]:
+        """All that happened in the room, in order."""
+        room = self.room.id
+        return self.hall.store.read(lambda connection: room_records.history(connection, room))
 
     def phases(self) -> list[str]:
         return [event.data["phase"] for event in self.events if event.type == "workflow"]
