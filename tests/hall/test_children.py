@@ -250,6 +250,7 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
         stream = face.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
         run = (await anext(stream)).run
         nursery = face._hall.nursery
+        assert nursery is not None
         while len(nursery.pids) < 2:  # noqa: ASYNC110 - it comes up
             await asyncio.sleep(0.02)
         pids = [os.pidfd_open(pid) for pid in nursery.pids]

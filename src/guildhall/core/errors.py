@@ -12,10 +12,12 @@
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
+    │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── RuntimeFailed         the runtime broke between the doors
     │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
@@ -138,6 +140,12 @@ class HallUnavailable(GuildError):
     code = "hall_unavailable"
 
 
+class HallGone(HallUnavailable):
+    """The process of the hall has ended, has died, or is about to leave."""
+
+    code = "hall_gone"
+
+
 class ModelFailed(GuildError):
     """The model could not answer. `transient` says whether asking again may help, `retry_after` (seconds) from when on.
 
@@ -181,6 +189,12 @@ class ToolUnavailable(GuildError):
     """A tool, toolbox or sandbox that the worker declares cannot be provided."""
 
     code = "tool_unavailable"
+
+
+class ServerGone(ToolUnavailable):
+    """A server of tools that the run has used is there no more. The call that needed it was not made."""
+
+    code = "server_gone"
 
 
 class RuntimeFailed(GuildError):

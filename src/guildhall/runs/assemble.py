@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.models.keys import joined
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.arrange import bounds_of, permitted, tools_of, view_of
 from guildhall.runs.assembled import (
@@ -23,10 +24,12 @@ from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.model import Bounds, RunRequest, asks_model, is_text
 from guildhall.runs.reach import declared, reached
+from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
+from guildhall.tools.mcp_client import Servers, ended_if_not_used
 from guildhall.workers.choose import Choice, choose_model
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+    Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,7 @@ class _Recipe:
     given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
     memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
+    served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
     seat: Seat | None = None
 
 
@@ -81,6 +86,7 @@ class Assembler:
         remembering: Remembering,
         instead: Callable[[Tool], Tool],
         supply: Supply,
+        serve: Serve,
     ) -> None:
         self._environ = environ
         self.find = find
@@ -91,6 +97,7 @@ class Assembler:
         self._remembering = remembering
         self._instead = instead
         self._supply = supply
+        self._serve = serve
 
     async def assemble(
         self,
@@ -141,8 +148,8 @@ class Assembler:
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
         )
-        built = await self._build(recipe)
-        return replace(built, attachments=await self._attached(worker, request, frame, attached))
+        files = await self._attached(worker, request, frame, attached)
+        return replace(await self._build(recipe), attachments=files)
 
     async def _attached(
         self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
@@ -168,6 +175,11 @@ class Assembler:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
         recipe = replace(_recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
+        async with ended_if_not_used(built.servers):
+            return await self._revived(built, recipe, frozen)
+
+    async def _revived(self, built: Assembled, recipe: _Recipe, frozen: Mapping[str, Any]) -> Assembled:
+        frame = recipe.frame
         built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
         _refuse_other_tools(built.tools, frozen["tools"])
         names = {tool["name"] for tool in frozen["tools"]}
@@ -181,8 +193,9 @@ class Assembler:
         then = recipe.worker
         if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
-        today = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
-        today = replace(recipe, worker=today, output_schema=None)
+        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        served = still_served(worker, then, built.servers.tools)
+        today = replace(recipe, worker=worker, output_schema=None, served=served)
         return tightened(revived, await self._build(today))
 
     async def again(
@@ -200,6 +213,8 @@ class Assembler:
             recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
+        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.get("servers", {}).items()}
+        recipe = replace(recipe, served=still_served(worker, from_snapshot(frozen["worker"]), listed))
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
         then = told_as_then(assembled.tools, frozen["tools"])
@@ -226,10 +241,20 @@ class Assembler:
             view=self._view(worker, frame),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
-            environ=self._environ,
+            environ=joined(self._environ, frame.keys),
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
-        tools = await self._tools(recipe, surroundings, settings)
+        servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        async with ended_if_not_used(servers):
+            served = servers.tools if recipe.served is None else recipe.served
+            tools = await self._tools(recipe, surroundings, settings, served)
+            return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
+
+    async def _completed(
+        self, recipe: _Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
+    ) -> Assembled:
+        """All of it, once the tools are known."""
+        worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
@@ -257,7 +282,13 @@ class Assembler:
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
         )
 
-    async def _tools(self, recipe: _Recipe, surroundings: Surroundings, settings: Settings) -> tuple[Tool, ...]:
+    async def _tools(
+        self,
+        recipe: _Recipe,
+        surroundings: Surroundings,
+        settings: Settings,
+        served: Mapping[str, Sequence[Tool]],
+    ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         system: tuple[Tool, ...] = ()
@@ -270,7 +301,8 @@ class Assembler:
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given)
-        tools = tuple(map(self._instead, tools_of(worker, surroundings, system=system, toolboxes=boxes)))
+        every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
+        tools = tuple(map(self._instead, every))
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)

@@ -10,7 +10,8 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.runs.arrange import permitted
-from guildhall.runtimes.model import Attachment
+from guildhall.runtimes.model import Assignment, Attachment
+from guildhall.tools.mcp_client import Servers
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.model import Worker
@@ -43,12 +44,24 @@ class Assembled:
     callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
+    servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
         own = permitted(self.tools, self.surroundings.forbidden).values()
         return self.above.union(*own, *others)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the runtime is given."""
+        return Assignment(
+            system_prompt=self.system_prompt,
+            first_message=self.first_message,
+            tools=tuple(tool.as_shown() for tool in self.tools),
+            output_schema=self.output_schema,
+            attachments=self.attachments,
+        )
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
@@ -74,6 +87,7 @@ class Assembled:
             "mode": self.mode,
             "bounds": self.bounds.as_dict(),
             "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
+            "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
         }
 
 

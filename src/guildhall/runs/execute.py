@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
+BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 
@@ -56,7 +57,7 @@ class Execution:
         patience: Patience,
         clock: Clock,
         seconds_before: float,
-        clean_up: Callable[[], Awaitable[None]],
+        clean_up: Callable[[], Awaitable[object]],
         also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
         """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
@@ -72,6 +73,7 @@ class Execution:
         self._also_ended = also_ended
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
+        self._park_reason = BY_USER
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
@@ -121,11 +123,13 @@ class Execution:
 
     # the stretch
 
-    def park(self) -> None:
-        """Stops the run for now, and those that it has called, by the wish of a person."""
+    def park(self, reason: str = BY_USER) -> None:
+        """Stops the run for now, and those that it has called. The first reason counts."""
+        if not self._parked.is_set():
+            self._park_reason = reason
         self._parked.set()
         for called in self._called:
-            called.park()
+            called.park(reason)
 
     async def carry_out(self, called: Execution) -> Stretch:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
@@ -133,7 +137,7 @@ class Execution:
         called._caller = self
         try:
             if self._parked.is_set():
-                called.park()
+                called.park(self._park_reason)
             return await called.run()
         finally:
             self._called.discard(called)
@@ -183,7 +187,7 @@ class Execution:
         if first == "stuck":
             return _WAITING
         if first == "parked":
-            return Stretch(status="parked", reason="by the user")
+            return Stretch(status="parked", reason=self._park_reason)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = body.exception()

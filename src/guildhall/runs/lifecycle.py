@@ -1,45 +1,37 @@
-"""The runs of a hall: launched, called by one another, parked, cancelled, replayed."""
+"""The runs of a hall: launched, called by one another, parked, cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
 from guildhall.models.door import ModelDoor
-from guildhall.models.recording import RecordingSource
-from guildhall.runs import create, delegate, records, shown
+from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
-from guildhall.runs.execute import Execution
-from guildhall.runs.grants import has_price
+from guildhall.runs.beginning import started
+from guildhall.runs.execute import BY_USER, Execution
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.plan import plan_of_run
-from guildhall.runs.prepare import Preparation, belongs, frame_then
-from guildhall.runs.replay import Replayed, replay
+from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
-from guildhall.runtimes.model import Assignment
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydantic_ai.messages import ModelResponse
+    from collections.abc import Callable
 
     from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus
+    from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
@@ -108,14 +100,6 @@ class Runs:
             alive=self.alive,
         )
 
-    def recording(self, run: str) -> RecordingSource:
-        """The model answers of a recorded run, and of those that it has called, in order."""
-        tree = self._history.tree(run)
-        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
-
-    def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
-
     def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
         """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
         live = self._enliven(prepared, None, runtime)
@@ -151,8 +135,8 @@ class Runs:
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
-            assignment=assignment_of(assembled),
-            runtime=runtime or self._runtime_of(prepared.call),
+            assignment=assembled.assignment,
+            runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -160,7 +144,7 @@ class Runs:
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=executor.close,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
             also_ended=seat.ended if seat else None,
         )
         live = Live(
@@ -171,16 +155,17 @@ class Runs:
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
             token=self._tokens.issue(
-                ToolDoor(run=prepared.run, servers=servers_of(assembled.tools), execution=execution)
+                ToolDoor(
+                    run=prepared.run,
+                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
+                    execution=execution,
+                )
             ),
             above=above,
         )
         self._alive[prepared.run] = live
-        _tell_start(live)
+        self._bus.publish(self._started(live))
         return live
-
-    def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
-        return self._runtime if call is None else delegate.OneCall(call)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -231,22 +216,32 @@ class Runs:
             self._gone(live)
         return self._history.get(live.prepared.run)
 
-    async def take_seat(
-        self, above: str, key: str, request: RunRequest, frame: Frame, *, worker: Worker, seat: Seat
-    ) -> Run:
-        """A run of a worker in a seat, below the live run that gives it. The same key is the same run, also later."""
+    async def take_seat(self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat) -> Run:
+        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now."""
         caller = self._alive[above]
         async with caller.calling:
-            made = self._store.read(lambda connection: records.run_of_call(connection, above, key))
-            if made is not None:
-                prepared = await self._again(caller, made, seat)
-            else:
-                given = caller.prepared.given
-                prepared = await self.preparation.prepare(
-                    request, frame, given, worker=worker, caller=caller.prepared, call=key, seat=seat
-                )
+            prepared = await self.preparation.prepare(
+                request,
+                caller.prepared.frame,
+                caller.prepared.given,
+                worker=worker,
+                caller=caller.prepared,
+                call=key,
+                seat=seat,
+            )
             live = self._enliven(prepared, caller)
         return await self._carry_out(caller, live)
+
+    async def sit_down_again(self, above: str, run: str, seat: Seat) -> Run:
+        """The same for one that was there before and has stopped."""
+        caller = self._alive[above]
+        async with caller.calling:
+            live = self._enliven(await self._again(caller, self._history.get(run), seat), caller)
+        return await self._carry_out(caller, live)
+
+    def ledger(self, run: str) -> LiveLedger:
+        """Where what happens in a live run is put on record and told."""
+        return self._alive[run].ledger
 
     async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(
@@ -328,40 +323,33 @@ class Runs:
             raise
         return self._history.get(prepared.run)
 
-    async def park(self, run: str) -> None:
+    async def park(self, run: str, reason: str = BY_USER) -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park()
+            self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
-    async def park_all(self) -> None:
-        for run in list(self._tasks):
-            await self.park(run)
+    async def park_all(self, reason: str = BY_USER) -> None:
+        await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
-        """Plays a run and all that it has called again on their records, up to the first difference."""
-        steps, gone = 0, False
-        for one in self._history.tree(run):
-            journal = self._history.journal(one.id)
-            steps += len(journal.entries)
-            then = frame_then(one.request["frame"], frame)
-            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
-            gone = gone or left
-            call = one.request.get("call")
-            gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assignment_of(assembled), call, gave)
-            if difference is not None:
-                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
-        return Replayed(run=run, steps=steps, worker_gone=gone)
+    @property
+    def any_alive(self) -> bool:
+        return bool(self._tasks)
 
-    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
-        """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
-        end = self._history.entries(made.id)[-1] if made else None
-        if made is None or end is None or end.kind != "ended":
-            return None
-        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
-        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
+    def hold(self, run: str, more: int) -> None:
+        """So many people more, or less, sit at a terminal for a live run and those below it."""
+        for live in self._alive.values():
+            if live.prepared.root == run:
+                live.patience.hold(more)
+
+    def began(self, run: str) -> Event | None:
+        """The event that a live run began with, for those who come later; None: it is not alive."""
+        live = self._alive.get(run)
+        return None if live is None else self._started(live)
+
+    def _started(self, live: Live) -> Event:
+        above = live.above.prepared.run if live.above else None
+        return started(live.prepared, above, stamp(self._clock.now()))
 
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
@@ -373,28 +361,3 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
-
-
-def _tell_start(live: Live) -> None:
-    prepared = live.prepared
-    live.ledger.publish(
-        "run_started",
-        worker=prepared.assembled.worker.name,
-        model=prepared.source.name,
-        plan=plan_of_run(
-            prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
-        ).line(),
-        attachments=[file.as_described() for file in prepared.assembled.attachments],
-        resumed=prepared.resumed,
-        parent=live.above.prepared.run if live.above else None,
-    )
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
-    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
 from guildhall.runs import shown
-from guildhall.runs.delegate import OneCall
+from guildhall.runs.delegate import runtime_of
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -80,7 +80,7 @@ async def replay(
     `call` is the one that the run makes instead of asking its model. Replays are executed here, whatever runs are: all
     that differs in the calls of one answer is then met, each time the same.
     """
-    runtime = PydanticRuntime() if call is None else OneCall(call)
+    runtime = runtime_of(call, PydanticRuntime())
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)

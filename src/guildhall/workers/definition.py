@@ -116,13 +116,18 @@ class McpServer(Part):
     url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = Field(
         default=None, description="The address of a running server."
     )
-    env: tuple[VariableName, ...] = Field(default=(), description="Names of variables that the program may see.")
+    env: tuple[VariableName, ...] = Field(
+        default=(),
+        description="Names of variables that the program may see; with `url` one at most, whose value is its token.",
+    )
     tools: tuple[Line, ...] | None = Field(default=None, description="Only these of its tools; not set: all.")
 
     @model_validator(mode="after")
     def _one(self) -> McpServer:
         if (self.command is None) == (self.url is None):
             raise ValueError("name either `command` (a list) or `url`")
+        if self.url is not None and len(self.env) > 1:
+            raise ValueError("with `url`, `env` names at most one variable: the one that holds the server's token")
         return self
 
 
