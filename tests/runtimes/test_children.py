@@ -376,13 +376,20 @@ def test_an_idle_warm_parent_that_is_killed_is_replaced_at_once(wild: Place) -> 
     assert still_well(wild)
 
 
-def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
+@pytest.mark.parametrize("moment", ["before", "at the very moment"])
+def test_a_birth_that_nobody_waits_for_any_more(wild: Place, moment: str) -> None:
     async def work() -> None:
         births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
         await asyncio.sleep(0)
+        parent = wild.nursery._parent
+        assert parent is not None
+        while moment != "before" and parent._ordered:  # all replies are read, and whoever waits was not woken yet
+            select.select([parent._control], [], [], PATIENCE)
+            parent._hear()
         for task in births:
             task.cancel()
-        await asyncio.gather(*births, return_exceptions=True)
+        ended = await asyncio.gather(*births, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
         await counted(wild.nursery, 1)
 
     wild.runs(work())
