@@ -234,7 +234,7 @@ def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
     """The same with a hall in a process of its own, which ends with the test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
-    command = GuildWithHall(warm, scratch)
+    command = GuildWithHall(warm, scratch, measured=True)
     yield command
     command.end()
 
