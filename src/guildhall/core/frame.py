@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 
 # What a child may see without being named in the settings: where programs are and how text is shown, nothing else.
-_HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
+HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
 _SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
 _SHORTEST_SECRET = 8
@@ -47,7 +47,7 @@ class Frame:
         caller: str = "cli",
     ) -> Frame:
         """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along."""
-        names = _HARMLESS | allowed
+        names = HARMLESS | allowed
         return Frame(
             cwd=cwd,
             root=project_root(cwd),

@@ -1,6 +1,6 @@
 """The servers of tools that a worker names, connected: their tools are listed once, and called at the gate like others.
 
-A client of our own (ADR 010): what a server sends is limited in size and time before it is looked at. A server that is
+A client of our own (ADR 014): what a server sends is limited in size and time before it is looked at. A server that is
 gone is never passed over in silence: the call that it breaks is an error that says so, and the next one ends the run.
 """
 
