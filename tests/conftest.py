@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -21,11 +22,14 @@ import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
+from guildhall.hall.start import EMBEDDED_VARIABLE, find, stop
 from tests import requirements
 from tests.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+
+    from guildhall.hall.start import Address
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = Path(__file__).parent / "blocked"
@@ -150,9 +154,10 @@ class Guild:
 
     @staticmethod
     def environment() -> dict[str, str]:
-        """What the command gets where the test names nothing."""
+        """What the command gets where the test names nothing. It is the hall itself, and no process is left behind."""
         passed = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
-        return {**passed, HOME_VARIABLE: os.environ.get(HOME_VARIABLE, ""), "PYTHONPATH": str(BLOCKED)}
+        home = os.environ.get(HOME_VARIABLE, "")
+        return {**passed, HOME_VARIABLE: home, EMBEDDED_VARIABLE: "1", "PYTHONPATH": str(BLOCKED)}
 
     def end(self) -> None:
         for process in self._started:
@@ -182,6 +187,43 @@ def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generat
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
     command = Guild(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
+    yield command
+    command.end()
+
+
+class GuildWithHall(Guild):
+    """The command as people have it: the hall is a process of its own, started by whichever command needs it first."""
+
+    def environment(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().environment(), EMBEDDED_VARIABLE: "0"}
+
+    def hall(self) -> Address:
+        """The live one."""
+        address = find(Home(Path(os.environ[HOME_VARIABLE])))
+        assert address is not None, "no hall is running"
+        return address
+
+    def kill_hall(self) -> Address:
+        """As a power cut would end it; returns when it is gone."""
+        address = self.hall()
+        watched = os.pidfd_open(address.pid)
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        assert select.select([watched], [], [], 10)[0]
+        os.close(watched)
+        return address
+
+    def end(self) -> None:
+        super().end()
+        if (address := find(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
+            stop(address)
+
+
+@pytest.fixture
+def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
+    """The same with a hall in a process of its own, which ends with the test."""
+    scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
+    scratch.mkdir()
+    command = GuildWithHall(warm, scratch)
     yield command
     command.end()
 

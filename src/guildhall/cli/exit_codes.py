@@ -37,6 +37,7 @@ OF_ERROR = {
     "limit_reached": LIMIT,
     "timed_out": TIMED_OUT,
     "hall_unavailable": NO_HALL,
+    "hall_gone": NO_HALL,
     "model_failed": FAILED,
     "script_mismatch": FAILED,
     "model_unusable": USAGE,

@@ -12,6 +12,7 @@
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
@@ -137,6 +138,12 @@ class HallUnavailable(GuildError):
     """The home cannot be opened: in use, foreign, or made by a newer version."""
 
     code = "hall_unavailable"
+
+
+class HallGone(HallUnavailable):
+    """The process of the hall has ended, has died, or is about to leave."""
+
+    code = "hall_gone"
 
 
 class ModelFailed(GuildError):

@@ -18,6 +18,8 @@ CAPABILITIES: Mapping[str, str] = {
     "worker.create": "write a new worker",
     "memory.read": "read remembered entries",
     "memory.write": "remember something",
+    "room.read": "read what the team shares",
+    "room.write": "tell the team something, change what it shares",
 }
 
 # The rule names of earlier systems, and what they mean here.

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 _BEGINNING = 1_000  # characters of a long message that stay in the channel
 
 
-def post(turn: Turn, said: Said, *, kind: MessageKind = "message", to: Sequence[str] = ()) -> Posted:
-    """Says something in the channel. It reaches those whom it mentions, and those whom `to` names beside them."""
+def post(
+    turn: Turn,
+    said: Said,
+    *,
+    kind: MessageKind = "message",
+    to: Sequence[str] = (),
+    sender: str | None = None,
+    hops: int | None = None,
+) -> Posted:
+    """Says something in the channel. It reaches those whom it mentions, and those whom `to` names beside them.
+
+    What the room itself says has it as its `sender`, and as many `hops` as what it follows from.
+    """
     text = said.text
     check_text(text, "the message")
     if not text.strip():
@@ -27,11 +38,11 @@ def post(turn: Turn, said: Said, *, kind: MessageKind = "message", to: Sequence[
     seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
     found = mentions.find(said, seated)
     addressed = _addressed(to, seated)
-    sender = turn.actor.name
+    sender = sender or turn.actor.name
     if found.missed and not found.reached and not addressed:
         raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
-    hops = _hops(turn)
+    hops = hops_of(turn) if hops is None else hops
     held = hops > turn.room.max_hops and any(name != PERSON for name in reached)
     resource = None
     content = text
@@ -81,7 +92,7 @@ def _nobody(missed: Sequence[str], names: Collection[str]) -> NotFound:
     return NotFound(f"nobody was told: {shown} {verb} not in this room", hint=hint)
 
 
-def _hops(turn: Turn) -> int:
+def hops_of(turn: Turn) -> int:
     """How far a message has come from what somebody outside said: one more than what the run was shown."""
     if turn.actor.run is None or turn.actor.name in (PERSON, SYSTEM):
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import digest, is_name
+from guildhall.core.ids import PROPOSAL, digest, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -199,6 +199,61 @@ class Posted:
     def from_dict(data: Mapping[str, Any]) -> Posted:
         lists = {name: tuple(data[name]) for name in ("reached", "missed", "overlooked")}
         return Posted(id=data["id"], held=data["held"], resource=data["resource"], **lists)
+
+
+ProposalType = Literal["election", "decision", "approval", "assignment"]
+Resolution = Literal["plurality", "majority", "unanimous"]
+TieBreak = Literal["first", "random", "creator"]
+ProposalStatus = Literal["open", "resolved", "rejected", "expired", "cancelled"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """Something that is put to the vote. Who may vote is settled when it is made."""
+
+    number: int
+    type: ProposalType
+    title: str
+    options: tuple[str, ...]
+    resolution: Resolution
+    binding: bool
+    quorum: int
+    tie_break: TieBreak
+    guards: tuple[str, ...]  # tools and documents that a binding approval keeps closed until it passes
+    eligible: tuple[str, ...]
+    creator: str
+    status: ProposalStatus = "open"
+    result: str | None = None
+    reason: str | None = None
+    hops: int = 0
+    created_at: str
+    expires_at: str | None = None
+    ended_at: str | None = None
+    archived: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{PROPOSAL}-{self.number}"
+
+    @property
+    def passed(self) -> bool:
+        """Whether an approval was given: its first option is the one that gives it."""
+        return self.status == "resolved" and self.result == self.options[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        shown = {name: getattr(self, name) for name in ("id", "type", "title", "resolution", "binding", "quorum")}
+        listed = {name: list(getattr(self, name)) for name in ("options", "guards", "eligible")}
+        rest = ("tie_break", "creator", "status", "result", "reason", "created_at", "expires_at", "ended_at")
+        return {**shown, **listed, **{name: getattr(self, name) for name in rest}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """What an agent voted for, and why."""
+
+    agent: str
+    choice: str
+    reason: str | None = None
 
 
 HappenedType = Literal["message", "held", "proposal", "vote", "document", "status", "no_action", "trouble"]

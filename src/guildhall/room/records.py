@@ -145,6 +145,24 @@ def count_unread(connection: Connection, room: str) -> dict[str, int]:
     return {row[0]: row[1] for row in connection.execute(statement)}
 
 
+def cursors(connection: Connection, room: str) -> dict[str, int]:
+    """Up to which message each seated agent has handled all of its mail."""
+    last = count_messages(connection, room)
+    statement = (
+        select(seats.c.agent, func.min(deliveries.c.message))
+        .select_from(
+            seats.join(
+                deliveries,
+                (deliveries.c.room == seats.c.room) & (deliveries.c.agent == seats.c.agent) & _UNREAD,
+                isouter=True,
+            )
+        )
+        .where(seats.c.room == room)
+        .group_by(seats.c.agent)
+    )
+    return {row[0]: last if row[1] is None else row[1] - 1 for row in connection.execute(statement)}
+
+
 def mark(
     connection: Connection,
     room: str,

@@ -35,7 +35,8 @@ class Furnishing:
     @property
     def settings(self) -> dict[str, Any]:
         given = {"projection": str(self.projection) if self.projection else None, "max_hops": self.max_hops}
-        return {**self.more, **{name: value for name, value in given.items() if value is not None}}
+        fixed = {"owner_fixed": True} if self.owner is not None else {}
+        return {**self.more, **fixed, **{name: value for name, value in given.items() if value is not None}}
 
 
 class Rooms:
@@ -60,7 +61,9 @@ class Rooms:
             raise NotFound(f"the owner of the documents, {how.owner!r}, is not an agent", hint=hint)
         at = stamp(self._clock.now())
         id = await self._store.write(lambda connection: _open(connection, workflow, tag, seats, how, at))
-        return self.room(id)
+        room = self.room(id)
+        await room.mend()
+        return room
 
     def room(self, id: str) -> Room:
         """A room by its id. Whether there is one shows when it is used."""

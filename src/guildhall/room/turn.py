@@ -56,10 +56,8 @@ def take(
     do: Callable[[Turn], Mapping[str, Any]],
 ) -> Taken:
     """Makes an operation once. One that is refused leaves nothing behind but its place in the log."""
-    if actor.run is not None and actor.key is not None:
-        before = records.recorded(connection, room, actor.run, actor.key)
-        if before is not None:
-            return Taken(result=before[1], turn=None)
+    if (before := recorded(connection, room, op, actor)) is not None:
+        return Taken(result=before, turn=None)
     turn = begin(connection, room, actor, at)
     connection.exec_driver_sql("SAVEPOINT operation")
     try:
@@ -71,6 +69,18 @@ def take(
     connection.exec_driver_sql("RELEASE operation")
     records.log(connection, room, op, actor, at, arguments, result)
     return Taken(result=result, turn=turn)
+
+
+def recorded(connection: Connection, room: str, op: str, actor: Actor) -> dict[str, Any] | None:
+    """The result of a call that was made before."""
+    if actor.run is None or actor.key is None:
+        return None
+    before = records.recorded(connection, room, actor.run, actor.key)
+    if before is None:
+        return None
+    if before[0] != op:
+        raise Conflict(f"the call {actor.key[:80]!a} of {actor.run} was {before[0]}, and not {op}")
+    return before[1]
 
 
 def begin(connection: Connection, room: str, actor: Actor, at: str) -> Turn:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.models.keys import joined
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.arrange import bounds_of, permitted, tools_of, view_of
 from guildhall.runs.assembled import (
@@ -240,7 +241,7 @@ class Assembler:
             view=self._view(worker, frame),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
-            environ=self._environ,
+            environ=joined(self._environ, frame.keys),
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
         servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()

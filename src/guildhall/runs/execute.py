@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
+from guildhall.core.errors import GuildError, LimitReached, RuntimeCrashed, RuntimeFailed
 from guildhall.runs import records
 from guildhall.runs.model import Stretch
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.patience import Patience
-    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.runtimes.model import Assignment, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
+BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
+_CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 
 
 _WAITING = Stretch(status="waiting", reason="ask")
@@ -71,6 +73,7 @@ class Execution:
         self._also_ended = also_ended
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
+        self._park_reason = BY_USER
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
@@ -120,11 +123,13 @@ class Execution:
 
     # the stretch
 
-    def park(self) -> None:
-        """Stops the run for now, and those that it has called, by the wish of a person."""
+    def park(self, reason: str = BY_USER) -> None:
+        """Stops the run for now, and those that it has called. The first reason counts."""
+        if not self._parked.is_set():
+            self._park_reason = reason
         self._parked.set()
         for called in self._called:
-            called.park()
+            called.park(reason)
 
     async def carry_out(self, called: Execution) -> Stretch:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
@@ -132,14 +137,14 @@ class Execution:
         called._caller = self
         try:
             if self._parked.is_set():
-                called.park()
+                called.park(self._park_reason)
             return await called.run()
         finally:
             self._called.discard(called)
 
     async def run(self) -> Stretch:
         """Executes until something ends the stretch, and puts the end on record."""
-        body = asyncio.create_task(self._runtime.execute(self._assignment, self))
+        body = asyncio.create_task(self._execute())
         watchers = {
             asyncio.create_task(self._patience.stuck.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
@@ -158,6 +163,18 @@ class Execution:
         await self._end(stretch, body, *watchers)
         return stretch
 
+    async def _execute(self) -> Outcome:
+        """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
+        for crash in range(1, _CRASHES + 1):
+            try:
+                return await self._runtime.execute(self._assignment, self)
+            except RuntimeCrashed as error:
+                if crash == _CRASHES:
+                    raise
+                await self._ledger.journal.append("crashed", error.as_dict())
+                self._ledger.publish("error", **error.as_dict(), transient=True)
+        raise AssertionError
+
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
         self._ending = True
         try:
@@ -170,7 +187,7 @@ class Execution:
         if first == "stuck":
             return _WAITING
         if first == "parked":
-            return Stretch(status="parked", reason="by the user")
+            return Stretch(status="parked", reason=self._park_reason)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = body.exception()

@@ -11,12 +11,11 @@ from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted
 from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
-from guildhall.runs.execute import Execution
-from guildhall.runs.grants import has_price
+from guildhall.runs.beginning import started
+from guildhall.runs.execute import BY_USER, Execution
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.plan import plan_of_run
 from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
 from guildhall.tools.executor import Executor
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus
+    from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
@@ -165,7 +164,7 @@ class Runs:
             above=above,
         )
         self._alive[prepared.run] = live
-        _tell_start(live)
+        self._bus.publish(self._started(live))
         return live
 
     async def _live(self, live: Live) -> None:
@@ -217,22 +216,32 @@ class Runs:
             self._gone(live)
         return self._history.get(live.prepared.run)
 
-    async def take_seat(
-        self, above: str, key: str, request: RunRequest, frame: Frame, *, worker: Worker, seat: Seat
-    ) -> Run:
-        """A run of a worker in a seat, below the live run that gives it. The same key is the same run, also later."""
+    async def take_seat(self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat) -> Run:
+        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now."""
         caller = self._alive[above]
         async with caller.calling:
-            made = self._store.read(lambda connection: records.run_of_call(connection, above, key))
-            if made is not None:
-                prepared = await self._again(caller, made, seat)
-            else:
-                given = caller.prepared.given
-                prepared = await self.preparation.prepare(
-                    request, frame, given, worker=worker, caller=caller.prepared, call=key, seat=seat
-                )
+            prepared = await self.preparation.prepare(
+                request,
+                caller.prepared.frame,
+                caller.prepared.given,
+                worker=worker,
+                caller=caller.prepared,
+                call=key,
+                seat=seat,
+            )
             live = self._enliven(prepared, caller)
         return await self._carry_out(caller, live)
+
+    async def sit_down_again(self, above: str, run: str, seat: Seat) -> Run:
+        """The same for one that was there before and has stopped."""
+        caller = self._alive[above]
+        async with caller.calling:
+            live = self._enliven(await self._again(caller, self._history.get(run), seat), caller)
+        return await self._carry_out(caller, live)
+
+    def ledger(self, run: str) -> LiveLedger:
+        """Where what happens in a live run is put on record and told."""
+        return self._alive[run].ledger
 
     async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(
@@ -314,15 +323,33 @@ class Runs:
             raise
         return self._history.get(prepared.run)
 
-    async def park(self, run: str) -> None:
+    async def park(self, run: str, reason: str = BY_USER) -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park()
+            self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
-    async def park_all(self) -> None:
-        for run in list(self._tasks):
-            await self.park(run)
+    async def park_all(self, reason: str = BY_USER) -> None:
+        await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
+
+    @property
+    def any_alive(self) -> bool:
+        return bool(self._tasks)
+
+    def hold(self, run: str, more: int) -> None:
+        """So many people more, or less, sit at a terminal for a live run and those below it."""
+        for live in self._alive.values():
+            if live.prepared.root == run:
+                live.patience.hold(more)
+
+    def began(self, run: str) -> Event | None:
+        """The event that a live run began with, for those who come later; None: it is not alive."""
+        live = self._alive.get(run)
+        return None if live is None else self._started(live)
+
+    def _started(self, live: Live) -> Event:
+        above = live.above.prepared.run if live.above else None
+        return started(live.prepared, above, stamp(self._clock.now()))
 
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
@@ -334,18 +361,3 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
-
-
-def _tell_start(live: Live) -> None:
-    prepared = live.prepared
-    live.ledger.publish(
-        "run_started",
-        worker=prepared.assembled.worker.name,
-        model=prepared.source.name,
-        plan=plan_of_run(
-            prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
-        ).line(),
-        attachments=[file.as_described() for file in prepared.assembled.attachments],
-        resumed=prepared.resumed,
-        parent=live.above.prepared.run if live.above else None,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
+SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
 AskKind = Literal["approval", "unknown_effect", "limit"]
@@ -111,6 +112,13 @@ class RunRequest:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def request_of(recorded: Mapping[str, Any]) -> RunRequest:
+    """What was asked for, as the record has it."""
+    known: dict[str, Any] = {one.name: recorded[one.name] for one in fields(RunRequest) if one.name in recorded}
+    known["attachments"] = tuple(known["attachments"])
+    return RunRequest(**known)
 
 
 def asks_model(request: Mapping[str, Any]) -> bool:

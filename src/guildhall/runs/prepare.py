@@ -113,8 +113,8 @@ class Preparation:
             seat=seat,
         )
         async with ended_if_not_used(assembled.servers):
-            prepared = await self._put_on_record(run, request, assembled, frame, caller, call)
-        return replace(prepared, given=tuple(given), seat=seat)
+            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, seat)
+        return replace(prepared, given=tuple(given))
 
     async def _put_on_record(
         self,
@@ -124,6 +124,7 @@ class Preparation:
         frame: Frame,
         caller: Prepared | None,
         call: str | None,
+        seat: Seat | None,
     ) -> Prepared:
         """A run that is assembled, with its model and its first entry."""
         root = caller.root if caller else run
@@ -156,6 +157,8 @@ class Preparation:
             ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
+            if seat is not None:
+                seat.began(connection, run)
             return ordinal
 
         return Prepared(
@@ -169,6 +172,7 @@ class Preparation:
             override_model=request.override_model,
             call=request.call,
             limited=limited or assembled.bounds.max_budget_usd is not None,
+            seat=seat,
         )
 
     async def prepare_again(

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.runs.assemble import Assembler
     from guildhall.runs.history import History
-    from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import ToolResult
 
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
 class Recordings:
     """The recorded runs of a hall."""
 
-    def __init__(self, *, store: Store, history: History, assembler: Assembler, runtime: Runtime) -> None:
+    def __init__(self, *, store: Store, history: History, assembler: Assembler) -> None:
         self._store = store
         self._history = history
         self._assembler = assembler
-        self._runtime = runtime
 
     def source(self, run: str) -> RecordingSource:
         """The model answers of a recorded run, and of those that it has called, in order."""
@@ -48,9 +46,9 @@ class Recordings:
             then = frame_then(one.request["frame"], frame)
             assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
             gone = gone or left
-            runtime = delegate.runtime_of(one.request.get("call"), self._runtime)
+            call = one.request.get("call")
             gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assembled.assignment, runtime, gave)
+            difference = await replay(journal, assembled, assembled.assignment, call, gave)
             if difference is not None:
                 return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
         return Replayed(run=run, steps=steps, worker_gone=gone)

@@ -23,5 +23,6 @@ class Seat:
 
     tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
     execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
-    ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of the run ends
+    began: Callable[[Connection, str], None]  # in the transaction in which the run is made
+    ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
+from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
 from guildhall.workers.code import module_code, names_module, server_code, toolbox_code
 from guildhall.workers.servers import program_of, variables_of
@@ -123,7 +124,7 @@ class Supply:
 
         wanted = self.settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, self.environ)
+            search_tool(wanted.model_dump() if wanted else None, joined(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 

@@ -70,7 +70,7 @@ class SocketDoors:
     async def listen(self, reader: asyncio.StreamReader) -> None:
         """Hands out the answers, until there is nobody who gives any."""
         while line := await reader.readline():
-            answer = Answered.model_validate_json(line)
+            answer = Answered.read(line)
             self._open.pop(answer.id).set_result(answer)
         raise HallGone
 
@@ -83,7 +83,7 @@ async def live(connection: socket.socket) -> None:
             raise HallGone
         doors = SocketDoors(writer)
         listening = asyncio.create_task(doors.listen(reader))
-        working = asyncio.create_task(_executed(Given.model_validate_json(line), doors))
+        working = asyncio.create_task(_executed(Given.read(line), doors))
         done, _ = await asyncio.wait({listening, working}, return_when=asyncio.FIRST_COMPLETED)
         for task in (listening, working):
             task.cancel()

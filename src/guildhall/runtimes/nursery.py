@@ -30,7 +30,7 @@ _BOOT = (
 )
 _TRIES = 3
 _SIDE_BY_SIDE = 16  # orders under way; more would not fit into the control socket
-_BIRTH_SECONDS = 60.0  # a warm parent that is still coming up included
+_PATIENCE = 60.0  # seconds; a machine may be so busy that the warm parent needs many to come up
 _END_SECONDS = 5.0
 _LOG_BYTES = 4096
 _REPLY_BYTES = 4096
@@ -64,9 +64,13 @@ class Child:
 class Nursery:
     """Has children for runs. Starting it costs nothing that anyone waits for."""
 
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        """`command` starts another warm parent than ours; the number of the control socket is added to it."""
+    def __init__(self, command: Sequence[str] | None = None, *, patience: float = _PATIENCE) -> None:
+        """`command` starts another warm parent than ours; the number of the control socket is added to it.
+
+        `patience`: seconds after which a warm parent that does not do what it should is replaced.
+        """
         self._command = tuple(command or _own_command())
+        self._patience = patience
         self._parent: _Parent | None = None
         self._orders = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._closed = False
@@ -93,7 +97,7 @@ class Nursery:
                 break
             try:
                 async with self._orders:
-                    return await parent.birth(memory_bytes)
+                    return await parent.birth(memory_bytes, self._patience)
             except _Gone:
                 if self._parent is parent:
                     self._parent = None
@@ -106,7 +110,7 @@ class Nursery:
         """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known."""
         child.kill()
         try:
-            async with asyncio.timeout(_END_SECONDS):
+            async with asyncio.timeout(self._patience):
                 return await child.ended()
         except TimeoutError:  # whoever should bury it does not: it is gone with that one
             if self._parent is not None:
@@ -158,7 +162,7 @@ class _Parent:
     def pids(self) -> list[int]:
         return [child.pid for child in self._children.values()]
 
-    async def birth(self, memory_bytes: int) -> Child:
+    async def birth(self, memory_bytes: int, seconds: float) -> Child:
         if self._gone:
             raise _Gone
         self._listen()
@@ -170,7 +174,7 @@ class _Parent:
         try:
             with theirs:
                 socket.send_fds(self._control, [order], [theirs.fileno()])
-            async with asyncio.timeout(_BIRTH_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await born
         except (TimeoutError, OSError):
             self.give_up()

@@ -182,6 +182,7 @@ document_log = Table(
     Column("action", Text, nullable=False),
     Column("before", Text),  # digest of what was there; NULL: nothing
     Column("digest", Text, nullable=False),  # of what is to be there
+    Column("content", Text),  # NULL: a look at what is on record already
     Column("status", Text, nullable=False),  # intended, done, dropped
     Column("by", Text, nullable=False),
     Column("run", Text),

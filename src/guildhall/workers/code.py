@@ -49,9 +49,9 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, a server, the package of a model, or a test with the programs it names."""
+    """What is executed together: a toolbox, a server, the package of a model, a test with its programs, a setup."""
 
-    kind: Literal["toolbox", "server", "module", "test"]
+    kind: Literal["toolbox", "server", "module", "test", "workflow"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]

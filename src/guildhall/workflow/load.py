@@ -104,6 +104,7 @@ class Text:
     text: str
     names: Names
     read_by_model: bool = True
+    prompt_of: str | None = None  # the agent whose prompt it is, or whose prompt's file it names
 
     def check(self, source: Source, where: str | None = None) -> None:
         """Raises where a placeholder of it names nothing."""
@@ -134,9 +135,10 @@ def texts(definition: Definition) -> Iterator[Text]:
     for name, agent in definition.agents.items():
         place: Location = ("agents", name)
         if agent.system_prompt is not None:
-            yield Text(location=(*place, "system_prompt"), text=agent.system_prompt, names=known)
+            yield Text(location=(*place, "system_prompt"), text=agent.system_prompt, names=known, prompt_of=name)
         if agent.prompt is not None:
-            yield Text(location=(*place, "prompt", "append"), text=agent.prompt.append, names=known)
+            added = agent.prompt.append
+            yield Text(location=(*place, "prompt", "append"), text=added, names=known, prompt_of=name)
         if agent.wakeup_prompt is not None:
             yield Text(location=(*place, "wakeup_prompt"), text=agent.wakeup_prompt, names=known)
 

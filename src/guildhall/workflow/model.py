@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from guildhall.core.config import anchored
 from guildhall.core.errors import NotFound, did_you_mean
 from guildhall.core.ids import digest
 from guildhall.core.paths import project_root
+from guildhall.runs.reach import declared
 from guildhall.workflow.interpolate import Values, filled
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ class Workflow:
 
     def frame(self, frame: Frame) -> Frame:
         """The frame in which its commands and agents work: in the folder of its file, wherever it was started from."""
-        return replace(frame, cwd=self.folder, root=project_root(self.folder))
+        model = anchored(frame.model, frame.cwd) if frame.model else None
+        return replace(frame, cwd=self.folder, root=project_root(self.folder), model=model)
 
     def seated(self, agent: Agent, values: Values) -> Worker:
         """The agent's worker as it runs in the room."""
@@ -86,9 +89,19 @@ class Workflow:
         if not agent.inline:
             own = agent.worker.instructions
             said = f"{own.rstrip()}\n\n{said}" if said else own
+        return replace(agent.worker, instructions=said, keeps=self.keeps(values))
+
+    def keeps(self, values: Values) -> tuple[Path, ...]:
+        """What it has on disk, which agents change through the room or not at all."""
         room = self.room_folder(values)
-        keeps = (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *_SHOWN)))
-        return replace(agent.worker, instructions=said, keeps=keeps)
+        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *_SHOWN)))
+
+    def around(self, agent: Agent) -> frozenset[str]:
+        """What the others at the table can do to the world: what one of them has read, another can be told."""
+        if not self.definition.context.enabled:
+            return frozenset()
+        others = (declared(one.worker) for one in self.agents if one.name != agent.name)
+        return frozenset[str]().union(*others)
 
     def room_folder(self, values: Values) -> Path:
         """Where people see its room: documents, and with `provider: file` the channel."""

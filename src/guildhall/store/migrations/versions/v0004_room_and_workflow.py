@@ -95,6 +95,7 @@ def _documents() -> None:
         sa.Column("action", sa.Text, nullable=False),
         sa.Column("before", sa.Text),
         sa.Column("digest", sa.Text, nullable=False),
+        sa.Column("content", sa.Text),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("by", sa.Text, nullable=False),
         sa.Column("run", sa.Text),

@@ -1,0 +1,114 @@
+"""The room as files, for `provider: file`: channel.md, _state/inbox-state.json, _state/proposals.json.
+
+For eyes and other programs only. Written after the commit, never read back; made anew when the room is opened, or when
+somebody else has changed the channel's file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from guildhall.room import proposal_records, records
+from guildhall.room.shelves import check_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import Message
+    from guildhall.store.engine import Store
+
+CHANNEL = "channel.md"
+STATE = "_state"
+INBOXES = "inbox-state.json"
+PROPOSALS = "proposals.json"
+_PART = 1_000  # messages that are read at a time
+_HEADING = re.compile(r"^(?=#)", re.MULTILINE)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Projection:
+    """The files of one room. Its functions wait for the disk: call them from a thread, one at a time."""
+
+    def __init__(self, folder: Path, store: Store, room: str) -> None:
+        self._folder = folder
+        self._store = store
+        self._room = room
+        self._until: int | None = None  # the last message in channel.md; None: not known
+        self._size = 0
+        self._states: dict[str, str] = {}
+
+    def update(self) -> None:
+        """Brings the files up to date."""
+        check_folder(self._folder / STATE)
+        (self._folder / STATE).mkdir(parents=True, exist_ok=True)
+        if self._until is None or _size(self._folder / CHANNEL) != self._size:
+            self._rebuild()
+        else:
+            self._append()
+        states = self._store.read(self._read_states)
+        for name, state in zip((INBOXES, PROPOSALS), states, strict=True):
+            text = json.dumps(state, indent=2, ensure_ascii=True) + "\n"
+            if self._states.get(name) != text:
+                _replace(self._folder / STATE / name, [text])
+                self._states[name] = text
+
+    def _append(self) -> None:
+        path = self._folder / CHANNEL
+        while part := self._messages(self._until or 0):
+            descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o644)
+            with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
+                file.writelines(map(_entry, part))
+            self._until = part[-1].id
+            self._size = _size(path)
+
+    def _rebuild(self) -> None:
+        self._until = None
+        until = 0
+
+        def entries() -> Iterable[str]:
+            nonlocal until
+            while part := self._messages(until):
+                yield from map(_entry, part)
+                until = part[-1].id
+
+        _replace(self._folder / CHANNEL, entries())
+        self._until, self._size = until, _size(self._folder / CHANNEL)
+
+    def _messages(self, since: int) -> list[Message]:
+        return self._store.read(lambda connection: records.channel(connection, self._room, since=since, limit=_PART))
+
+    def _read_states(self, connection: Connection) -> tuple[dict[str, Any], dict[str, Any]]:
+        inboxes = {"readCursors": records.cursors(connection, self._room)}
+        votes = proposal_records.votes_of
+        proposals = {
+            one.id: {**one.as_dict(), "votes": {v.agent: v.choice for v in votes(connection, self._room, one.number)}}
+            for one in proposal_records.all_of(connection, self._room)
+        }
+        return inboxes, {"proposals": proposals}
+
+
+def _entry(message: Message) -> str:
+    """A message; a line of it that would pass for a heading is marked as none."""
+    kind = "" if message.kind == "message" else f" ({message.kind})"
+    return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(chr(92), message.content)}\n\n"
+
+
+def _replace(path: Path, pieces: Iterable[str]) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, _FLAGS | os.O_EXCL, 0o644), "w", encoding="utf-8", newline="") as file:
+        file.writelines(pieces)
+    draft.replace(path)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return -1

@@ -1,0 +1,339 @@
+"""Proposals: what is put to the vote, and what follows when it is decided.
+
+Binding ones are carried out by the room: an election gives the role, an assignment is posted to whom it names, an
+approval opens what it guards, a decision is not put to the vote again. Advisory ones are recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import moment, stamp
+from guildhall.core.errors import Conflict, NotFound, Refused, UsageError, did_you_mean
+from guildhall.core.ids import PROPOSAL
+from guildhall.room import proposal_records, records
+from guildhall.room.channel import hops_of, post
+from guildhall.room.model import PERSON, SYSTEM, Proposal, Said, check_line
+from guildhall.room.shelves import check_path
+from guildhall.room.tally import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import ProposalType, Resolution, TieBreak, Vote
+    from guildhall.room.tally import Ending, Outcome
+    from guildhall.room.turn import Turn
+
+DOCUMENT_OWNER = "document owner"  # the title of the election that gives the documents an owner
+_OWNERS = frozenset({"document owner", "documents owner", "documentowner", "owner of the documents"})
+_MOST_OPTIONS = 20
+_MOST_GUARDS = 20
+_MOST_OPEN = 20
+_LONGEST = 30 * 24 * 3600.0  # seconds
+# Without these nobody could vote any more, or be told.
+_NEVER_GUARDED = ("proposal_", "inbox_", "channel_", "no_action", "team_list", "status_set")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A proposal as it is made."""
+
+    type: ProposalType
+    title: str
+    options: Sequence[str] = ()
+    resolution: Resolution = "plurality"
+    binding: bool = True
+    quorum: int | None = None
+    timeout: float | None = None  # seconds
+    tie_break: TieBreak = "first"
+    guards: Sequence[str] = ()
+
+
+# Making, voting, taking back
+
+
+def create(turn: Turn, draft: Draft) -> Proposal:
+    """Puts something to the vote of all who have a seat."""
+    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    title = check_line(draft.title, "the title")
+    _may_be_made(turn, draft, title)
+    options = _options(draft, seated)
+    guards = _guards(draft)
+    quorum = len(seated) if draft.quorum is None else draft.quorum
+    if not 1 <= quorum <= len(seated):
+        raise UsageError(f"a quorum of {quorum} is impossible with {len(seated)} agents", hint="Leave it out for all.")
+    if draft.timeout is not None and not 0 < draft.timeout <= _LONGEST:
+        raise UsageError(f"a timeout of {draft.timeout:g} seconds cannot be", hint="More than 0, at most 30 days.")
+    ends = None if draft.timeout is None else stamp(moment(turn.at) + timedelta(seconds=draft.timeout))
+    proposal = Proposal(
+        number=proposal_records.count(turn.connection, turn.room.id) + 1,
+        type=draft.type,
+        title=title,
+        options=options,
+        resolution=draft.resolution,
+        binding=draft.binding,
+        quorum=quorum,
+        tie_break=draft.tie_break,
+        guards=guards,
+        eligible=tuple(seated),
+        creator=turn.actor.name,
+        hops=hops_of(turn),
+        created_at=turn.at,
+        expires_at=ends,
+    )
+    proposal_records.add(turn.connection, turn.room.id, proposal)
+    voters = [name for name in seated if name != turn.actor.name] if turn.actor.name != SYSTEM else []
+    post(turn, Said.quote(announcement(proposal)), kind="proposal", to=voters, hops=proposal.hops)
+    turn.tell("proposal", **proposal.as_dict())
+    return proposal
+
+
+def vote(turn: Turn, id: str, choice: str, reason: str | None = None) -> tuple[Proposal, Outcome | None]:
+    """Votes, or votes otherwise while it is open; the proposal as it was, and what came of it."""
+    proposal = _open_one(turn, id)
+    if turn.actor.name not in proposal.eligible:
+        raise Refused(f"you have no vote on {proposal.id}", hint=f"Those who have: {', '.join(proposal.eligible)}.")
+    wanted = choice.strip()
+    found = next((option for option in proposal.options if option.lower() == wanted.lower()), None)
+    if found is None:
+        raise UsageError(f"{choice[:80]!a} is no option of {proposal.id}", hint=did_you_mean(wanted, proposal.options))
+    why = None if reason is None or not reason.strip() else check_line(reason, "the reason")
+    proposal_records.put_vote(turn.connection, turn.room.id, proposal.number, found, why, turn.actor, turn.at)
+    turn.tell("vote", id=proposal.id, choice=found, reason=why)
+    return proposal, _end(turn, proposal, "vote")
+
+
+def cancel(turn: Turn, id: str) -> Proposal:
+    """Takes a proposal back: whoever made it may, and a person."""
+    proposal = _open_one(turn, id)
+    if turn.actor.name not in (proposal.creator, PERSON, SYSTEM):
+        hint = f"Ask @{proposal.creator} to, or vote against it."
+        raise Refused(f"only {proposal.creator} can take {proposal.id} back", hint=hint)
+    values = {"status": "cancelled", "ended_at": turn.at}
+    proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
+    post(turn, Said.quote(f"{proposal.id} {proposal.title!r} was taken back."), kind="system", hops=proposal.hops)
+    turn.tell("proposal", **{**proposal.as_dict(), **values})
+    return proposal
+
+
+# Ending
+
+
+def settle_open(turn: Turn) -> list[Proposal]:
+    """Ends every open proposal with the votes that there are: nobody can move any more. Those that it ended."""
+    return _settle(turn, proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
+
+
+def expire(turn: Turn) -> list[Proposal]:
+    """Ends every proposal whose time is up; those that it ended."""
+    due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
+    return _settle(turn, due, "timeout")
+
+
+def next_end(connection: Connection, room: str) -> str | None:
+    """When the next open proposal runs out of time."""
+    return min((one.expires_at for one in proposal_records.open_ones(connection, room) if one.expires_at), default=None)
+
+
+def open_count(connection: Connection, room: str) -> int:
+    return len(proposal_records.open_ones(connection, room))
+
+
+def _is_due(proposal: Proposal, at: str) -> bool:
+    return proposal.expires_at is not None and proposal.expires_at <= at
+
+
+def _settle(turn: Turn, ending: Sequence[Proposal], how: Ending) -> list[Proposal]:
+    for proposal in ending:
+        _end(turn, proposal, how)
+    return [proposal_in(turn.connection, turn.room.id, proposal.id) for proposal in ending]
+
+
+def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
+    votes = {vote.agent: vote.choice for vote in _votes(turn, proposal)}
+    outcome = decide(proposal, votes, how, turn.at)
+    if outcome is None:
+        return None
+    values = {"status": outcome.status, "result": outcome.result, "reason": outcome.reason, "ended_at": turn.at}
+    proposal_records.change(turn.connection, turn.room.id, proposal.number, **values)
+    turn.tell("proposal", **{**proposal.as_dict(), **values})
+    mark = "EXPIRED" if outcome.status == "expired" else "RESOLVED"
+    told = [proposal.creator] if proposal.creator in proposal.eligible and proposal.creator != turn.actor.name else []
+    post(
+        turn,
+        Said.quote(f"[{mark}] {proposal.id} {proposal.title!r}: {outcome.result or 'no result'} ({outcome.reason})"),
+        kind="expired" if outcome.status == "expired" else "resolved",
+        to=_seated(turn, told),
+        sender=SYSTEM,
+        hops=_onward(turn, proposal),
+    )
+    if proposal.binding and outcome.result is not None:
+        _carry_out(turn, proposal, outcome.result)
+    return outcome
+
+
+def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
+    if proposal.type == "election":
+        roles = {**turn.room.roles, _role(proposal.title): result}
+        records.change_room(turn.connection, turn.room.id, roles=roles)
+        if _gives_documents(proposal.title):
+            records.change_room(turn.connection, turn.room.id, owner=result)
+    elif proposal.type == "assignment" and _seated(turn, [result]):
+        records.change_seat(turn.connection, turn.room.id, result, turn.at, task=proposal.title)
+        text = f"{proposal.title}\nThis task was assigned to you by {proposal.id}."
+        post(turn, Said.quote(text), kind="assignment", to=[result], sender=SYSTEM, hops=_onward(turn, proposal))
+
+
+def _onward(turn: Turn, proposal: Proposal) -> int:
+    """What follows from a proposal is further on than the proposal, and than whoever ended it."""
+    return max(proposal.hops + 1, hops_of(turn)) if proposal.creator not in (PERSON, SYSTEM) else hops_of(turn)
+
+
+# Guards
+
+
+def guards(connection: Connection, room: str) -> dict[str, Proposal]:
+    """What is closed by a binding approval that has not been given, and by which. What was refused stays closed."""
+    closed: dict[str, Proposal] = {}
+    for proposal in proposal_records.all_of(connection, room):
+        if proposal.type != "approval" or not proposal.binding or proposal.status == "cancelled":
+            continue
+        for guard in proposal.guards:
+            if proposal.passed:
+                closed.pop(guard, None)
+            else:
+                closed[guard] = proposal
+    return closed
+
+
+def guard_of(connection: Connection, room: str, tool: str, path: str | None = None) -> Proposal | None:
+    """The proposal that keeps a tool, or a document, closed."""
+    for guard, proposal in guards(connection, room).items():
+        below = path is not None and (path == guard or (guard.endswith("/") and path.startswith(guard)))
+        if guard == tool or below:
+            return proposal
+    return None
+
+
+def closed_by(proposal: Proposal, what: str) -> Refused:
+    """What whoever tries it all the same is told."""
+    if proposal.status == "open":
+        hint = f"Vote with proposal_vote, and wait for {proposal.id} to pass."
+    else:
+        hint = f"{proposal.id} was {proposal.status}. Propose it again with the same guards."
+    return Refused(f"{what} is closed until {proposal.id} {proposal.title!r} passes", hint=hint)
+
+
+# Looking
+
+
+def proposal_in(connection: Connection, room: str, id: str) -> Proposal:
+    """A proposal by its id, `p-3`; `3` will do."""
+    digits = id.strip().lower().removeprefix(f"{PROPOSAL}-")
+    number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+    found = proposal_records.find(connection, room, number)
+    if found is None:
+        known = [proposal.id for proposal in proposal_records.all_of(connection, room)]
+        raise NotFound(f"there is no proposal {id[:80]!a}", hint=did_you_mean(id[:80], known))
+    return found
+
+
+def announcement(proposal: Proposal) -> str:
+    force = "binding" if proposal.binding else "advisory"
+    lines = [
+        f"[PROPOSAL] {proposal.id} {proposal.title!r} ({proposal.type}, {proposal.resolution}, {force})",
+        f"Options: {', '.join(proposal.options)}",
+    ]
+    if proposal.guards:
+        lines.append(f"Until it passes, closed: {', '.join(proposal.guards)}")
+    if proposal.expires_at:
+        lines.append(f"It ends at {proposal.expires_at}.")
+    return "\n".join([*lines, f'Vote: proposal_vote(proposal="{proposal.id}", choice=...)'])
+
+
+def _open_one(turn: Turn, id: str) -> Proposal:
+    proposal = proposal_in(turn.connection, turn.room.id, id)
+    if proposal.status == "open" and _is_due(proposal, turn.at):
+        raise Conflict(f"the time of {proposal.id} is up")
+    if proposal.status != "open":
+        ended = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
+        raise Conflict(f"{proposal.id} is not open any more ({ended})")
+    return proposal
+
+
+def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
+    return proposal_records.votes_of(turn.connection, turn.room.id, proposal.number)
+
+
+def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
+    seated = {seat.agent for seat in records.seats_of(turn.connection, turn.room.id)}
+    return [name for name in names if name in seated]
+
+
+def _may_be_made(turn: Turn, draft: Draft, title: str) -> None:
+    everything = proposal_records.all_of(turn.connection, turn.room.id)
+    if sum(one.status == "open" for one in everything) >= _MOST_OPEN:
+        hint = "Vote on them, or take some back with proposal_cancel."
+        raise Conflict(f"there are {_MOST_OPEN} open proposals already", hint=hint)
+    if draft.type == "decision":
+        for one in everything:
+            decided = one.type == "decision" and one.binding and one.status == "resolved"
+            if decided and _role(one.title) == _role(title):
+                hint = "It stays decided. Put another question, if this is another."
+                raise Refused(f"{one.id} has decided {one.title!r}: {one.result}", hint=hint)
+    fixed = turn.room.settings.get("owner_fixed") and draft.binding
+    if draft.type == "election" and fixed and _gives_documents(title):
+        raise Refused("the workflow's file names the owner of the documents", hint=f"It is {turn.room.owner}.")
+
+
+def _options(draft: Draft, seated: Sequence[str]) -> tuple[str, ...]:
+    options = tuple(check_line(option, "an option") for option in draft.options)
+    people = draft.type in ("election", "assignment")
+    if not options:
+        if draft.type == "decision":
+            raise UsageError("a decision needs options to choose from", hint='Such as options=["yes", "no"].')
+        options = tuple(seated) if people else ("approve", "reject")
+    if len({option.lower() for option in options}) != len(options):
+        raise UsageError("two of the options are the same", hint="Name each once; capitals make no difference.")
+    if people:
+        for option in options:
+            if option not in seated:
+                raise NotFound(f"{option[:80]!a} is not an agent here", hint=did_you_mean(option, seated))
+    elif len(options) < 2:
+        raise UsageError("there is nothing to choose with one option", hint="Name at least two.")
+    if len(options) > _MOST_OPTIONS:
+        raise UsageError(f"there are {len(options)} options, and at most {_MOST_OPTIONS} are taken")
+    return options
+
+
+def _guards(draft: Draft) -> tuple[str, ...]:
+    if not draft.guards:
+        return ()
+    if draft.type != "approval" or not draft.binding:
+        raise UsageError("only a binding approval guards something", hint="Leave the guards out, or make it one.")
+    if len(draft.guards) > _MOST_GUARDS:
+        raise UsageError(f"there are {len(draft.guards)} guards, and at most {_MOST_GUARDS} are taken")
+    return tuple(dict.fromkeys(map(_guard, draft.guards)))
+
+
+def _guard(text: str) -> str:
+    """A tool's name, a document's path (with a dot or a slash), or a folder of documents (a slash at its end)."""
+    guard = check_line(text, "a guard")
+    if "/" in guard or "." in guard:
+        folder = guard.endswith("/")
+        return check_path(guard.rstrip("/")) + ("/" if folder else "")
+    if guard.startswith(_NEVER_GUARDED):
+        raise UsageError(f"{guard!r} cannot be guarded", hint="Nobody could vote or be told any more.")
+    return guard
+
+
+def _role(title: str) -> str:
+    return " ".join(title.lower().replace("_", " ").replace("-", " ").split())
+
+
+def _gives_documents(title: str) -> bool:
+    return _role(title) in _OWNERS

@@ -1,0 +1,104 @@
+"""What agents are shown of a room, as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.room.model import ALL, PERSON
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.room.model import Mail, Message, Posted, Proposal, RoomRecord, Seat, Vote
+    from guildhall.room.tally import Outcome
+
+
+def message_text(message: Message) -> str:
+    """A message with its number, sender and time; what the room itself says is marked by its kind."""
+    kind = "" if message.kind == "message" else f", {message.kind}"
+    to = f" to {', '.join(message.mentions)}" if message.mentions else ""
+    return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{message.content}"
+
+
+def mail_text(batch: Sequence[Mail], left: int = 0) -> str:
+    """An inbox: what is urgent first."""
+    if not batch:
+        return "Your inbox is empty."
+    ordered = sorted(batch, key=lambda mail: -mail.priority)
+    texts = [f"{_urgency(mail)}{message_text(mail.message)}" for mail in ordered]
+    if left > 0:
+        texts.append(f"... and {left} newer ones, which come when these are handled.")
+    return "\n\n".join(texts)
+
+
+def _urgency(mail: Mail) -> str:
+    return "" if mail.urgency == "normal" else f"{mail.urgency} priority "
+
+
+def posted_text(posted: Posted) -> str:
+    """What the sender of a message is told of it."""
+    lines = [f"Sent as message {posted.id}."]
+    if posted.resource:
+        lines.append(f"It is long and was kept as resource {posted.resource}; the channel shows its beginning.")
+    if posted.held:
+        lines.append(f"It is held back: too many messages have followed from one another. @{PERSON} is asked.")
+    elif posted.reached:
+        lines.append(f"It reaches {', '.join(posted.reached)}.")
+    else:
+        lines.append(f"Nobody is mentioned, so nobody is woken. Use @name or @{ALL} to reach somebody.")
+    if posted.missed:
+        lines.append(f"Warning: nobody here is called {', '.join(f'@{name}' for name in posted.missed)}.")
+    if posted.overlooked:
+        names = ", ".join(f"@{name}" for name in posted.overlooked)
+        lines.append(f"Warning: {names} in code or a quotation is no mention.")
+    return " ".join(lines)
+
+
+def team_text(seats: Sequence[Seat], room: RoomRecord, me: str) -> str:
+    """The team, one a line."""
+    lines: list[str] = []
+    for seat in seats:
+        roles = [role for role, agent in room.roles.items() if agent == seat.agent]
+        if room.owner == seat.agent and "document owner" not in roles:
+            roles.append("document owner")
+        notes = [
+            "you" if seat.agent == me else "",
+            ", ".join(roles),
+            f"task: {seat.task}" if seat.task else "",
+            f"state: {seat.state}" if seat.state else "",
+        ]
+        told = "; ".join(note for note in notes if note)
+        lines.append(f"@{seat.agent} ({told})" if told else f"@{seat.agent}")
+    return "\n".join([*lines, f"@{PERSON} is whoever watches; @{ALL} is everybody."])
+
+
+def outcome_text(proposal: Proposal, outcome: Outcome | None) -> str:
+    """What a voter is told."""
+    if outcome is None:
+        return f"Your vote on {proposal.id} counts. It is still open."
+    if outcome.result is None:
+        return f"Your vote counts. {proposal.id} has ended without a result: {outcome.reason}."
+    return f"Your vote counts. {proposal.id} has ended: {outcome.result} ({outcome.reason})."
+
+
+def proposal_text(proposal: Proposal, votes: Sequence[Vote]) -> str:
+    """A proposal with its votes."""
+    force = "binding" if proposal.binding else "advisory"
+    lines = [
+        f"{proposal.id} {proposal.title!r} by {proposal.creator}: {proposal.status}"
+        + (f", {proposal.result}" if proposal.result else "")
+        + (f" ({proposal.reason})" if proposal.reason else ""),
+        f"{proposal.type}, {proposal.resolution}, {force}, {proposal.quorum} of {len(proposal.eligible)} votes needed",
+    ]
+    for option in proposal.options:
+        voters = [vote.agent for vote in votes if vote.choice == option]
+        lines.append(f"- {option}: {len(voters)}" + (f" ({', '.join(voters)})" if voters else ""))
+    if proposal.status == "open":
+        missing = [name for name in proposal.eligible if name not in {vote.agent for vote in votes}]
+        if missing:
+            lines.append(f"Not voted yet: {', '.join(missing)}")
+        if proposal.expires_at:
+            lines.append(f"Ends at {proposal.expires_at}")
+    if proposal.guards:
+        lines.append(f"Guards: {', '.join(proposal.guards)}")
+    return "\n".join(lines)

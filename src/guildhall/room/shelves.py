@@ -1,0 +1,166 @@
+"""Where the documents of a room lie: as files in a folder, or in the database.
+
+Both hold texts by their path and know nothing of who may write. As files they can be read and edited by people and by
+other programs meanwhile; nothing but a regular file of text beneath the folder is ever read or replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, UsageError
+from guildhall.room import shared_records as records
+from guildhall.room.model import MAX_TEXT, check_text
+from guildhall.tools.model import Folder, View
+from guildhall.tools.rooted import Rooted
+
+if TYPE_CHECKING:
+    from guildhall.core.clock import Clock
+    from guildhall.store.engine import Store
+
+_LONGEST_NAME = 200  # bytes of one part of a path: a temporary file beside it has a longer name
+_LONGEST_PATH = 500  # characters
+_DEEPEST = 16
+_MOST = 10_000  # documents that are listed
+_OWN = ".workflow"  # from here on a path is ours, and no part of it may be a link
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A document in a listing."""
+
+    path: str
+    size: int  # bytes
+
+
+class Shelf(Protocol):
+    """Texts by path. The paths that come here have passed `check_path`."""
+
+    async def read(self, path: str) -> str | None:
+        """The text; None: there is none. An error: something is there that is no text."""
+        ...
+
+    async def write(self, path: str, content: str) -> None:
+        """Puts a text there, all at once: whoever looks meanwhile, or after a crash, sees the old or the new."""
+        ...
+
+    async def list(self) -> list[Listed]:
+        """What is there, in order."""
+        ...
+
+
+class FileShelf:
+    """Documents as files beneath a folder, which is made when the first is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder
+
+    async def read(self, path: str) -> str | None:
+        return await asyncio.to_thread(self._read, path)
+
+    async def write(self, path: str, content: str) -> None:
+        await asyncio.to_thread(self._write, path, content.encode())
+
+    async def list(self) -> list[Listed]:
+        return await asyncio.to_thread(self._list)
+
+    def _read(self, path: str) -> str | None:
+        rooted, folder = self._rooted()
+        if not self._path.is_dir():
+            return None
+        try:
+            data = rooted.read(rooted.within(folder, path)).data
+        except NotFound:
+            return None
+        try:
+            content = data.decode()
+        except UnicodeDecodeError:
+            content = "\0"
+        if "\0" in content:
+            raise InvalidFile(f"{path} is not text", hint="It can be neither read nor changed here.")
+        return content
+
+    def _write(self, path: str, data: bytes) -> None:
+        rooted, folder = self._rooted()
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Conflict(f"the documents have no folder: {error.strerror}", where=str(self._path)) from None
+        rooted.write(rooted.within(folder, path), data)
+
+    def _list(self) -> list[Listed]:
+        rooted, folder = self._rooted()
+        if not self._path.is_dir():
+            return []
+        found: list[Listed] = []
+        for path, spot in rooted.files(rooted.within(folder, ".")):
+            if is_path(path):
+                found.append(Listed(path=path, size=(folder.path / "/".join(spot.parts)).stat().st_size))
+                if len(found) == _MOST:
+                    break
+        return sorted(found, key=lambda listed: listed.path)
+
+    def _rooted(self) -> tuple[Rooted, Folder]:
+        check_folder(self._path)
+        folder = Folder(path=self._path, name="documents", writable=True, max_bytes=MAX_TEXT)
+        return Rooted(View(cwd=self._path, folders=(folder,))), folder
+
+
+class TableShelf:
+    """Documents in the database: nothing on the disk."""
+
+    def __init__(self, store: Store, clock: Clock, room: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._room = room
+
+    async def read(self, path: str) -> str | None:
+        return self._store.read(lambda connection: records.document(connection, self._room, path))
+
+    async def write(self, path: str, content: str) -> None:
+        at = stamp(self._clock.now())
+        await self._store.write(lambda connection: records.put_document(connection, self._room, path, content, at))
+
+    async def list(self) -> list[Listed]:
+        found = self._store.read(lambda connection: records.document_sizes(connection, self._room))
+        return [Listed(path=path, size=size) for path, size in found[:_MOST]]
+
+
+def check_folder(path: Path) -> None:
+    """Raises where a folder of ours would be reached through a link: a project may hold one that leads elsewhere."""
+    own = [index for index, part in enumerate(path.parts) if part == _OWN]
+    first = own[0] if own else len(path.parts) - 1
+    for depth in range(first + 1, len(path.parts) + 1):
+        part = Path(*path.parts[:depth])
+        if part.is_symlink():
+            hint = "Put a folder in its place, or name another with `context.config.dir`."
+            raise Refused("a folder of the room is a link", where=str(part), hint=hint)
+
+
+def check_path(path: str) -> str:
+    """The path of a document as it is kept: relative, without detours. Raises unless it is one."""
+    check_text(path, "the file name", most=_LONGEST_PATH)
+    plain = path.strip().removeprefix("./")
+    if plain.startswith("/") or "\\" in plain:
+        raise UsageError(f"{plain[:80]!a} is not a path in the documents", hint="Give one like notes.md or plan/a.md.")
+    if not is_path(plain):
+        hint = "Use names joined by '/', none of them '..', hidden or longer than 200 bytes; such as plan/week-1.md."
+        raise UsageError(f"{plain[:80]!a} cannot name a document", hint=hint)
+    return plain
+
+
+def is_path(path: str) -> bool:
+    parts = path.split("/")
+    return len(path) <= _LONGEST_PATH and len(parts) <= _DEEPEST and all(map(_is_part, parts))
+
+
+def _is_part(part: str) -> bool:
+    try:
+        size = len(part.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= _LONGEST_NAME and part[0] != "." and part.isprintable() and part == part.strip()

@@ -1,0 +1,294 @@
+"""Documents lie where they should and nowhere else, have one owner if there is one, and no change is made twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Refused
+from guildhall.room import records, shared_records
+from guildhall.room.model import pin
+from guildhall.room.rooms import Furnishing, Rooms
+from tests.room.conftest import PERSON, TEAM, Heard, agent
+from tests.room.desks import At
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def folder(project: Path) -> Path:
+    return project / ".workflow" / "review" / "main" / "documents"
+
+
+@pytest.fixture
+def room(rooms: Rooms, kind: str, folder: Path) -> Room:
+    return opened(rooms, folder if kind == "file" else None)
+
+
+def opened(rooms: Rooms, folder: Path | None, *seats: str, **how: Any) -> Room:
+    return asyncio.run(rooms.open("review", "main", seats or TEAM, Furnishing(documents=folder, **how)))
+
+
+@pytest.mark.req("AW-8", "AW-19")
+def test_documents_are_made_read_written_added_to_and_listed(room: Room, heard: Heard, kind: str, folder: Path):
+    coder = At(room, "coder")
+    assert coder("document_list") == "There are no documents yet."
+    assert coder("document_create", file="plan/week-1.md", content="one\n").startswith(
+        "plan/week-1.md was made (4 bytes)"
+    )
+    assert coder("document_append", file="plan/week-1.md", content="two")
+    assert coder("document_append", content="a note")
+    assert coder("document_append", content="another\n")
+    assert coder("document_write", file="ünder/größe.md", content="ä")
+    text = coder("document_read", file="./plan/week-1.md")
+    assert text == f"[plan/week-1.md, base {pin('one' + chr(10) + 'two')}]\none\ntwo"
+    assert coder("document_read").endswith("]\na note\nanother\n")
+    assert coder("document_list") == "notes.md  15 bytes\nplan/week-1.md  7 bytes\nünder/größe.md  2 bytes"
+    assert [event.data["path"] for event in heard.happened] == [
+        "plan/week-1.md",
+        "plan/week-1.md",
+        "notes.md",
+        "notes.md",
+        "ünder/größe.md",
+    ]
+    if kind == "file":
+        assert (folder / "plan" / "week-1.md").read_text() == "one\ntwo"
+    else:
+        assert not folder.exists()
+
+
+@pytest.mark.req("AW-8")
+def test_a_change_that_was_not_seen_is_not_undone(room: Room):
+    coder, reviewer = At(room, "coder"), At(room, "reviewer")
+    coder("document_write", content="one\ntwo\n")
+    base = reviewer("document_read").partition("base ")[2].partition("]")[0]
+    coder("document_write", content="one\nthree\n")
+    told = reviewer.refused("document_write", content="mine", base=base)
+    assert "has been changed since you saw it" in told
+    assert "-two\n+three" in told
+    assert "-two\n+three" in reviewer.refused("document_write", content="mine")  # what it last saw is its base
+    assert "is not what notes.md is based on" in reviewer.refused("document_write", content="mine", base="0" * 32)
+    now = told.partition("It has the base ")[2][:32]
+    reviewer("document_write", content="one\nthree\nmine\n", base=now)
+    assert coder.refused("document_write", content="x").count("+mine") == 1
+    assert "is no document other.md any more" in coder.refused(
+        "document_write", file="other.md", content="x", base="1" * 32
+    )
+
+
+def test_a_colleague_who_has_not_looked_may_write_all_of_it(room: Room):
+    At(room, "coder")("document_write", content="one")
+    At(room, "reviewer")("document_write", content="two")
+    assert At(room, "coordinator")("document_read").endswith("two")
+
+
+def test_the_edit_of_a_person_is_never_overwritten_unseen(rooms: Rooms, folder: Path):
+    room = opened(rooms, folder)
+    coder = At(room, "coder")
+    folder.mkdir(parents=True)
+    (folder / "plan.md").write_text("by hand")
+    assert "nobody here has written it" in coder.refused("document_write", file="plan.md", content="x")
+    coder("document_write", content="one\n")
+    (folder / "notes.md").write_text("one\nby hand\n")
+    assert "+by hand" in coder.refused("document_write", content="two\n")
+    assert "+by hand" in At(room, "reviewer").refused("document_write", content="two\n")
+    assert (folder / "notes.md").read_text() == "one\nby hand\n"
+    coder("document_read")
+    coder("document_write", content="two\n")
+    (folder / "notes.md").unlink()
+    assert "no document notes.md" in coder.refused("document_read")
+
+
+def test_what_is_there_is_not_created_and_what_is_not_there_not_read(room: Room):
+    coder = At(room, "coder")
+    coder("document_create", file="a.md", content="")
+    assert "already" in coder.refused("document_create", file="a.md", content="x")
+    assert "Did you mean 'a.md'?" in coder.refused("document_read", file="b.md")
+
+
+@pytest.mark.req("AW-9")
+def test_only_the_owner_writes_and_others_suggest(rooms: Rooms, heard: Heard):
+    room = opened(rooms, None, owner="coordinator")
+    owner, coder = At(room, "coordinator"), At(room, "coder")
+    for name in ("document_write", "document_append", "document_create"):
+        told = coder.refused(name, file="a.md", content="x")
+        assert "only coordinator changes the documents" in told
+        assert "document_suggest" in told
+    assert (
+        coder("document_suggest", suggestion="add a line @all", file="a.md") == "Suggested to coordinator as message 1."
+    )
+    assert heard.woken == [{"coordinator"}]
+    (mail,) = room.unread("coordinator")
+    assert (mail.message.kind, mail.message.content) == ("suggestion", "A suggestion for a.md:\nadd a line @all")
+    owner("document_write", file="a.md", content="x")
+    assert "Write it yourself" in owner.refused("document_suggest", suggestion="x")
+    asyncio.run(room.documents.write(PERSON, "a.md", "by a person"))
+    assert coder("document_read", file="a.md").endswith("by a person")
+
+
+def test_without_an_owner_there_is_nobody_to_suggest_to(room: Room):
+    assert "no owner" in At(room, "coder").refused("document_suggest", suggestion="x")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        " ",
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "a/./b",
+        "a//b",
+        "a/",
+        ".hidden",
+        "a/.git/config",
+        "..",
+        ".",
+        "a\0b",
+        "half\ud800",
+        "a\nb",
+        "x" * 201,
+        "é" * 150,
+        "a/" * 200 + "b",
+        "x/" * 20 + "y",
+        "C:\\x",
+        "a\\b",
+        "\u202ex",
+        "a /b",
+        "decisions.md",
+    ],
+)
+def test_what_cannot_be_written(room: Room, folder: Path, path: str):
+    before = sorted(folder.parents[3].rglob("*"))
+    for name in ("document_write", "document_append", "document_create"):
+        At(room, "coder").refused(name, file=path, content="x")
+    assert sorted(folder.parents[3].rglob("*")) == before
+
+
+@pytest.mark.parametrize("content", ["a\0b", "half \ud800", "x" * 1_000_001, "é" * 500_001])
+def test_what_no_document_can_say(room: Room, content: str):
+    At(room, "coder").refused("document_write", content=content)
+    At(room, "coder").refused("document_append", content=content)
+    assert At(room, "coder")("document_list") == "There are no documents yet."
+
+
+def test_a_document_does_not_grow_without_end(room: Room):
+    coder = At(room, "coder")
+    coder("document_write", content="x" * 900_000)
+    assert "1,000,000" in coder.refused("document_append", content="y" * 200_000)
+
+
+def test_links_pipes_and_folders_in_the_way_lead_nowhere(rooms: Rooms, folder: Path, tmp_path: Path):
+    room = opened(rooms, folder)
+    coder = At(room, "coder")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key.md").write_text("secret")
+    folder.mkdir(parents=True)
+    (folder / "out").symlink_to(secret)
+    (folder / "key.md").symlink_to(secret / "key.md")
+    (folder / "sub").mkdir()
+    os.mkfifo(folder / "pipe.md")
+    (folder / "bytes.md").write_bytes(b"\xff\xfe")
+    (folder / "nul.md").write_bytes(b"a\0b")
+    (folder / "large.md").write_bytes(b"x" * 1_000_001)
+    for path in ("out/key.md", "key.md", "pipe.md", "bytes.md", "nul.md", "large.md", "sub", "out/new.md"):
+        assert "secret" not in coder.refused("document_read", file=path).replace(path, "")
+        coder.refused("document_append", file=path, content="x")
+    assert (secret / "key.md").read_text() == "secret"
+    assert sorted(path.name for path in secret.iterdir()) == ["key.md"]
+    assert "key.md" not in coder("document_list")
+
+
+def test_a_folder_of_the_room_that_is_a_link_is_refused(rooms: Rooms, project: Path, tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (project / ".workflow").symlink_to(elsewhere)
+    room = opened(rooms, project / ".workflow" / "review" / "main" / "documents")
+    assert "is a link" in At(room, "coder").refused("document_write", content="x")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told(rooms: Rooms, project: Path):
+    (project / ".workflow").write_text("in the way")
+    room = opened(rooms, project / ".workflow" / "review" / "main" / "documents")
+    At(room, "coder").refused("document_write", content="x")
+    assert At(room, "coder")("document_list") == "There are no documents yet."
+
+
+def test_two_writers_at_once_take_turns(room: Room):
+    async def both() -> None:
+        desks = [At(room, name) for name in TEAM]
+        calls = [desk.calling("document_append", content=f"{desk.agent} {n}") for n in range(20) for desk in desks]
+        assert not any(result.is_error for result in await asyncio.gather(*calls))
+
+    asyncio.run(both())
+    lines = At(room, "coder")("document_read").splitlines()[1:]
+    assert sorted(lines) == sorted(f"{name} {n}" for n in range(20) for name in TEAM)
+
+
+@pytest.mark.parametrize("name", ["document_append", "document_write", "document_create"])
+def test_a_call_that_is_made_again_changes_nothing(room: Room, name: str):
+    coder = At(room, "coder")
+    first = coder(name, "m1/c1", file="a.md", content="x")
+    assert coder(name, "m1/c1", file="a.md", content="x") == first
+    assert coder("document_read", file="a.md").endswith("]\nx")
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_an_append_that_was_cut_off_is_made_once(room: Room, store: Store, made: bool):
+    """A crash between the record of what is to be done and the record that it was done."""
+    At(room, "reviewer")("document_write", content="one\n")
+    call = agent("coder", "r-coder", "x/c")
+    values = {"before": pin("one\n"), "digest": pin("one\ntwo"), "content": "one\ntwo", "status": "intended"}
+    store.submit(
+        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
+    ).result(5)
+    if made:
+        asyncio.run(room.documents._shelf.write("notes.md", "one\ntwo"))
+    At(room, "coder")("document_append", "x/c", content="two")
+    assert At(room, "coder")("document_read").endswith("]\none\ntwo")
+
+
+def test_an_append_that_was_cut_off_before_a_person_s_edit_is_told_as_unknown(rooms: Rooms, store: Store, folder: Path):
+    room = opened(rooms, folder)
+    call = agent("coder", "r-coder", "x/c")
+    values = {"before": None, "digest": pin("two"), "content": "two", "status": "intended"}
+    store.submit(
+        lambda c: shared_records.note_document(c, room.id, "notes.md", "append", call, "now", **values)
+    ).result(5)
+    folder.mkdir(parents=True)
+    (folder / "notes.md").write_text("by hand")
+    coder = At(room, "coder")
+    assert "changed by hand since" in coder.call("document_append", "x/c", content="two").text
+    coder("document_append", content="two")
+    assert (folder / "notes.md").read_text() == "by hand\ntwo"
+
+
+def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
+    coder = At(room, "coder")
+    coder("document_write", content="x")
+    coder("document_read")
+    coder.refused("document_read", file="none.md")
+    coder("document_list")
+    log = store.read(lambda c: records.history(c, room.id))
+    assert [row["op"] for row in log] == ["open", "document_write", "document_read", "document_read", "document_list"]
+    assert [row["actor"] for row in log[1:]] == ["coder"] * 4
+    assert log[3]["result"]["error"]["code"] == "not_found"
+
+
+def test_the_room_s_own_record_of_decisions_is_not_the_agents_to_write(room: Room):
+    with pytest.raises(Refused, match="written by the room"):
+        asyncio.run(room.documents.write(agent("coder"), "decisions.md", "x"))
