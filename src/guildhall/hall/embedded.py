@@ -88,7 +88,7 @@ class EmbeddedHall:
         from guildhall.hall.workflows import load_workflow
         from guildhall.workflow.trust import demand_trust
 
-        workflow = load_workflow(self._hall, Path(start.file).expanduser(), frame)
+        workflow = load_workflow(self._hall, Path(start.file), frame)
         demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
         prepared = await self._hall.workflows.begin(start, workflow, request, frame)
         async with aclosing(self._follow(prepared)) as events:
