@@ -192,16 +192,6 @@ def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generat
     command.end()
 
 
-@pytest.fixture(scope="session")
-def place() -> Generator[Place]:
-    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
-    from tests.children import Place
-
-    place = Place()
-    yield place
-    place.close()
-
-
 class GuildWithHall(Guild):
     """The command as people have it: the hall is a process of its own, started by whichever command needs it first."""
 
@@ -234,9 +224,19 @@ def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
     """The same with a hall in a process of its own, which ends with the test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
-    command = GuildWithHall(warm, scratch, measured=True)
+    command = GuildWithHall(warm, scratch, measured=False)
     yield command
     command.end()
+
+
+@pytest.fixture(scope="session")
+def place() -> Generator[Place]:
+    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    from tests.children import Place
+
+    place = Place()
+    yield place
+    place.close()
 
 
 # A skipped test is a failed one where all are required

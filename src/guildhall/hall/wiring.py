@@ -253,7 +253,6 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            find=self.find_worker,
             settings=self.settings,
         )
 
