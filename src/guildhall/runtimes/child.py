@@ -69,7 +69,7 @@ class SocketDoors:
         return await answer
 
     def _send(self) -> None:
-        """The calls of one answer go together: the hall is to see all of them when it asks itself what still goes on."""
+        """The calls of one answer go together, so that the hall sees all of them when it asks what still goes on."""
         self._writer.write(b"".join(self._lines))
         self._lines.clear()
 
