@@ -1,11 +1,12 @@
-"""Writes what is generated: the shipped JSON Schema of worker files. `make docs` runs it."""
+"""Writes what is generated: the shipped JSON Schemas of worker and workflow files. `make docs` runs it."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.workers.schema import SHIPPED_SCHEMA, worker_schema_text
+from guildhall.workers import schema as of_workers
+from guildhall.workflow import schema as of_workflows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 def generated() -> dict[Path, str]:
     """Every generated file and its text."""
-    return {SHIPPED_SCHEMA: worker_schema_text()}
+    return {
+        of_workers.SHIPPED_SCHEMA: of_workers.worker_schema_text(),
+        of_workflows.SHIPPED_SCHEMA: of_workflows.workflow_schema_text(),
+    }
 
 
 def main() -> None:

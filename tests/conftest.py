@@ -8,23 +8,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import hypothesis
 import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
+from guildhall.hall.start import EMBEDDED_VARIABLE, find, stop
 from tests import requirements
 from tests.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+
+    from guildhall.hall.start import Address
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = Path(__file__).parent / "blocked"
@@ -98,9 +103,11 @@ class Guild:
     installed command as a person starts it.
     """
 
-    def __init__(self, warm: Warm, scratch: Path) -> None:
+    def __init__(self, warm: Warm, scratch: Path, *, measured: bool) -> None:
+        """`measured`: what its commands execute counts for the coverage, for which they take twice the time."""
         self._warm = warm
         self._scratch = scratch
+        self._measured = measured
         self._started: list[subprocess.Popen[str]] = []
 
     def __call__(
@@ -117,7 +124,7 @@ class Guild:
             file.write_text(text, encoding="utf-8", errors="surrogateescape")
         words = [str(argument) for argument in arguments]
         place = str(cwd or Path.cwd())
-        code = self._warm.run(words, env={**self.environment(), **(env or {})}, cwd=place, files=files, timeout=timeout)
+        code = self._warm.run(words, env=self._surrounded(env), cwd=place, files=files, timeout=timeout)
         out, err = (file.read_bytes().decode("utf-8") for file in files[1:])
         if code is None:
             raise AssertionError(f"guild {arguments} did not end within {timeout} s\n{out}\n{err}")
@@ -134,18 +141,23 @@ class Guild:
             stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env={**self.environment(), **(env or {})},
+            env=self._surrounded(env),
             cwd=cwd,
             start_new_session=True,
         )
         self._started.append(process)
         return process
 
+    def _surrounded(self, env: Mapping[str, str] | None) -> dict[str, str]:
+        passed = {n: v for n, v in self.environment().items() if self._measured or not n.startswith("COVERAGE_")}
+        return {**passed, **(env or {})}
+
     @staticmethod
     def environment() -> dict[str, str]:
-        """What the command gets where the test names nothing."""
+        """What the command gets where the test names nothing. It is the hall itself, and no process is left behind."""
         passed = {name: value for name, value in os.environ.items() if _PASSED_ON.match(name)}
-        return {**passed, HOME_VARIABLE: os.environ.get(HOME_VARIABLE, ""), "PYTHONPATH": str(BLOCKED)}
+        home = os.environ.get(HOME_VARIABLE, "")
+        return {**passed, HOME_VARIABLE: home, EMBEDDED_VARIABLE: "1", "PYTHONPATH": str(BLOCKED)}
 
     def end(self) -> None:
         for process in self._started:
@@ -170,11 +182,48 @@ def warm() -> Generator[Warm]:
 
 
 @pytest.fixture
-def guild(warm: Warm, tmp_path: Path) -> Generator[Guild]:
-    """Runs the real command: `guild("ls", "--json").out`."""
+def guild(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[Guild]:
+    """Runs the real command: `guild("ls", "--json").out`. What it executes is measured in every fourth test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
-    command = Guild(warm, scratch)
+    command = Guild(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
+    yield command
+    command.end()
+
+
+class GuildWithHall(Guild):
+    """The command as people have it: the hall is a process of its own, started by whichever command needs it first."""
+
+    def environment(self) -> dict[str, str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return {**super().environment(), EMBEDDED_VARIABLE: "0"}
+
+    def hall(self) -> Address:
+        """The live one."""
+        address = find(Home(Path(os.environ[HOME_VARIABLE])))
+        assert address is not None, "no hall is running"
+        return address
+
+    def kill_hall(self) -> Address:
+        """As a power cut would end it; returns when it is gone."""
+        address = self.hall()
+        watched = os.pidfd_open(address.pid)
+        signal.pidfd_send_signal(watched, signal.SIGKILL)
+        assert select.select([watched], [], [], 10)[0]
+        os.close(watched)
+        return address
+
+    def end(self) -> None:
+        super().end()
+        if (address := find(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
+            stop(address)
+
+
+@pytest.fixture
+def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
+    """The same with a hall in a process of its own, which ends with the test."""
+    scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
+    scratch.mkdir()
+    command = GuildWithHall(warm, scratch)
     yield command
     command.end()
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from guildhall.tools.define import tool
     from guildhall.tools.model import Toolbox
 
+__version__ = "0.1.0"
+
 __all__ = ["Answer", "GuildError", "RunResult", "Toolbox", "Worker", "tool"]
 
 _HOMES = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import HOME_VARIABLE
+from guildhall.hall.start import EMBEDDED_VARIABLE
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +32,8 @@ class _Story:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "office"
         self._folder.mkdir()
-        self._env = {**os.environ, HOME_VARIABLE: str(folder / "home")}
+        # Each command is a hall of its own, so that nothing is left running when the story is told.
+        self._env = {**os.environ, HOME_VARIABLE: str(folder / "home"), EMBEDDED_VARIABLE: "1"}
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._chapter = 0
 

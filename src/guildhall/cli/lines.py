@@ -137,6 +137,7 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "tool_ended": _result,
     "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
     "answered": _said,
+    "crashed": _words("message"),
     "resumed": _resumed,
     "paused": _ended,
     "ended": _ended,

@@ -34,9 +34,9 @@ def main(words: list[str]) -> int:
 def _page(words: list[str]) -> str | None:
     """The page of help that needs nothing but the table, if that is what is wanted."""
     if words and words[0] in ("--version", "-V"):
-        from guildhall.cli.version import version
+        from guildhall import __version__
 
-        return f"guild {version()}\n"
+        return f"guild {__version__}\n"
     if words[:1] == ["help"]:
         return table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
     if not words or words[0] in ("-h", "--help"):

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes, visible
-from guildhall.core.errors import HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
+from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
+from guildhall.hall.start import find, find_or_start, is_embedded, same_version
+from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -20,27 +22,33 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
+    from guildhall.hall.remote import RemoteHall, Welcome
 
     Work = Callable[[HallClient, Frame], Awaitable[int]]
 
+_TRIES = 3  # to reach a hall that leaves just then
 # Ctrl-C, a polite kill, and the terminal that was closed all mean: stop here, so that it can go on later.
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str | None = None) -> int:
-    """Do the work with a client of the hall; the exit code."""
-    from guildhall.hall.embedded import open_hall
+def with_hall(
+    work: Work, screen: Screen, *, readonly: bool = False, here: bool = False, model: str | None = None
+) -> int:
+    """Do the work with a client of the hall; the exit code.
 
+    With the hall's own process, where there is one. Work that is not only looking starts one; looking is done here.
+    `here`: this process looks by itself in any case, because the work is its own.
+    """
     environ = dict(os.environ)
     home = Home.locate(environ)
-    frame = frame_here(home, screen, model=model, looking=readonly)
 
     async def done() -> int:
         try:
-            client = await open_hall(home, environ, readonly=readonly)
+            client, allowed = await _reached(home, environ, readonly=readonly, here=here)
         except OSError as error:
             raise _unusable(home, error) from None
         try:
+            frame = _frame(environ, allowed, screen, model)
             code = await work(client, frame)
             if code != exit_codes.INTERRUPTED:
                 tell_rest(await client.settle(), screen)
@@ -49,6 +57,44 @@ def with_hall(work: Work, screen: Screen, *, readonly: bool = False, model: str 
             await client.close()
 
     return asyncio.run(until_stopped(done(), screen))
+
+
+async def _reached(
+    home: Home, environ: dict[str, str], *, readonly: bool, here: bool
+) -> tuple[HallClient, frozenset[str]]:
+    """A client, and the names of the variables that may travel with what is asked."""
+    root = project_root(_cwd())
+    if not here and not is_embedded(environ) and (remote := await _remote(home, environ, root, start=not readonly)):
+        client, welcome = remote
+        if welcome.problem is not None and not readonly:
+            await client.close()
+            raise welcome.problem
+        return client, frozenset(welcome.env)
+    from guildhall.hall.embedded import open_hall
+
+    allowed = _allowed(home, root, looking=readonly)
+    return await open_hall(home, environ, readonly=readonly), allowed
+
+
+async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: bool) -> tuple[RemoteHall, Welcome] | None:
+    """The hall's own process, which now knows that somebody is there; None: there is none, and none is started.
+
+    One that leaves at this very moment has done nothing yet: then there is none.
+    """
+    from guildhall.hall.remote import RemoteHall
+
+    for _ in range(_TRIES):
+        address = await asyncio.to_thread(find_or_start, home, environ) if start else find(home)
+        if address is None:
+            return None
+        client = RemoteHall(same_version(address))
+        try:
+            return client, await client.hello(root)
+        except HallGone:
+            await client.close()
+            if not start:
+                return None
+    raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
 
 
 def tell_rest(events: Iterable[Event], screen: Screen) -> None:
@@ -64,21 +110,29 @@ def _unusable(home: Home, error: OSError) -> HallUnavailable:
     )
 
 
-def frame_here(home: Home, screen: Screen, *, model: str | None = None, looking: bool = False) -> Frame:
-    """The frame of this command. Who only looks needs no settings: wrong ones do not keep anybody from it."""
+def _frame(environ: dict[str, str], allowed: frozenset[str], screen: Screen, model: str | None) -> Frame:
+    """The frame of this command."""
+    keys = travelling()
+    return Frame.here(_cwd(), environ, allowed=allowed, interactive=screen.interactive, model=model, keys=keys)
+
+
+def _cwd() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
+
+
+def _allowed(home: Home, root: Path, *, looking: bool) -> frozenset[str]:
+    """The variables that may travel. Who only looks needs no settings: wrong ones do not keep anybody from it."""
     from guildhall.core.config import load_settings
 
     try:
-        cwd = Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
-    allowed: frozenset[str] = frozenset()
-    try:
-        allowed = frozenset(load_settings(home, project_root(cwd)).env)
+        return frozenset(load_settings(home, root).env)
     except InvalidFile:
         if not looking:
             raise
-    return Frame.here(cwd, os.environ, allowed=allowed, interactive=screen.interactive, model=model)
+        return frozenset()
 
 
 async def until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:

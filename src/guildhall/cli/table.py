@@ -221,6 +221,26 @@ COMMANDS = (
         module="memory",
     ),
     Command(
+        "hall",
+        "status|stop",
+        "the process that owns what is on record: how it stands, end it",
+        example="guild hall status",
+    ),
+    Command(
+        "hall status",
+        "",
+        "whether the hall's process is running, and where",
+        example="guild hall status --json",
+        module="hall",
+    ),
+    Command(
+        "hall stop",
+        "",
+        "end the hall's process; its runs go on when the next one starts",
+        example="guild hall stop",
+        module="hall",
+    ),
+    Command(
         "completion",
         "bash|zsh|fish",
         "the script that lets your shell complete commands",

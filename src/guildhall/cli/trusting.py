@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
+_WHATS = {
+    "toolbox": "toolbox",
+    "server": "MCP server",
+    "test": "test, with the programs that it names,",
+    "workflow": "setup, outside every sandbox, of the workflow",
+}
+
 
 async def once_trusted(
     work: Callable[[], Awaitable[int]], look: Callable[[], Awaitable[Trusting]], client: HallClient, screen: Screen
@@ -68,8 +75,8 @@ def told(looking: Trusting) -> str:
     """What would be executed and what it could do, every character of it visible."""
     parts = [visible.exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
-        what = {"toolbox": "toolbox", "test": "test, with the programs that it names,"}.get(code.kind, "output schema")
-        lines = [f"{what} {shown(code.name)}"]
+        lines = [f"{_WHATS.get(code.kind, 'output schema')} {shown(code.name)}"]
+        lines += [f"  $ {shown(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
             lines.append(f"  {shown(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")

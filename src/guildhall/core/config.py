@@ -72,6 +72,9 @@ def _dollars(value: object) -> object:
     return value
 
 
+Dollars = Annotated[float, BeforeValidator(_dollars)]  # in a model: dollars, or `none`, which is infinite
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -101,6 +104,12 @@ class Memory(_Part):
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 
 
+class HallSettings(_Part):
+    """How long the process of a hall stays when nothing lives in it."""
+
+    idle: Duration = 60.0
+
+
 class WorkerCreation(_Part):
     """The rights that a worker may give to one that it writes."""
 
@@ -114,16 +123,17 @@ class _File(_Part):
     """A settings file as it is written. A field that is not there, or empty, says nothing."""
 
     model: Annotated[StrictStr, Field(min_length=1)] | None = None
-    budget: Annotated[float, BeforeValidator(_dollars)] | None = None
+    budget: Dollars | None = None
     env: tuple[VariableName, ...] | None = None
     web_search: WebSearch | None = None
     approvals: Approvals | None = None
     memory: Memory | None = None
     worker_creation: WorkerCreation | None = None
+    hall: HallSettings | None = None
     projects: dict[str, Any] | None = None
 
 
-_USERS_ALONE = ("web_search", "worker_creation", "projects")
+_USERS_ALONE = ("web_search", "worker_creation", "hall", "projects")
 
 
 class Settings(_Part):
@@ -137,6 +147,7 @@ class Settings(_Part):
     approvals: Approvals = Approvals()
     memory: Memory = Memory()
     worker_creation: WorkerCreation | None = None
+    hall: HallSettings = HallSettings()
     projects: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -156,6 +167,7 @@ def load_settings(home: Home, root: Path) -> Settings:
         approvals=Approvals(timeout=_smaller(_timeout(user), _timeout(project))),
         memory=_tighter_memory(user.memory, project.memory),
         worker_creation=user.worker_creation,
+        hall=user.hall or HallSettings(),
         projects=user.projects or {},
     )
 

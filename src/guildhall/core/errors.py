@@ -12,11 +12,14 @@
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
+    │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── RuntimeFailed         the runtime broke between the doors
+    │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
 
@@ -137,6 +140,12 @@ class HallUnavailable(GuildError):
     code = "hall_unavailable"
 
 
+class HallGone(HallUnavailable):
+    """The process of the hall has ended, has died, or is about to leave."""
+
+    code = "hall_gone"
+
+
 class ModelFailed(GuildError):
     """The model could not answer. `transient` says whether asking again may help, `retry_after` (seconds) from when on.
 
@@ -182,10 +191,22 @@ class ToolUnavailable(GuildError):
     code = "tool_unavailable"
 
 
+class ServerGone(ToolUnavailable):
+    """A server of tools that the run has used is there no more. The call that needed it was not made."""
+
+    code = "server_gone"
+
+
 class RuntimeFailed(GuildError):
     """The runtime broke between the two doors."""
 
     code = "runtime_failed"
+
+
+class RuntimeCrashed(RuntimeFailed):
+    """The process of a run ended before the run did. What it had done is on record: resumed, it goes on there."""
+
+    code = "runtime_crashed"
 
 
 class ReplayDiffers(GuildError):

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core.errors import Conflict
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
@@ -19,8 +21,18 @@ EventType = Literal[
     "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
+    "tool_output",  # id, tool, text: a piece of what a command writes while it runs
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
+    "workflow",  # phase, reason: of the workflow that the run is
+    "message",  # id, kind, content, reached: something was said in the room, by the actor
+    "held",  # the same, but it has come too far to be delivered
+    "proposal",  # a proposal was made or has ended
+    "vote",  # id, choice, reason
+    "document",  # file, action
+    "status",  # task, state
+    "no_action",  # reason
+    "trouble",  # message: something of the room could not be done
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
     "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)
@@ -54,19 +66,44 @@ class EventBus:
             listener(event)
 
     @contextmanager
-    def listening(self, root: str) -> Generator[AsyncIterator[Event]]:
-        """The events of a tree of runs from now on; they are kept until they are read."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
+    def listening(self, root: str, most: int | None = None) -> Generator[AsyncIterator[Event]]:
+        """The events of a tree of runs from now on; they are kept until they are read.
+
+        At `most` so many: beyond that, pieces of text are left out, and a reader that falls behind further is cut off.
+        """
+        kept = _Kept(most)
         listeners = self._listeners.setdefault(root, [])
-        listeners.append(queue.put_nowait)
+        listeners.append(kept.put)
         try:
-            yield _drain(queue)
+            yield kept.drain()
         finally:
-            listeners.remove(queue.put_nowait)
+            listeners.remove(kept.put)
             if not listeners:
                 del self._listeners[root]
 
 
-async def _drain(queue: asyncio.Queue[Event]) -> AsyncIterator[Event]:
-    while True:
-        yield await queue.get()
+class _Kept:
+    """The events that a listener has yet to read."""
+
+    def __init__(self, most: int | None) -> None:
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._most = most
+        self._behind = False
+
+    def put(self, event: Event) -> None:
+        if self._behind:
+            return
+        waiting = self._queue.qsize()
+        if self._most is not None and waiting >= self._most:
+            if event.type == "text_delta":
+                return
+            self._behind = waiting >= 2 * self._most
+        self._queue.put_nowait(None if self._behind else event)
+
+    async def drain(self) -> AsyncIterator[Event]:
+        while (event := await self._queue.get()) is not None:
+            yield event
+        raise Conflict(
+            "the events were read too slowly, and no more of them are kept",
+            hint="The run goes on. `guild log ID -f` shows what it did and what it does.",
+        )

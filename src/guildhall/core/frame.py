@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING
 from guildhall.core.paths import project_root
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 
 # What a child may see without being named in the settings: where programs are and how text is shown, nothing else.
 _HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
+# What only the person's own commands see: where their things are. No worker does.
+_OWN = frozenset(
+    {"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
+)
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
 _SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
 _SHORTEST_SECRET = 8
@@ -35,6 +39,11 @@ class Frame:
     interactive: bool = False  # a person is there to be asked
     model: str | None = None  # --model or GUILDHALL_MODEL
     caller: str = "cli"
+    # What a provider needs to know the caller. For the model door and for search, never on record, never for children.
+    keys: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    own: Mapping[str, str] = field(
+        default_factory=dict[str, str]
+    )  # for commands of the person's own, never for workers
 
     @staticmethod
     def here(
@@ -45,8 +54,12 @@ class Frame:
         interactive: bool = False,
         model: str | None = None,
         caller: str = "cli",
+        keys: Iterable[str] = (),
     ) -> Frame:
-        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along."""
+        """The frame of a request that starts in `cwd`; only harmless and `allowed` variables come along.
+
+        `keys` are the names of those that come along for providers only.
+        """
         names = _HARMLESS | allowed
         return Frame(
             cwd=cwd,
@@ -55,7 +68,13 @@ class Frame:
             interactive=interactive,
             model=model or environ.get(MODEL_VARIABLE) or None,
             caller=caller,
+            keys={name: environ[name] for name in keys if environ.get(name)},
+            own={name: value for name, value in environ.items() if name in _OWN},
         )
+
+    def plain(self) -> dict[str, str]:
+        """The variables that come along without being named anywhere."""
+        return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
     def as_dict(self) -> dict[str, object]:
         """The frame as the record keeps it. Values of variables stay out: they may be secrets."""

@@ -25,6 +25,20 @@ class Home:
         return self.path / "hall.lock"
 
     @property
+    def address(self) -> Path:
+        """Where the process of the hall can be reached, while there is one."""
+        return self.path / "hall.json"
+
+    @property
+    def start_lock(self) -> Path:
+        """Held by the command that starts the process of the hall."""
+        return self.path / "hall.start"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "hall.log"
+
+    @property
     def settings(self) -> Path:
         return self.path / "config.yaml"
 

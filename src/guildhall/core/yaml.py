@@ -170,6 +170,7 @@ def _parse_yaml(path: Path, text: str) -> Source:
     from ruamel.yaml.error import MarkedYAMLError
 
     loader: Any = YAML(typ="rt")
+    loader.Scanner = _shallow_scanner()
     loader.composer.warn_double_anchors = False
     try:
         tree = loader.load(text)
@@ -181,6 +182,27 @@ def _parse_yaml(path: Path, text: str) -> Source:
     reader = _Reader(path, {(): 1})
     data = reader.plain(tree, ())
     return Source(path, text, data, reader.lines)
+
+
+@lru_cache(maxsize=1)
+def _shallow_scanner() -> Any:
+    """ruamel's scanner, which gives up where a text is nested too deeply: it would take minutes to find its end."""
+    from ruamel.yaml.scanner import RoundTripScanner, ScannerError
+
+    class Shallow(cast("type[Any]", RoundTripScanner)):
+        def save_possible_simple_key(self) -> None:
+            self._stay_shallow(len(self.flow_context))
+            RoundTripScanner.save_possible_simple_key(self)
+
+        def add_indent(self, column: int) -> bool:
+            self._stay_shallow()
+            return RoundTripScanner.add_indent(self, column)
+
+        def _stay_shallow(self, more: int = 0) -> None:
+            if len(self.indents) + more > _MAX_DEPTH:
+                raise ScannerError(None, None, "nested too deeply", self.reader.get_mark())
+
+    return Shallow
 
 
 def _marked(path: Path, error: Any) -> InvalidFile:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
+    from guildhall.workflow.instance import Start
+    from guildhall.workflow.plan import WorkflowPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,9 @@ class HallClient(Protocol):
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run
     def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
 
+    # a workflow is a run too: the same stream, with all that happens in its room
+    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
+
     def resume(
         self,
         run: str,
@@ -127,6 +132,11 @@ class HallClient(Protocol):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncIterator[Event]: ...
+
+    # the events of a live run from now on, after the one that it began with; none where it is not alive here
+    def follow(self, run: str, frame: Frame) -> AsyncIterator[Event]: ...
+
+    async def park(self, run: str) -> None: ...  # a live run, for now; only a person lets it go on
 
     async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
 
@@ -170,6 +180,11 @@ class HallClient(Protocol):
 
     # what could happen, and what may be executed; only a person trusts: no run and no tool comes here
     async def plan(self, request: RunRequest, frame: Frame) -> Plan: ...
+
+    # the request has the workflow's file in the place of a worker
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan: ...
 
     async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting: ...
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.hall.client import Check, Checked
 from guildhall.models.catalog import detected_keys
+from guildhall.models.keys import joined
 from guildhall.tools.jail import available
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def checks(hall: Hall, frame: Frame) -> list[Check]:
     """Everything that `guild doctor` says."""
-    return [_python(), _home(hall), _settings(hall, frame), _keys(hall), _shell(), _git(), _workers(hall, frame)]
+    return [_python(), _home(hall), _settings(hall, frame), _keys(hall, frame), _shell(), _git(), _workers(hall, frame)]
 
 
 def _python() -> Check:
@@ -49,8 +50,8 @@ def _settings(hall: Hall, frame: Frame) -> Check:
     return Check(name="settings", ok=True, detail=f"{model}, {budget}{refused}")
 
 
-def _keys(hall: Hall) -> Check:
-    names = [key.variable for key in detected_keys(hall.environ)]
+def _keys(hall: Hall, frame: Frame) -> Check:
+    names = [key.variable for key in detected_keys(joined(hall.environ, frame.keys))]
     hint = (
         None if names else "Set a provider's key, such as ANTHROPIC_API_KEY. `script:` models and the demo need none."
     )

@@ -39,21 +39,36 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
     from guildhall.workers.trust import Seen
+    from guildhall.workflow.instance import Start
+    from guildhall.workflow.plan import WorkflowPlan
 
 _RECENT = 50
+_MOST_EVENTS = 1_000  # that a hall keeps for one who reads slowly
 
 
-async def open_hall(home: Home, environ: Mapping[str, str], *, readonly: bool = False) -> EmbeddedHall:
-    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall."""
-    make = partial(Hall, home, environ=environ, readonly=readonly)
-    return EmbeddedHall(await asyncio.to_thread(make))  # it may have to wait for the lock, or for a migration
+async def open_hall(
+    home: Home, environ: Mapping[str, str], *, readonly: bool = False, children: bool = False
+) -> EmbeddedHall:
+    """A hall for this process. Reading takes no lock; for anything else this process becomes the home's only hall.
+
+    `children`: runs are executed in processes of their own all the same.
+    """
+    make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall.warm()
+    return EmbeddedHall(hall)
 
 
 class EmbeddedHall:
-    """The verbs of a hall, carried out here."""
+    """The verbs of a hall, carried out here.
 
-    def __init__(self, hall: Hall) -> None:
+    A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.
+    """
+
+    def __init__(self, hall: Hall, *, stays: bool = False) -> None:
         self._hall = hall
+        self._stays = stays
+        self._most = _MOST_EVENTS if stays else None
 
     # runs
 
@@ -65,6 +80,16 @@ class EmbeddedHall:
             worker = self._hall.find_worker(request.worker, frame)
             demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
+        async with aclosing(self._follow(prepared)) as events:
+            async for event in events:
+                yield event
+
+    async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        from guildhall.workflow.trust import demand_trust
+
+        workflows = self._hall.workflows
+        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
+        prepared = await workflows.begin(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -82,29 +107,59 @@ class EmbeddedHall:
         from guildhall.hall.calling import demand_trust_again
         from guildhall.runs.grants import Grant
 
-        demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
         grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
-        prepared = await self._hall.runs.preparation.prepare_again(run, frame, toolboxes, grant)
+        if self._stays and grant == Grant() and self._hall.runs.alive(run):  # it goes on already: by itself
+            async with aclosing(self.follow(run, frame)) as events:
+                async for event in events:
+                    yield event
+            return
+        demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
+        prepared = await self._hall.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
-        with self._hall.bus.listening(prepared.run) as events:
-            self._hall.runs.launch(prepared)
+        with self._hall.bus.listening(prepared.run, self._most) as events:
+            self._hall.launch(prepared)
             try:
                 async for event in events:
                     yield event
                     if event.type == "run_ended" and event.run == prepared.run:
                         break
             finally:
-                await self._hall.runs.park(prepared.run)
+                if not self._stays:
+                    await self._hall.runs.park(prepared.run)
+                elif prepared.frame.interactive:
+                    self._hall.runs.hold(prepared.run, -1)
+
+    async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
+        self._hall.history.get(run)
+        began = self._hall.runs.began(run) if "runs" in vars(self._hall) else None
+        if began is None:
+            return
+        with self._hall.bus.listening(began.root, self._most) as events:
+            people = int(frame.interactive)
+            self._hall.runs.hold(began.root, people)
+            try:
+                yield began
+                async for event in events:
+                    yield event
+                    if event.type == "run_ended" and event.run == run:
+                        break
+            finally:
+                self._hall.runs.hold(began.root, -people)
+
+    async def park(self, run: str) -> None:
+        self._hall.history.get(run)
+        if "runs" in vars(self._hall):
+            await self._hall.runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        return await self._hall.runs.replay(run, frame)
+        return await self._hall.recordings.replay(run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
         return await self._hall.forks.fork(run, at, frame, model)
@@ -191,6 +246,13 @@ class EmbeddedHall:
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
         return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+
+    async def plan_workflow(
+        self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
+    ) -> WorkflowPlan:
+        from guildhall.hall.workflows import plan_workflow
+
+        return await plan_workflow(self._hall, request, frame, tag=tag, params=params)
 
     async def trust_look(self, frame: Frame, *, at: Path | None = None, worker: str | None = None) -> Trusting:
         from guildhall.hall.trusting import of_folder, of_worker

@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import Conflict, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError, did_you_mean
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.remote import RemoteHall
+from guildhall.hall.start import find, is_embedded, same_version
+from guildhall.models.keys import travelling
 from guildhall.policy.model import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.core.events import Event
-    from guildhall.hall.client import Shown
+    from guildhall.hall.client import HallClient, Shown
     from guildhall.hall.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 
@@ -178,7 +181,7 @@ class Worker:
             call=call,
         )
         frame = self._frame(approver is not None)
-        async with _opened(self) as hall, aclosing(hall.run(request, frame, self.toolboxes)) as events:
+        async with _opened(self) as hall, aclosing(hall.run(request, frame, *self._given())) as events:
             async for event in _answering(hall, events, approver):
                 yield event
 
@@ -219,7 +222,7 @@ class Worker:
         async with (
             _opened(self) as hall,
             aclosing(
-                hall.resume(run, frame, self.toolboxes, max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+                hall.resume(run, frame, *self._given(), max_turns=max_turns, max_tokens=max_tokens, budget=budget)
             ) as events,
         ):
             async for _ in _answering(hall, events, approver):
@@ -255,10 +258,15 @@ class Worker:
             asks=[ask.as_dict() for ask in shown.asks if ask.status == "open"],
         )
 
+    def _given(self) -> tuple[Any, ...]:
+        """Its toolboxes, where it has some: then the hall is in this process, and can take them."""
+        return (self.toolboxes,) if self.toolboxes else ()
+
     def _frame(self, interactive: bool) -> Frame:
         bare = Frame.here(self.cwd, os.environ, caller="library")
         allowed = frozenset(load_settings(self.home, bare.root).env)
-        return Frame.here(self.cwd, os.environ, allowed=allowed, interactive=interactive, caller="library")
+        more: Any = {"allowed": allowed, "interactive": interactive, "keys": travelling()}
+        return Frame.here(self.cwd, os.environ, caller="library", **more)
 
 
 def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
@@ -268,24 +276,45 @@ def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
 
 
 class _opened:  # noqa: N801 - used like a function
-    """A hall for the length of a block. Blocks that overlap in one event loop share one: a home has only one."""
+    """A hall for the length of a block: the home's own process where it is running, else one inside this process.
 
-    _shared: ClassVar[dict[tuple[Path, int], tuple[EmbeddedHall, int]]] = {}
+    Blocks that overlap in one event loop share one: a home has only one.
+    """
+
+    _shared: ClassVar[dict[tuple[Path, int], tuple[EmbeddedHall | RemoteHall, int]]] = {}
     _opening: ClassVar[dict[tuple[Path, int], asyncio.Lock]] = {}
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._key = (worker.home.path, id(asyncio.get_running_loop()))
 
-    async def __aenter__(self) -> EmbeddedHall:
-        from guildhall.hall.embedded import open_hall
-
+    async def __aenter__(self) -> EmbeddedHall | RemoteHall:
         async with self._opening.setdefault(self._key, asyncio.Lock()):
             hall, users = self._shared.get(self._key, (None, 0))
             if hall is None:
-                hall = await open_hall(self._worker.home, os.environ)
+                hall = await self._open()
+            elif self._worker.toolboxes and isinstance(hall, RemoteHall):
+                raise HallUnavailable(
+                    "the hall is a process of its own, which cannot take toolboxes of this program",
+                    hint="End it with `guild hall stop`; then the hall is inside this program.",
+                )
             self._shared[self._key] = (hall, users + 1)
             return hall
+
+    async def _open(self) -> EmbeddedHall | RemoteHall:
+        from guildhall.hall.embedded import open_hall
+
+        home = self._worker.home
+        wanted = not self._worker.toolboxes and not is_embedded(os.environ)
+        if wanted and (address := find(home)) is not None:
+            remote = RemoteHall(same_version(address))
+            try:
+                await remote.hello(self._worker.cwd)
+            except HallGone:  # it leaves just now
+                await remote.close()
+            else:
+                return remote
+        return await open_hall(home, os.environ)
 
     async def __aexit__(self, *_: object) -> None:
         async with self._opening[self._key]:
@@ -311,7 +340,7 @@ def _output(shown: Shown) -> Any:
 
 
 async def _answering(
-    hall: EmbeddedHall, events: AsyncGenerator[Event], approver: Approver | None
+    hall: HallClient, events: AsyncGenerator[Event], approver: Approver | None
 ) -> AsyncGenerator[Event]:
     async for event in events:
         yield event

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.models.model import Source
     from guildhall.models.script import Script, ScriptSource
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -61,6 +63,16 @@ class RehearsalHall(Hall):
                     hint="A test works on a copy of the project alone: use a folder inside it.",
                 )
         return worker
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """No server is started or reached for a test."""
+        if worker.definition.mcp_servers:
+            raise ToolUnavailable(
+                f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
+                where=worker.place,
+                hint="Test a worker without them.",
+            )
+        return await super().serve(worker, frame, surroundings)
 
     def instead(self, tool: Tool) -> Tool:
         """A tool that reaches the network gives what it gave when the test was recorded."""

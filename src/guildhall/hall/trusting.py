@@ -10,10 +10,13 @@ from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.hall.cases import TESTS, code_of_test, has_test, plan_of_test, tests_in
 from guildhall.hall.client import Trusting
+from guildhall.hall.workflows import load_workflow
 from guildhall.runs.plan import Executes
 from guildhall.workers.code import code_of, toolboxes_in
 from guildhall.workers.load import SUFFIXES
 from guildhall.workers.trust import Trust
+from guildhall.workflow.recognise import is_workflow, workflows_in
+from guildhall.workflow.trust import executed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,20 +37,22 @@ async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
 
 
 async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
-    """The code of a folder: its toolboxes, used or not, all that its workers name, and its tests that run programs.
+    """The code of a folder: its toolboxes, used or not, all that its workers name, setups, tests that run programs.
 
-    `at` may be the file of a worker, or of a test.
+    `at` may be the file of a worker, of a workflow, or of a test.
     """
     if at is not None:
         at = frame.cwd / at
         if not at.exists():
             raise NotFound(f"there is no folder {at}")
         if at.name.endswith(SUFFIXES) and at.is_file():
+            if is_workflow(at):
+                return await of_workflow(hall, at, frame)
             if has_test(at):
                 return await of_test(hall, at, frame)
             return await of_worker(hall, hall.find_worker(str(at), frame), frame)
         if not at.is_dir():
-            raise UsageError(f"{at} is neither a folder nor the file of a worker")
+            raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
         frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
     folder = frame.root
     plans: list[Plan] = []
@@ -68,9 +73,36 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
             continue
         tests += [code for code in looking.code if code.kind == "test"]
         plans += [plan for plan in looking.plans if plan.worker not in [one.worker for one in plans]]
-    code = [*_stand(hall, lying), *_executed(plans), *tests]
+    setups, broken = await _setups(hall, folder, frame)
+    wrong += broken
+    code = [*_stand(hall, lying), *_executed(plans), *setups, *tests]
     problems = {(error.where, error.message): error for error in (*unreadable, *wrong)}
     return Trusting(folder=folder, code=_once(code), plans=plans, problems=[*problems.values()])
+
+
+async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
+    """The setup of a workflow, with the code of its agents."""
+    workflow = load_workflow(hall, file, frame)
+    there = workflow.frame(frame)
+    setup = executed(workflow, Trust(hall.pins()), hall.home)
+    plans = [await hall.planner.plan(agent.worker, there) for agent in workflow.agents]
+    wrong = [error for agent in workflow.agents for error in code_of(agent.worker, there, hall.home)[1]]
+    code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
+    return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
+
+
+async def _setups(hall: Hall, folder: Path, frame: Frame) -> tuple[list[Executes], list[GuildError]]:
+    """What the workflows of a folder would execute themselves, and those that cannot be read."""
+    found: list[Executes] = []
+    wrong: list[GuildError] = []
+    for file in workflows_in(folder):
+        try:
+            looking = await of_workflow(hall, file, frame)
+        except GuildError as error:
+            wrong.append(error)
+            continue
+        found += [code for code in looking.code if code.kind == "workflow"]
+    return found, wrong
 
 
 async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:

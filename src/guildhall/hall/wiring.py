@@ -16,8 +16,10 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
+from guildhall.models.keys import joined
 from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
+from guildhall.runs.model import SHUTDOWN
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
@@ -26,7 +28,7 @@ from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.clock import Clock
@@ -36,16 +38,27 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
+    from guildhall.room.rooms import Rooms
+    from guildhall.runs.assemble import Assembler
     from guildhall.runs.condense import Condenser
     from guildhall.runs.fork import Forks
+    from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
+    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
-    from guildhall.tools.model import Tool
+    from guildhall.runtimes.model import Runtime
+    from guildhall.runtimes.nursery import Nursery
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
+    from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
+    from guildhall.workflow.workflows import Workflows
 
 
+_SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
 _PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
@@ -59,20 +72,29 @@ class Hall:
         environ: Mapping[str, str],
         clock: Clock | None = None,
         readonly: bool = False,
+        process: bool = False,
+        children: bool = False,
+        patience: float = _PATIENCE,
     ) -> None:
+        """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
+
+        `children`: each run is executed in a process of its own; else all of them in this one.
+        """
         self.home = home
         self.environ = environ
         self.clock = clock or SystemClock()
         self.boot = new_id("b")
+        self._children = children
         self._lock: IO[Any] | None = None
         if readonly:
             self._tidy_up()
         else:
-            self._lock = _locked(home, self.clock, patience=_PATIENCE)
+            self._lock = _locked(home, self.clock, patience=patience, told={"boot": self.boot, "hall": process})
             prepare(home.database)
         self.store = Store(home.database, readonly=readonly)
         if not readonly:
             self._find_lost(self.store)
+        self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
         self.bus = EventBus()
         self.asks = Asks(self.store, self.clock)
         self.history = History(self.store, self.clock)
@@ -133,19 +155,40 @@ class Hall:
             active=self.active_workers,
             describe=describe_toolbox,
             remembering=Remembering(memory=self.memory, grown=lambda growth: None),
-            priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=self.environ),
+            priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
         )
 
     @cached_property
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
-        from guildhall.runs.assemble import Assembler
         from guildhall.runs.lifecycle import Runs
+
+        return Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            history=self.history,
+            assembler=self.assembler,
+            planner=self.planner,
+            source_of=self.source,
+            runtime=self.runtime,
+        )
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        from guildhall.runs.recordings import Recordings
+
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler)
+
+    @cached_property
+    def assembler(self) -> Assembler:
+        from guildhall.runs.assemble import Assembler
         from guildhall.runs.remember import Remembering
-        from guildhall.runtimes.pydantic import PydanticRuntime
         from guildhall.tools.executor import describe_toolbox
 
-        assembler = Assembler(
+        return Assembler(
             self.environ,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
@@ -155,19 +198,76 @@ class Hall:
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
+            serve=self.serve,
         )
-        return Runs(
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What executes runs between their doors."""
+        if not self._children:
+            from guildhall.runtimes.pydantic import PydanticRuntime
+
+            return PydanticRuntime()
+        from guildhall.runtimes.childruntime import ChildRuntime
+
+        self.warm()
+        return ChildRuntime(self.nursery)
+
+    @cached_property
+    def nursery(self) -> Nursery:
+        from guildhall.runtimes.nursery import Nursery
+
+        return Nursery()
+
+    def warm(self) -> None:
+        """Starts what processes of runs come from, so that the first need not wait long; returns at once.
+
+        To be called in the thread that the hall lives in.
+        """
+        if self._children:
+            self.nursery.start()
+
+    @cached_property
+    def rooms(self) -> Rooms:
+        from guildhall.room.model import Ears
+        from guildhall.room.rooms import Rooms
+
+        ears = Ears(
+            wake=lambda room, agents: self.workflows.wake(room, agents),
+            happened=lambda happened: self.workflows.happened(happened),
+        )
+        return Rooms(self.store, self.clock, ears)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        from guildhall.workflow.workflows import Workflows
+
+        return Workflows(
+            home=self.home,
             store=self.store,
             clock=self.clock,
             bus=self.bus,
-            asks=self.asks,
-            boot=self.boot,
+            runs=self.runs,
             history=self.history,
-            assembler=assembler,
-            planner=self.planner,
-            source_of=self.source,
-            runtime=PydanticRuntime(),
+            rooms=self.rooms,
+            find=self.find_worker,
+            settings=self.settings,
         )
+
+    async def prepare_again(
+        self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
+    ) -> Prepared:
+        """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        if self.history.get(run).request.get("workflow"):
+            return await self.workflows.again(run, frame, grant)
+        return await self.runs.preparation.prepare_again(run, frame, given, grant)
+
+    def launch(self, prepared: Prepared) -> None:
+        """Lets a run live that was made ready."""
+        if self.history.get(prepared.run).request.get("workflow"):
+            self.workflows.launch(prepared)
+        else:
+            self.runs.launch(prepared)
 
     @cached_property
     def forks(self) -> Forks:
@@ -184,6 +284,12 @@ class Hall:
     def instead(self, tool: Tool) -> Tool:
         """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
         return tool
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """The servers of tools that a worker names, started or reached."""
+        from guildhall.runs.serving import serve
+
+        return await serve(worker, frame, surroundings, self.supply)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -222,20 +328,36 @@ class Hall:
         """Who answers under this name."""
         from guildhall.models.catalog import source_for
 
-        return source_for(model, cwd=frame.cwd, environ=self.environ, recording=self._recording)
+        environ = joined(self.environ, frame.keys)
+        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        return self.runs.recording(run)
+        return self.recordings.source(run)
 
-    async def settle(self) -> list[Event]:
+    def busy(self) -> bool:
+        """Whether something lives here: a run, what goes on in the background, or what others have added."""
+        runs = "runs" in vars(self) and self.runs.any_alive
+        return runs or ("condenser" in vars(self) and self.condenser.busy) or any(lives() for lives in self.lives)
+
+    async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
-        return await self.condenser.settle() if "condenser" in vars(self) else []
+        if "condenser" not in vars(self):
+            return []
+        return await (self.condenser.settle() if patience is None else self.condenser.settle(patience))
+
+    async def drain(self) -> None:
+        """Stops what lives here; it goes on by itself when the next hall starts."""
+        if "runs" in vars(self):
+            await self.runs.park_all(SHUTDOWN)
+        await self.settle(_SETTLING)
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
+        if "nursery" in vars(self):
+            await self.nursery.close()
         self.release()
 
     def release(self) -> None:
@@ -244,7 +366,7 @@ class Hall:
             self._lock.close()
 
 
-def _locked(home: Home, clock: Clock, patience: float = 0.0) -> IO[Any]:
+def _locked(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
     """The home's lock, held until it is closed or the process ends. `patience`: how long one that is held is tried."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
@@ -257,23 +379,28 @@ def _locked(home: Home, clock: Clock, patience: float = 0.0) -> IO[Any]:
                 time.sleep(0.02)
                 continue
             handle.seek(0)
-            holder = _holder(handle.read())
+            holder, way_out = _holder(handle.read())
             handle.close()
             raise HallUnavailable(
                 f"the hall at {home.path} is in use by {holder}",
-                hint="Wait for it to end, or set GUILDHALL_HOME to another folder.",
+                hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
             ) from None
         handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now())}))
+        handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
         handle.flush()
         return handle
 
 
-def _holder(text: str) -> str:
+def _holder(text: str) -> tuple[str, str]:
+    """Who holds the lock, and what to do about it."""
+    wait = "Wait for it to end"
     try:
         told = json.loads(text)
         if told["pid"] == os.getpid():
-            return "another thread or event loop of this program"
-        return f"another guild command (process {int(told['pid'])}, since {told['since']})"
+            return "another thread or event loop of this program", wait
+        since = f"(process {int(told['pid'])}, since {told['since']})"
+        if told.get("hall"):
+            return f"its own process {since}", "End it with `guild hall stop`"
+        return f"another guild command {since}", wait
     except (ValueError, KeyError, TypeError):
-        return "another guild command"
+        return "another guild command", wait

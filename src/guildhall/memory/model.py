@@ -152,7 +152,9 @@ def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Pl
     project = (worker.folder(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_label(project.name, str(project))}"}
     if worker is not None:
-        names["worker"] = f"workers/{_label(worker.path.stem if worker.path else worker.name, worker.identity)}"
+        of_team = worker.scope == "workflow"  # its file has others in it
+        name = worker.path.stem if worker.path and not of_team else worker.name
+        names["worker"] = f"workers/{_label(name, worker.identity)}"
     return {scope: Place(scope=scope, folder=home.path / FOLDER / name, name=name) for scope, name in names.items()}
 
 

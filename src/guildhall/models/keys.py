@@ -48,6 +48,25 @@ ADDRESSES: Mapping[str, str] = {
     "vllm": "VLLM_BASE_URL",
 }
 
+# Those of search engines, as `guildhall.tools.websearch` knows them.
+SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")
+
+
+def travelling() -> frozenset[str]:
+    """The variables that come along with a request for the sake of providers."""
+    return frozenset({*SEARCH, *ADDRESSES.values(), *(name for names in KEYS.values() for name in names)})
+
+
+def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]:
+    """The hall's own variables and those that a request has brought, which come first.
+
+    Whoever brings one of a provider's variables uses none of the hall's for it: a key must not go to an address that
+    somebody else has set.
+    """
+    theirs = {provider: {*KEYS.get(provider, ()), ADDRESSES.get(provider, "")} for provider in {*KEYS, *ADDRESSES}}
+    replaced = {name for names in theirs.values() if names & brought.keys() for name in names}
+    return {**{name: value for name, value in own.items() if name not in replaced}, **brought}
+
 
 def variable_with_key(provider: str, environ: Mapping[str, str]) -> str | None:
     """The variable that holds the provider's key, if one is set."""

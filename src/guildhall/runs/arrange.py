@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from guildhall.runs.create import may_create
 from guildhall.runs.model import Bounds
 from guildhall.tools.builtin import BUILT_IN, built_in_tools
-from guildhall.tools.model import Folder, View
+from guildhall.tools.mcp_model import tool_name
+from guildhall.tools.model import Folder, Tool, View
 from guildhall.tools.rooted import settled
 from guildhall.tools.sandboxes import sandbox_tools
 
@@ -20,20 +21,25 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.runs.model import RunRequest
     from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.model import Tool
+    from guildhall.workers.definition import McpServer
     from guildhall.workers.model import Worker
 
 
 def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
-    """The worker's sandboxes; and, to be read only, the folder it works in if it has tools that look at files.
+    """The worker's sandboxes; and, to be read only, the project that it works in if it has tools that look at files.
 
-    What decides what runs may do is kept, and so are the files of `locked` workers.
+    An agent may write in its working folder, with the tools that it has for that. What decides what runs may do is
+    kept, and so are the files of `locked` workers.
     """
     folders = tuple(folders)
-    if any("fs.read" in BUILT_IN[name] or "proc.exec" in BUILT_IN[name] for name in worker.definition.tools):
+    can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
+    if not can.isdisjoint({"fs.read", "proc.exec"}):
         folders = (Folder(path=frame.root), *folders)
+    if worker.workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
+        others = tuple(folder for folder in folders if folder != Folder(path=worker.workdir))
+        folders = (Folder(path=worker.workdir, writable="fs.write" in can), *others)
     kept = (*worker.deciding(frame), *locked)
-    return settled(View(cwd=frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+    return settled(View(cwd=worker.workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
 
 
 def kept_in(view: View) -> tuple[Path, ...]:
@@ -51,16 +57,51 @@ def tools_of(
     *,
     system: Sequence[Tool],
     toolboxes: Mapping[str, Sequence[Tool]],
+    servers: Mapping[str, Sequence[Tool]] | None = None,
     without: Iterable[str] = (),
 ) -> tuple[Tool, ...]:
-    """Exactly: system tools, sandbox tools, declared toolboxes, declared built-ins (`without` some)."""
+    """Exactly: system tools, sandbox tools, declared toolboxes, servers, declared built-ins (`without` some)."""
     tools = [*system]
     if worker.definition.sandboxes:
         tools += sandbox_tools(surroundings.view)
     for name in worker.definition.toolboxes:
         tools += toolboxes.get(name, ())
+    for served in (servers or {}).values():
+        tools += served
     declared = [name for name in worker.definition.tools if name not in without]
     return (*tools, *built_in_tools(declared, surroundings))
+
+
+def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes: bool) -> frozenset[str]:
+    """What the tools of a server can do to the world: a program whatever its confinement leaves it, and that keeps to
+    what the rules forbid; an address what other machines can do."""
+    if server.url is not None:
+        return frozenset({"net"})
+    can = {"net", "fs.read", *(["fs.write"] if writes else ())}
+    if "fs.read" in forbidden:  # a program sees what it may write to
+        can -= {"fs.write"}
+    return frozenset({"proc.exec", *(can - set(forbidden))})
+
+
+def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ...]:
+    """What stands for the tools of the worker's servers while these are not started: the names are theirs to give."""
+    writes = any(folder.writable for folder in surroundings.view.folders)
+    return tuple(
+        Tool(
+            name=tool_name(name, tool) if tool else f"{tool_name(name, '')}*",
+            description=f"Of the server {name}. What it does is known when it has started.",
+            input_schema={"type": "object"},
+            handler=_not_started,
+            capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
+            runs_in="hall",
+        )
+        for name, server in worker.definition.mcp_servers.items()
+        for tool in server.tools or ("",)
+    )
+
+
+def _not_started() -> None:
+    raise AssertionError("this tool is only expected")
 
 
 def permitted(tools: Iterable[Tool], forbidden: Collection[str]) -> dict[str, frozenset[str]]:

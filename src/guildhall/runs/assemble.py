@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.models.keys import joined
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.arrange import bounds_of, permitted, tools_of, view_of
 from guildhall.runs.assembled import (
@@ -21,12 +22,14 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.model import Bounds, RunRequest, is_text
+from guildhall.runs.model import Bounds, RunRequest, asks_model, is_text
 from guildhall.runs.reach import declared, reached
+from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.pydantic import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
+from guildhall.tools.mcp_client import Servers, ended_if_not_used
 from guildhall.workers.choose import Choice, choose_model
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.policy.model import Mode, Rule
     from guildhall.runs.remember import Remembering
+    from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Tool, Toolbox, View
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+    Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,8 @@ class _Recipe:
     given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
     memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
+    served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
+    seat: Seat | None = None
 
 
 class Assembler:
@@ -79,6 +86,7 @@ class Assembler:
         remembering: Remembering,
         instead: Callable[[Tool], Tool],
         supply: Supply,
+        serve: Serve,
     ) -> None:
         self._environ = environ
         self.find = find
@@ -89,6 +97,7 @@ class Assembler:
         self._remembering = remembering
         self._instead = instead
         self._supply = supply
+        self._serve = serve
 
     async def assemble(
         self,
@@ -100,11 +109,12 @@ class Assembler:
         worker: Worker | None = None,
         caller: Assembled | None = None,
         attached: tuple[Attachment, ...] | None = None,
+        seat: Seat | None = None,
     ) -> Assembled:
         """A new run. `given` are toolboxes of the caller's own process.
 
         `worker` is the worker, where it was found already. `caller` is the run that has called it, whose budget it
-        has, and `attached` are the files that it hands over.
+        has, and `attached` are the files that it hands over. `seat` is its place in a team.
         """
         if not is_text(request.input):
             raise UsageError("the input is not text", hint="Inputs are text without NUL; give anything else as a file.")
@@ -116,7 +126,7 @@ class Assembler:
         try:
             choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
         except ModelUnusable:
-            if request.call is None:
+            if asks_model(request.as_dict()):
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
         given = tuple(given)
@@ -135,10 +145,11 @@ class Assembler:
             bounds=bounds,
             output_schema=schema,
             given=given,
-            above=caller.around(worker) if caller else frozenset(),
+            above=seat.around if seat else caller.around(worker) if caller else frozenset(),
+            seat=seat,
         )
-        built = await self._build(recipe)
-        return replace(built, attachments=await self._attached(worker, request, frame, attached))
+        files = await self._attached(worker, request, frame, attached)
+        return replace(await self._build(recipe), attachments=files)
 
     async def _attached(
         self, worker: Worker, request: RunRequest, frame: Frame, attached: tuple[Attachment, ...] | None
@@ -153,11 +164,22 @@ class Assembler:
         return attached or ()
 
     async def revive(
-        self, frozen: Mapping[str, Any], frame: Frame, given: Sequence[Toolbox] = (), *, run: str
+        self,
+        frozen: Mapping[str, Any],
+        frame: Frame,
+        given: Sequence[Toolbox] = (),
+        *,
+        run: str,
+        seat: Seat | None = None,
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = _recorded(frozen, frame, run=run, given=given)
+        recipe = replace(_recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
+        async with ended_if_not_used(built.servers):
+            return await self._revived(built, recipe, frozen)
+
+    async def _revived(self, built: Assembled, recipe: _Recipe, frozen: Mapping[str, Any]) -> Assembled:
+        frame = recipe.frame
         built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
         _refuse_other_tools(built.tools, frozen["tools"])
         names = {tool["name"] for tool in frozen["tools"]}
@@ -168,27 +190,31 @@ class Assembler:
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
-        path = recipe.worker.path
-        if path is None or not path.exists():
+        then = recipe.worker
+        if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
-        today = replace(recipe, worker=self.find(str(path), frame), output_schema=None)
+        worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        served = still_served(worker, then, built.servers.tools)
+        today = replace(recipe, worker=worker, output_schema=None, served=served)
         return tightened(revived, await self._build(today))
 
     async def again(
-        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str
+        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str, seat: Seat | None = None
     ) -> tuple[Assembled, bool]:
         """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
 
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
-        recipe, gone = _recorded(frozen, frame, run=run, given=given), False
+        recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = self.find(request["worker"], frame)
             schema = await self._supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
+        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.get("servers", {}).items()}
+        recipe = replace(recipe, served=still_served(worker, from_snapshot(frozen["worker"]), listed))
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
         then = told_as_then(assembled.tools, frozen["tools"])
@@ -215,10 +241,20 @@ class Assembler:
             view=self._view(worker, frame),
             env=dict(frame.env),
             web_search=settings.web_search.model_dump() if settings.web_search else None,
-            environ=self._environ,
+            environ=joined(self._environ, frame.keys),
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
-        tools = await self._tools(recipe, surroundings, settings)
+        servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
+        async with ended_if_not_used(servers):
+            served = servers.tools if recipe.served is None else recipe.served
+            tools = await self._tools(recipe, surroundings, settings, served)
+            return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
+
+    async def _completed(
+        self, recipe: _Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
+    ) -> Assembled:
+        """All of it, once the tools are known."""
+        worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
@@ -246,7 +282,13 @@ class Assembler:
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
         )
 
-    async def _tools(self, recipe: _Recipe, surroundings: Surroundings, settings: Settings) -> tuple[Tool, ...]:
+    async def _tools(
+        self,
+        recipe: _Recipe,
+        surroundings: Surroundings,
+        settings: Settings,
+        served: Mapping[str, Sequence[Tool]],
+    ) -> tuple[Tool, ...]:
         """All tools of the run, in the order that the model sees."""
         worker, frame = recipe.worker, recipe.frame
         system: tuple[Tool, ...] = ()
@@ -255,10 +297,12 @@ class Assembler:
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
             system = (*base_toolbox().tools, *remember)
         near = worker.frame(frame)
+        system += recipe.seat.tools if recipe.seat else ()
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
         given = {toolbox.name: toolbox for toolbox in recipe.given}
         boxes = await self._toolboxes(worker, frame, surroundings, given)
-        tools = tuple(map(self._instead, tools_of(worker, surroundings, system=system, toolboxes=boxes)))
+        every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
+        tools = tuple(map(self._instead, every))
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)

@@ -10,7 +10,8 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.runs.arrange import permitted
-from guildhall.runtimes.model import Attachment
+from guildhall.runtimes.model import Assignment, Attachment
+from guildhall.tools.mcp_client import Servers
 from guildhall.tools.model import Tool, Toolbox
 from guildhall.workers.definition import EVERY_WORKER, Definition
 from guildhall.workers.model import Worker
@@ -43,12 +44,24 @@ class Assembled:
     callees: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])  # the same, by identity
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
+    servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
         others = (can for identity, can in self.callees.items() if identity != worker.identity)
         own = permitted(self.tools, self.surroundings.forbidden).values()
         return self.above.union(*own, *others)
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the runtime is given."""
+        return Assignment(
+            system_prompt=self.system_prompt,
+            first_message=self.first_message,
+            tools=tuple(tool.as_shown() for tool in self.tools),
+            output_schema=self.output_schema,
+            attachments=self.attachments,
+        )
 
     def shown(self) -> dict[str, Any]:
         """What the model is shown: the part that a replay must find again."""
@@ -74,6 +87,7 @@ class Assembled:
             "mode": self.mode,
             "bounds": self.bounds.as_dict(),
             "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
+            "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
         }
 
 
@@ -81,12 +95,12 @@ def tightened(then: Assembled, today: Assembled) -> Assembled:
     """A run as it was frozen, less what its worker no longer has: rules, tools, folders and the right to write them."""
     kept = {tool.name for tool in today.tools}
     gone = tuple(Rule(name=tool.name, allowed=False) for tool in then.tools if tool.name not in kept)
-    folders = {folder.name: folder for folder in today.surroundings.view.folders}
+    folders = {(folder.name, folder.path): folder for folder in today.surroundings.view.folders}
     view = then.surroundings.view
     left = tuple(
-        replace(folder, writable=folder.writable and folders[folder.name].writable)
+        replace(folder, writable=folder.writable and folders[folder.name, folder.path].writable)
         for folder in view.folders
-        if folder.name in folders and folders[folder.name].path == folder.path
+        if (folder.name, folder.path) in folders
     )
     surroundings = replace(then.surroundings, view=replace(view, folders=left))
     allowed = then.allow_workers
@@ -115,6 +129,8 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "scope": worker.scope,
         "digest": worker.digest,
         "path": str(worker.path) if worker.path else None,
+        "workdir": str(worker.workdir) if worker.workdir else None,
+        "keeps": [str(path) for path in worker.keeps],
     }
 
 
@@ -125,6 +141,8 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         scope=data["scope"],
         digest=data["digest"],
         path=Path(data["path"]) if data["path"] else None,
+        workdir=Path(data["workdir"]) if data.get("workdir") else None,
+        keeps=tuple(map(Path, data.get("keeps", ()))),
     )
 
 

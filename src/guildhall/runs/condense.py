@@ -57,6 +57,10 @@ class Condenser:
         if name not in self._under_way and (name, growth.run) not in self._in_vain:
             self._under_way[name] = asyncio.create_task(self._work(growth))
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._under_way)
+
     async def settle(self, patience: float = PATIENCE) -> list[Event]:
         """Waits for what is under way, and cuts it off in the end. What came of it and was not told in a run."""
         if tasks := set(self._under_way.values()):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, LimitReached, RuntimeFailed
+from guildhall.core.errors import GuildError, LimitReached, RuntimeCrashed, RuntimeFailed
 from guildhall.runs import records
+from guildhall.runs.model import Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -22,26 +22,25 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
-    from guildhall.runs.model import RunStatus
     from guildhall.runs.patience import Patience
-    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.runtimes.model import Assignment, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
+BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stretch:
-    """How a stretch ended."""
-
-    status: RunStatus
-    reason: str | None = None
-    error: Mapping[str, Any] | None = None
-    output: Any = None
+_CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 
 
 _WAITING = Stretch(status="waiting", reason="ask")
+
+
+class Stops(Exception):
+    """Raised by a runtime that stops for now, or ends, in a way of its own."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        super().__init__(stretch.status)
+        self.stretch = stretch
 
 
 class Execution:
@@ -58,8 +57,10 @@ class Execution:
         patience: Patience,
         clock: Clock,
         seconds_before: float,
-        clean_up: Callable[[], Awaitable[None]],
+        clean_up: Callable[[], Awaitable[object]],
+        also_ended: Callable[[Connection, str, Stretch], None] | None = None,
     ) -> None:
+        """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
         self._ledger = ledger
         self._assignment = assignment
         self._runtime = runtime
@@ -69,13 +70,16 @@ class Execution:
         self._clock = clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
+        self._also_ended = also_ended
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
+        self._park_reason = BY_USER
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
         self._called: set[Execution] = set()
         self._caller: Execution | None = None
+        self._ending = False
         self.stopped = asyncio.Event()
 
     # the doors, as the runtime sees them
@@ -112,13 +116,20 @@ class Execution:
         if self._caller is not None:
             await self._caller.only_while_open()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether whoever comes to the tool door from outside is let in."""
+        return not self._parked.is_set() and not self._ending
+
     # the stretch
 
-    def park(self) -> None:
-        """Stops the run for now, and those that it has called, by the wish of a person."""
+    def park(self, reason: str = BY_USER) -> None:
+        """Stops the run for now, and those that it has called. The first reason counts."""
+        if not self._parked.is_set():
+            self._park_reason = reason
         self._parked.set()
         for called in self._called:
-            called.park()
+            called.park(reason)
 
     async def carry_out(self, called: Execution) -> Stretch:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
@@ -126,14 +137,14 @@ class Execution:
         called._caller = self
         try:
             if self._parked.is_set():
-                called.park()
+                called.park(self._park_reason)
             return await called.run()
         finally:
             self._called.discard(called)
 
     async def run(self) -> Stretch:
         """Executes until something ends the stretch, and puts the end on record."""
-        body = asyncio.create_task(self._runtime.execute(self._assignment, self))
+        body = asyncio.create_task(self._execute())
         watchers = {
             asyncio.create_task(self._patience.stuck.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
@@ -152,7 +163,20 @@ class Execution:
         await self._end(stretch, body, *watchers)
         return stretch
 
+    async def _execute(self) -> Outcome:
+        """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
+        for crash in range(1, _CRASHES + 1):
+            try:
+                return await self._runtime.execute(self._assignment, self)
+            except RuntimeCrashed as error:
+                if crash == _CRASHES:
+                    raise
+                await self._ledger.journal.append("crashed", error.as_dict())
+                self._ledger.publish("error", **error.as_dict(), transient=True)
+        raise AssertionError
+
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
+        self._ending = True
         try:
             await self._stop(*tasks)
             await self._record(stretch)
@@ -163,12 +187,14 @@ class Execution:
         if first == "stuck":
             return _WAITING
         if first == "parked":
-            return Stretch(status="parked", reason="by the user")
+            return Stretch(status="parked", reason=self._park_reason)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = body.exception()
         if error is None:
             return Stretch(status="completed", output=body.result().output)
+        if isinstance(error, Stops):
+            return error.stretch
         if isinstance(error, GuildError):
             return _failed(error)
         return _failed(
@@ -229,6 +255,8 @@ class Execution:
             records.park_below(connection, self._ledger.run)
             if ended:
                 records.withdraw_asks(connection, self._ledger.run, now)
+            if self._also_ended is not None:
+                self._also_ended(connection, self._ledger.run, stretch)
 
         data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
         await self._ledger.journal.append(

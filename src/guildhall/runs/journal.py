@@ -12,6 +12,7 @@
     worker_created   a worker that the run has written
     limit_asked      a limit was reached and the person was asked
     answered         what the person said, when it was applied
+    crashed          the process of the run died; it goes on in another
     resumed          the run went on after a crash, a park, a limit
     paused           it stopped for now: waiting or parked
     ended            how it ended
@@ -51,6 +52,7 @@ Kind = Literal[
     "worker_created",
     "limit_asked",
     "answered",
+    "crashed",
     "resumed",
     "paused",
     "ended",

@@ -1,48 +1,42 @@
-"""The runs of a hall: launched, called by one another, parked, cancelled, replayed."""
+"""The runs of a hall: launched, called by one another, parked, cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
 from guildhall.models.door import ModelDoor
-from guildhall.models.recording import RecordingSource
-from guildhall.runs import create, delegate, records, shown
+from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
-from guildhall.runs.execute import Execution
-from guildhall.runs.grants import has_price
+from guildhall.runs.beginning import started
+from guildhall.runs.execute import BY_USER, Execution
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import ENDED, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.plan import plan_of_run
-from guildhall.runs.prepare import Preparation, belongs, frame_then
-from guildhall.runs.replay import Replayed, replay
-from guildhall.runtimes.model import Assignment
+from guildhall.runs.prepare import Preparation, belongs
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pydantic_ai.messages import ModelResponse
+    from collections.abc import Callable
 
     from guildhall.core.clock import Clock
-    from guildhall.core.events import EventBus
+    from guildhall.core.events import Event, EventBus
     from guildhall.core.frame import Frame
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared, SourceOf
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, ToolCall
@@ -59,6 +53,7 @@ class Live:
     execution: Execution
     calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
     created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
+    token: str = field(repr=False)  # opens its tool door from outside
     above: Live | None = None
 
     @property
@@ -94,6 +89,7 @@ class Runs:
         self._runtime = runtime
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
+        self._tokens = Tokens()
         self.preparation = Preparation(
             store=store,
             clock=clock,
@@ -104,23 +100,16 @@ class Runs:
             alive=self.alive,
         )
 
-    def recording(self, run: str) -> RecordingSource:
-        """The model answers of a recorded run, and of those that it has called, in order."""
-        tree = [self._history.get(run), *self._history.below(run)]
-        return RecordingSource(run, {(one.worker, one.ordinal): self._answers(one.id) for one in tree})
-
-    def _answers(self, run: str) -> list[ModelResponse]:
-        return [shown.load_response(e.data["response"]) for e in self._history.journal(run).kind("model_answered")]
-
-    def launch(self, prepared: Prepared) -> None:
-        """Begins to execute; what happens is told as events."""
-        live = self._enliven(prepared, None)
+    def launch(self, prepared: Prepared, runtime: Runtime | None = None) -> None:
+        """Begins to execute; what happens is told as events. `runtime` executes it, where it has one of its own."""
+        live = self._enliven(prepared, None, runtime)
         self._tasks[prepared.run] = asyncio.create_task(self._live(live))
 
-    def _enliven(self, prepared: Prepared, above: Live | None) -> Live:
+    def _enliven(self, prepared: Prepared, above: Live | None, runtime: Runtime | None = None) -> Live:
         """Puts together what a run is executed with."""
-        assembled = prepared.assembled
-        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=above and above.patience)
+        assembled, seat = prepared.assembled, prepared.seat
+        makes_wait = above.patience if above and seat is None else None
+        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -136,14 +125,18 @@ class Runs:
             above=above and above.ledger,
         )
 
+        of_seat = {tool.name: seat.execute(prepared.run) for tool in seat.tools} if seat else {}
+
         async def by_run(tool: Tool, call: ToolCall) -> ToolResult:
+            if tool.name in of_seat:
+                return await of_seat[tool.name](tool, call)
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
         execution = Execution(
             ledger=ledger,
-            assignment=assignment_of(assembled),
-            runtime=self._runtime_of(prepared.call),
+            assignment=assembled.assignment,
+            runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
             gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
@@ -151,7 +144,8 @@ class Runs:
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=executor.close,
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
+            also_ended=seat.ended if seat else None,
         )
         live = Live(
             prepared=prepared,
@@ -160,14 +154,18 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
+            token=self._tokens.issue(
+                ToolDoor(
+                    run=prepared.run,
+                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
+                    execution=execution,
+                )
+            ),
             above=above,
         )
         self._alive[prepared.run] = live
-        _tell_start(live)
+        self._bus.publish(self._started(live))
         return live
-
-    def _runtime_of(self, call: Mapping[str, Any] | None) -> Runtime:
-        return self._runtime if call is None else delegate.OneCall(call)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -176,8 +174,12 @@ class Runs:
             live.ledger.publish("error", code="error", message=f"the record cannot be kept: {error}")
             live.ledger.publish("run_ended", status="lost", reason="the record cannot be kept")
         finally:
-            del self._alive[live.prepared.run]
+            self._gone(live)
             del self._tasks[live.prepared.run]
+
+    def _gone(self, live: Live) -> None:
+        del self._alive[live.prepared.run]
+        self._tokens.revoke(live.token)
 
     # delegation
 
@@ -201,17 +203,49 @@ class Runs:
                     raise
                 return ToolResult.error(str(error))
             live = self._enliven(prepared, caller)
-        try:
-            stretch = await caller.execution.carry_out(live.execution)
-        finally:
-            del self._alive[prepared.run]
-        if stretch.status not in ENDED:
+        run = await self._carry_out(caller, live)
+        if run.status not in ENDED:
             raise delegate.ChildStopped
-        return delegate.result_of(self._history.get(prepared.run))
+        return delegate.result_of(run)
 
-    async def _again(self, caller: Live, run: Run) -> Prepared:
+    async def _carry_out(self, caller: Live, live: Live) -> Run:
+        """Executes a run below another one, until it ends or stops for now."""
+        try:
+            await caller.execution.carry_out(live.execution)
+        finally:
+            self._gone(live)
+        return self._history.get(live.prepared.run)
+
+    async def take_seat(self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat) -> Run:
+        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now."""
+        caller = self._alive[above]
+        async with caller.calling:
+            prepared = await self.preparation.prepare(
+                request,
+                caller.prepared.frame,
+                caller.prepared.given,
+                worker=worker,
+                caller=caller.prepared,
+                call=key,
+                seat=seat,
+            )
+            live = self._enliven(prepared, caller)
+        return await self._carry_out(caller, live)
+
+    async def sit_down_again(self, above: str, run: str, seat: Seat) -> Run:
+        """The same for one that was there before and has stopped."""
+        caller = self._alive[above]
+        async with caller.calling:
+            live = self._enliven(await self._again(caller, self._history.get(run), seat), caller)
+        return await self._carry_out(caller, live)
+
+    def ledger(self, run: str) -> LiveLedger:
+        """Where what happens in a live run is put on record and told."""
+        return self._alive[run].ledger
+
+    async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
         return await self.preparation.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared
+            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared, seat=seat
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:
@@ -258,6 +292,14 @@ class Runs:
     def alive(self, run: str) -> bool:
         return run in self._alive
 
+    def token(self, run: str) -> str:
+        """What opens the tool door of a live run from outside."""
+        return self._alive[run].token
+
+    def door(self, token: str) -> ToolDoor | None:
+        """The tool door that a token opens now."""
+        return self._tokens.door(token)
+
     def root(self, run: str) -> str:
         """The run at the top of a run's tree."""
         return self._history.get(run).root
@@ -281,40 +323,33 @@ class Runs:
             raise
         return self._history.get(prepared.run)
 
-    async def park(self, run: str) -> None:
+    async def park(self, run: str, reason: str = BY_USER) -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park()
+            self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
-    async def park_all(self) -> None:
-        for run in list(self._tasks):
-            await self.park(run)
+    async def park_all(self, reason: str = BY_USER) -> None:
+        await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
 
-    async def replay(self, run: str, frame: Frame) -> Replayed:
-        """Plays a run and all that it has called again on their records, up to the first difference."""
-        steps, gone = 0, False
-        for one in self._history.tree(run):
-            journal = self._history.journal(one.id)
-            steps += len(journal.entries)
-            then = frame_then(one.request["frame"], frame)
-            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
-            gone = gone or left
-            runtime = self._runtime_of(one.request.get("call"))
-            gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assignment_of(assembled), runtime, gave)
-            if difference is not None:
-                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
-        return Replayed(run=run, steps=steps, worker_gone=gone)
+    @property
+    def any_alive(self) -> bool:
+        return bool(self._tasks)
 
-    def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
-        """The run that a call has made, and what it gave by its own record, if it came to that."""
-        made = self._store.read(lambda connection: records.run_of_call(connection, caller, call))
-        end = self._history.entries(made.id)[-1] if made else None
-        if made is None or end is None or end.kind != "ended":
-            return None
-        ended = replace(made, **{name: end.data[name] for name in ("status", "reason", "error", "output")})
-        return None if delegate.limit_above(ended) else (made.id, delegate.result_of(ended))
+    def hold(self, run: str, more: int) -> None:
+        """So many people more, or less, sit at a terminal for a live run and those below it."""
+        for live in self._alive.values():
+            if live.prepared.root == run:
+                live.patience.hold(more)
+
+    def began(self, run: str) -> Event | None:
+        """The event that a live run began with, for those who come later; None: it is not alive."""
+        live = self._alive.get(run)
+        return None if live is None else self._started(live)
+
+    def _started(self, live: Live) -> Event:
+        above = live.above.prepared.run if live.above else None
+        return started(live.prepared, above, stamp(self._clock.now()))
 
     async def cancel(self, run: str) -> list[str]:
         """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
@@ -326,28 +361,3 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
         return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
-
-
-def _tell_start(live: Live) -> None:
-    prepared = live.prepared
-    live.ledger.publish(
-        "run_started",
-        worker=prepared.assembled.worker.name,
-        model=prepared.source.name,
-        plan=plan_of_run(
-            prepared.assembled, prepared.source.name, priced=has_price(prepared.source), called=live.above is not None
-        ).line(),
-        attachments=[file.as_described() for file in prepared.assembled.attachments],
-        resumed=prepared.resumed,
-        parent=live.above.prepared.run if live.above else None,
-    )
-
-
-def assignment_of(assembled: Assembled) -> Assignment:
-    return Assignment(
-        system_prompt=assembled.system_prompt,
-        first_message=assembled.first_message,
-        tools=tuple(tool.as_shown() for tool in assembled.tools),
-        output_schema=assembled.output_schema,
-        attachments=assembled.attachments,
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import UsageError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
+SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
 AskKind = Literal["approval", "unknown_effect", "limit"]
@@ -104,12 +105,35 @@ class RunRequest:
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
     call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
+    workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
 
     def __post_init__(self) -> None:
         check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def request_of(recorded: Mapping[str, Any]) -> RunRequest:
+    """What was asked for, as the record has it."""
+    known: dict[str, Any] = {one.name: recorded[one.name] for one in fields(RunRequest) if one.name in recorded}
+    known["attachments"] = tuple(known["attachments"])
+    return RunRequest(**known)
+
+
+def asks_model(request: Mapping[str, Any]) -> bool:
+    """Whether a run that was asked for like this asks a model at all."""
+    return request.get("call") is None and request.get("workflow") is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """How one stretch of a run's life ended: for good, or for now."""
+
+    status: RunStatus
+    reason: str | None = None
+    error: Mapping[str, Any] | None = None
+    output: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

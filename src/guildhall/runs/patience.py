@@ -26,12 +26,17 @@ class Patience:
     def __init__(self, clock: Clock, *, hold: bool, parent: Patience | None = None) -> None:
         self.stuck = asyncio.Event()
         self._clock = clock
-        self._hold = hold
+        self._hold = int(hold)
         self._parent = parent
         self._open = 0
         self._waiting = 0
         self._idle = 0.0
         self._idle_since: float | None = None
+
+    def hold(self, more: int) -> None:
+        """So many people more, or less, sit at a terminal."""
+        self._hold += more
+        self._look()
 
     @contextmanager
     def call(self) -> Generator[None]:
@@ -81,5 +86,5 @@ class Patience:
             asyncio.get_running_loop().call_later(_SETTLED, self._confirm)
 
     def _confirm(self) -> None:
-        if self.only_waits:
+        if self.only_waits and not self._hold:
             self.stuck.set()

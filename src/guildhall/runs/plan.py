@@ -15,7 +15,7 @@ from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs import plan_text
-from guildhall.runs.arrange import bounds_of, keeps_budget, kept_in, permitted, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, expected_tools, keeps_budget, kept_in, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
 from guildhall.runs.model import RunRequest
 from guildhall.runs.reach import Reached, declared, reached
@@ -42,16 +42,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Executes:
-    """Code that the worker names: a toolbox, or the module of its output schema."""
+    """What would be executed: a toolbox, the module of an output schema, a test, the setup of a workflow."""
 
     kind: str
     name: str
     own: bool  # in the home: it needs no trust
     trusted: bool  # it may run
     files: tuple[Seen, ...]
+    commands: tuple[str, ...] = ()  # of a setup
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"kind": self.kind, "name": self.name, "home": self.own, "trusted": self.trusted}
+        told: dict[str, Any] = {"kind": self.kind, "name": self.name, "home": self.own, "trusted": self.trusted}
+        told |= {"commands": list(self.commands)} if self.commands else {}
         return {**told, "files": [seen.as_dict() for seen in self.files]}
 
 
@@ -78,6 +80,14 @@ class Known:
     active: Callable[[], Sequence[Worker]]  # those that `*` reaches
     facts: Callable[[Worker], Facts]
     priced: Callable[[str], bool | None]  # whether a model has a price; None: that cannot be known
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSeat:
+    """A place in a team: the tools that it gives, and what the others there can do to the world."""
+
+    tools: tuple[Tool, ...] = ()
+    around: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,7 @@ class Plan:
     env: tuple[str, ...]
     attached: tuple[Attachment, ...] = ()
     called: bool = False  # by another run, whose dollars it spends
+    seated: bool = False  # in a team, whose dollars it spends
     servers: Mapping[str, McpServer] = field(default_factory=dict[str, "McpServer"])
     members: tuple[str, ...] = ()
     calls: tuple[Called, ...] = ()
@@ -203,19 +214,22 @@ class Plan:
         }
 
 
-def plan(worker: Worker, frame: Frame, known: Known, request: RunRequest | None = None) -> Plan:
-    """What could happen if this worker ran here, it and all that it may call."""
+def plan(
+    worker: Worker, frame: Frame, known: Known, request: RunRequest | None = None, seat: PlannedSeat | None = None
+) -> Plan:
+    """What could happen if this worker ran here, it and all that it may call. In a `seat` it has the team's budget."""
     others = reached(worker, known.find, known.active)
     arranged = {one.worker.identity: _arranged(one.worker, frame, known) for one in others if one.worker}
     own = _arranged(worker, frame, known)
     can = {worker.identity: frozenset[str]().union(*own.permitted.values())}
     can |= {one.worker.identity: declared(one.worker) for one in others if one.worker}
-    mine = _planned(worker, own, frame, known, _around(worker, can), request)
+    around = _around(worker, can) | (seat.around if seat else frozenset[str]())
+    mine = _planned(worker, own, frame, known, around, request, called=seat is not None)
     override = request.override_model if request else None
     passed_on = RunRequest(worker="", input="", model=mine.model, override_model=override, mode=mine.mode)
     calls = tuple(_called(one, worker, arranged, frame, known, can, passed_on) for one in others)
     together = _together([mine, *(called.plan for called in calls if called.plan)]) if calls else None
-    return replace(mine, calls=calls, risk_with_calls=together)
+    return replace(mine, calls=calls, risk_with_calls=together, seated=seat is not None)
 
 
 def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool = False) -> Plan:
@@ -277,6 +291,7 @@ def _arranged(worker: Worker, frame: Frame, known: Known) -> _Arranged:
         tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes)
     except GuildError:  # no search engine: all the others are known nevertheless
         tools = tools_of(worker, surroundings, system=facts.system, toolboxes=facts.toolboxes, without=("WebSearch",))
+    tools += expected_tools(worker, surroundings)
     return _Arranged(tools=tools, surroundings=surroundings, facts=facts)
 
 

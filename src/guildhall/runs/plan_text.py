@@ -8,13 +8,13 @@ from guildhall.runs.attachments import size_in_words
 from guildhall.runs.limits import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from guildhall.runs.plan import Called, Plan, PlannedTool
     from guildhall.tools.model import Folder
     from guildhall.workers.definition import McpServer
 
-_LABEL = 14  # columns
+LABEL = 14  # columns
 _LONGEST = 100  # characters of a description
 _MODES = {
     "approve_all": "approves everything that would be asked about",
@@ -43,12 +43,17 @@ def line(plan: Plan) -> str:
 
 def text(plan: Plan) -> str:
     """What could happen, whole: a label, then what there is to say about it."""
-    rows: list[str] = []
-    for label, said in _rows(plan):
+    return rows(_rows(plan))
+
+
+def rows(labelled: Iterable[tuple[str, list[str]]]) -> str:
+    """Lines behind labels."""
+    lines: list[str] = []
+    for label, said in labelled:
         first, *more = said
-        rows.append(f"{label:<{_LABEL}}{first}")
-        rows += [f"{'':<{_LABEL}}{one}" for one in more]
-    return "\n".join(rows)
+        lines.append(f"{label:<{LABEL}}{first}")
+        lines += [f"{'':<{LABEL}}{one}" for one in more]
+    return "\n".join(lines)
 
 
 def written(plan: Plan) -> list[Folder]:
@@ -61,7 +66,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, whole=True)]
-    yield "programs", ["runs programs, without the network" if "proc.exec" in plan.capabilities else "none"]
+    yield "programs", [_programs(plan)]
     yield "network", [_network(plan)]
     yield "variables", [", ".join(plan.env) or "none"]
     yield "tools", _tools(plan) or ["none"]
@@ -123,6 +128,15 @@ def _but(folder: Folder, plan: Plan) -> str:
     return f" (not {', '.join(shown)})" if shown else ""
 
 
+def _programs(plan: Plan) -> str:
+    """Programs that the model chooses have no network; servers that the file names have, unless a rule forbids it."""
+    runs = [tool for tool in plan.tools if "proc.exec" in tool.capabilities and tool.decision != "refuse"]
+    if not runs:
+        return "none"
+    online = any("net" in tool.capabilities for tool in runs)
+    return "runs programs" if online else "runs programs, without the network"
+
+
 def _network(plan: Plan) -> str:
     outward = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
     return f"reached by {', '.join(outward)}" if outward else "none"
@@ -134,8 +148,9 @@ def _mode(plan: Plan) -> list[str]:
 
 def _limits(plan: Plan) -> list[str]:
     bounds = plan.bounds
-    unlimited = "no price known" if plan.priced is False else _NO_LIMIT[plan.called]
-    parts = [unlimited if plan.worst_usd is None else f"at most {_dollars(plan.worst_usd)} USD"]
+    whose = "the team's dollars" if plan.seated else _NO_LIMIT[plan.called]
+    unlimited = "no price known" if plan.priced is False else whose
+    parts = [unlimited if plan.worst_usd is None else f"at most {dollars(plan.worst_usd)} USD"]
     if bounds.max_turns is not None:
         parts.append(in_words("max_turns", bounds.max_turns))
     if bounds.max_tokens is not None:
@@ -145,7 +160,7 @@ def _limits(plan: Plan) -> list[str]:
     return parts
 
 
-def _dollars(amount: float) -> str:
+def dollars(amount: float) -> str:
     return f"{amount:.2f}" if amount >= 0.01 else f"{amount:g}"
 
 
@@ -194,7 +209,7 @@ def _called(called: Called) -> str:
 def _server(name: str, server: McpServer) -> str:
     what = f"start {' '.join(server.command)}" if server.command else f"reach {server.url}"
     names = f" with {', '.join(server.env)}" if server.env else ""
-    return plain(f"{name}: would {what}{names} ({_NOT_YET})")
+    return plain(f"{name}: would {what}{names}")
 
 
 def _risk(plan: Plan) -> list[str]:

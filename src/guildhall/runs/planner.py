@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
+from guildhall.models.keys import joined
 from guildhall.runs.arrange import view_of
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.plan import Executes, Facts, Known, plan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.runs.model import RunRequest
-    from guildhall.runs.plan import Plan
+    from guildhall.runs.plan import Plan, PlannedSeat
     from guildhall.runs.remember import Remembering
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool, Toolbox
@@ -44,11 +45,16 @@ class Planner:
     remembering: Remembering
     priced: Callable[[str, Frame], bool | None]
 
-    async def plan(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
-        """The plan of a worker, which need not be saved anywhere, and of all that it may call."""
+    async def plan(
+        self, worker: Worker, frame: Frame, request: RunRequest | None = None, *, seat: PlannedSeat | None = None
+    ) -> Plan:
+        """The plan of a worker, which need not be saved anywhere, and of all that it may call. `seat`: in a team."""
         boxes: dict[Path, Sequence[Tool]] = {}
         facts = {one.identity: await self._learned(one, frame, boxes) for one in self._everyone(worker, frame)}
-        return plan(worker, frame, self._known(frame, lambda one: facts[one.identity]), request)
+        if seat is not None:
+            own = facts[worker.identity]
+            facts[worker.identity] = replace(own, system=(*own.system, *seat.tools))
+        return plan(worker, frame, self._known(frame, lambda one: facts[one.identity]), request, seat)
 
     def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
@@ -62,7 +68,7 @@ class Planner:
         return Known(
             home=self.supply.home,
             locked=tuple(self.supply.locked()),
-            environ=self.supply.environ,
+            environ=joined(self.supply.environ, frame.keys),
             settings=self.supply.settings(frame),
             find=lambda name: self.find(name, frame),
             active=lambda: self.active(frame),
@@ -92,8 +98,8 @@ class Planner:
         toolboxes: dict[str, Sequence[Tool]] = {}
         schema, problems = facts.schema, list(facts.problems)
         for code in code_of(worker, frame, self.supply.home)[0]:
-            if not trust.holds(code):
-                continue
+            if code.kind == "server" or not trust.holds(code):
+                continue  # no server is started for a plan
             try:
                 if code.kind == "module":
                     schema = await schema_of_model(worker, code)

@@ -16,7 +16,8 @@ from guildhall.runs.delegate import Unasked
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import Entry
+from guildhall.runs.model import Entry, asks_model
+from guildhall.tools.mcp_client import ended_if_not_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.history import History
     from guildhall.runs.model import Run, RunRequest
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Attachment
     from guildhall.store.engine import Store
     from guildhall.tools.model import Toolbox
@@ -49,13 +51,14 @@ class Prepared:
     frame: Frame
     journal: Journal
     ordinal: int
-    given: tuple[Toolbox, ...]  # of the caller's own process, for it and for those that it calls
+    given: tuple[Toolbox, ...] = ()  # of the caller's own process, for it and for those that it calls
     override_model: str | None
     call: Mapping[str, Any] | None  # all that it does, instead of asking its model
     limited: bool  # whoever runs it has set a limit in dollars
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
     resumed: bool = False
+    seat: Seat | None = None
 
 
 class Preparation:
@@ -90,14 +93,15 @@ class Preparation:
         caller: Prepared | None = None,
         call: str | None = None,
         attached: tuple[Attachment, ...] | None = None,
+        seat: Seat | None = None,
     ) -> Prepared:
         """A new run, on record and ready to be launched. `given` are toolboxes of the caller's own process.
 
         `worker` is the worker, where it was found already. `caller` is the run that has called it, in the `call` of
         this key, and hands over what is `attached`; without one the request's attachments are those of a person.
+        `seat` is its place in a team.
         """
         run = new_id(RUN)  # first, because what the run remembers is on record under its name
-        root = caller.root if caller else run
         assembled = await self._assembler.assemble(
             request,
             frame,
@@ -106,8 +110,26 @@ class Preparation:
             worker=worker,
             caller=caller.assembled if caller else None,
             attached=attached,
+            seat=seat,
         )
-        source = self._source(assembled.model, frame, request.call)
+        async with ended_if_not_used(assembled.servers):
+            prepared = await self._put_on_record(run, request, assembled, frame, caller, call, seat)
+        return replace(prepared, given=tuple(given))
+
+    async def _put_on_record(
+        self,
+        run: str,
+        request: RunRequest,
+        assembled: Assembled,
+        frame: Frame,
+        caller: Prepared | None,
+        call: str | None,
+        seat: Seat | None,
+    ) -> Prepared:
+        """A run that is assembled, with its model and its first entry."""
+        root = caller.root if caller else run
+        asked = request.as_dict()
+        source = self._source(assembled.model, frame, asked)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
@@ -125,7 +147,7 @@ class Preparation:
             "worker": assembled.worker.name,
             "model": source.name,
             "status": "running",
-            "request": {**request.as_dict(), "frame": frame.as_dict()},
+            "request": {**asked, "frame": frame.as_dict()},
             "owner": self._boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,
@@ -135,6 +157,8 @@ class Preparation:
             ordinal = records.runs_of_worker(connection, root, assembled.worker.name)
             records.add_run(connection, **row, ordinal=ordinal)
             records.add_entry(connection, first)
+            if seat is not None:
+                seat.began(connection, run)
             return ordinal
 
         return Prepared(
@@ -145,10 +169,10 @@ class Preparation:
             frame=frame,
             ordinal=await self._store.write(write),
             journal=Journal(run, self._store, self._clock, [first]),
-            given=tuple(given),
             override_model=request.override_model,
             call=request.call,
             limited=limited or assembled.bounds.max_budget_usd is not None,
+            seat=seat,
         )
 
     async def prepare_again(
@@ -159,36 +183,50 @@ class Preparation:
         grant: Grant | None = None,
         *,
         caller: Prepared | None = None,
+        seat: Seat | None = None,
     ) -> Prepared:
         """A run that stopped, ready to go on where its record ends, with more to use up if more is granted."""
         run = self._history.get(run_id)
         self._refuse_resuming(run, caller)
         journal = self._history.journal(run_id)
         frame = frame_then(run.request["frame"], frame)
-        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id)
-        source = self._source(assembled.model, frame, run.request.get("call"))
+        assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
+        async with ended_if_not_used(assembled.servers):
+            prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
+        return replace(prepared, given=tuple(given), seat=seat)
+
+    async def _take_up(
+        self,
+        run: Run,
+        journal: Journal,
+        assembled: Assembled,
+        frame: Frame,
+        grant: Grant | None,
+        caller: Prepared | None,
+    ) -> Prepared:
+        """A run that is assembled again, with its model and what it may use up now."""
+        source = self._source(assembled.model, frame, run.request)
         refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
             columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
-            records.change_run(connection, run_id, **columns, owner=self._boot, ended_at=None)
+            records.change_run(connection, run.id, **columns, owner=self._boot, ended_at=None)
 
-        below = tuple(self._history.journal(one.id) for one in self._history.below(run_id))
+        below = tuple(self._history.journal(one.id) for one in self._history.below(run.id))
         granted = (grant or Grant()).bounds(journal, below, source)
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
         bounds = in_force(journal)
         explicit = run.request.get("budget") is not None or bool(caller and caller.limited)
         return Prepared(
-            run=run_id,
+            run=run.id,
             root=run.root,
             assembled=replace(assembled, bounds=bounds),
             source=source,
             frame=frame,
             journal=journal,
             ordinal=run.ordinal,
-            given=tuple(given),
             override_model=run.request.get("override_model"),
             call=run.request.get("call"),
             limited=explicit or bounds.max_budget_usd is not None,
@@ -197,9 +235,9 @@ class Preparation:
             resumed=True,
         )
 
-    def _source(self, model: str, frame: Frame, call: Mapping[str, Any] | None) -> Source:
+    def _source(self, model: str, frame: Frame, request: Mapping[str, Any]) -> Source:
         """Who answers; nobody where no model is asked, so that no key is needed."""
-        return self._source_of(model, frame) if call is None else Unasked(model)
+        return self._source_of(model, frame) if asks_model(request) else Unasked(model)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import CTE, Connection, Integer, RowMapping, func, insert, literal_column, select, update
 
-from guildhall.runs.model import ENDED, HALL, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import ENDED, HALL, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # runs
 
 _PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
+_PROGRESS = ("model_answered", "tool_ended", "worker_created")  # what a run need not do again
 _other = runs.alias()
 _TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
 _RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
@@ -49,11 +50,38 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
+    _count_crashes(connection, ids)
     gone = {"reason": "the process that ran it is gone", "status": "lost"}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
     return ids
+
+
+def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
+    """One more for each run whose process is gone. A tree that got further since it was last resumed begins anew."""
+    for run in ids:
+        resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
+        since = connection.execute(resumed).scalar_one()
+        tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
+        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > since).limit(1)
+        anew = since is not None and connection.execute(further).first() is not None
+        connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
+
+
+def left_behind(connection: Connection) -> list[tuple[Run, int]]:
+    """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
+    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None), runs.c.workflow.is_(None)).order_by(_PLACE)
+    return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
+
+
+def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
+    """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
+    withdraw_asks(connection, run, now)
+    data = {"status": "failed", "reason": error["code"], "error": dict(error), "output": None}
+    change_run(connection, run, **data, owner=None, ended_at=now)
+    _append(connection, run, data, now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:
@@ -68,10 +96,14 @@ def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
     withdraw_asks(connection, run, now)
     for one in ids:
         change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)
-        last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == one)).scalar_one()
-        data = {"status": "cancelled", "reason": "by the user", "error": None, "output": None}
-        add_entry(connection, Entry(run=one, seq=last + 1, kind="ended", key=None, data=data, at=now))
+        _append(connection, one, {"status": "cancelled", "reason": "by the user", "error": None, "output": None}, now)
     return list(ids)
+
+
+def _append(connection: Connection, run: str, end: Mapping[str, Any], now: str) -> None:
+    """The end of a run that nobody executes, as its journal's last entry."""
+    last = connection.execute(select(func.max(journal.c.seq)).where(journal.c.run == run)).scalar_one()
+    add_entry(connection, Entry(run=run, seq=last + 1, kind="ended", key=None, data=dict(end), at=now))
 
 
 def park_below(connection: Connection, run: str) -> None:

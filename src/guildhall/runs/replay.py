@@ -11,13 +11,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, ReplayDiffers
+from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
 from guildhall.runs import shown
+from guildhall.runs.delegate import runtime_of
+from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
     from guildhall.runs.model import Entry
-    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.runtimes.model import Assignment
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
 
@@ -71,9 +73,14 @@ class _Over(Exception):
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime, gave: Gave
+    journal: Journal, assembled: Assembled, assignment: Assignment, call: Mapping[str, Any] | None, gave: Gave
 ) -> Difference | None:
-    """The first difference between the record and a run of today on the same answers; None when there is none."""
+    """The first difference between the record and a run of today on the same answers; None when there is none.
+
+    `call` is the one that the run makes instead of asking its model. Replays are executed here, whatever runs are: all
+    that differs in the calls of one answer is then met, each time the same.
+    """
+    runtime = runtime_of(call, PydanticRuntime())
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
@@ -139,6 +146,8 @@ class _Record:
         if self.end.kind != "ended":
             return
         if self.end.data["status"] != "completed":
+            if self.end.data["reason"] == RuntimeCrashed.code:
+                return  # it came as far as its process lived
             raise self.differs(self.end, f"the run was {self.end.data['status']}; now it is completed")
         self.compare(self.end, "the output", self.end.data["output"], output)
 

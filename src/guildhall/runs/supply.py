@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
+from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
-from guildhall.workers.code import module_code, names_module, toolbox_code
+from guildhall.workers.code import module_code, names_module, server_code, toolbox_code
+from guildhall.workers.servers import program_of, variables_of
 from guildhall.workers.trust import Trust
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class Supply:
         checks += [
             lambda: self._search(worker, frame),
             *(lambda name=name: self.toolbox(worker, name, frame, given) for name in unknown),
+            *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
             lambda: self._schema(worker, frame, thorough=thorough),
         ]
@@ -73,6 +76,13 @@ class Supply:
     def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
         """The file of a toolbox that is not among those `given`, if it may run."""
         return self._trusted(toolbox_code(worker, name, frame, self.home, given), worker, frame)
+
+    def server(self, worker: Worker, name: str, frame: Frame) -> None:
+        """Looks whether a server could be started or reached: trust, its program, its variables."""
+        self._trusted(server_code(worker, name, frame), worker, frame)
+        if worker.definition.mcp_servers[name].command is not None:
+            program_of(worker, name, frame)
+        variables_of(worker, name, frame, self.environ)
 
     def module(self, worker: Worker, frame: Frame) -> Code:
         """The module of the model that the worker's output must fit, if it may run."""
@@ -114,7 +124,7 @@ class Supply:
 
         wanted = self.settings(frame).web_search
         try:
-            search_tool(wanted.model_dump() if wanted else None, self.environ)
+            search_tool(wanted.model_dump() if wanted else None, joined(self.environ, frame.keys))
         except ToolUnavailable as error:
             raise ToolUnavailable(f"tools: {error.message}", where=worker.place, hint=error.hint) from None
 
@@ -142,7 +152,6 @@ def refuse_later_fields(worker: Worker) -> None:
     declared = {
         "runtime": definition.runtime if definition.runtime != "pydantic" else None,
         "members": ", ".join(definition.members),
-        "mcp_servers": ", ".join(definition.mcp_servers),
     }
     lacking = [f"{field}: {value}" for field, value in declared.items() if value]
     if lacking:

@@ -28,7 +28,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
-from guildhall.tools.model import Text, ToolCall, ToolResult
+from guildhall.tools.model import Text, ToolCall, ToolResult, is_shallow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 OUTPUT_TOOL = "final_result"
 _MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
 _CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
-_DEEPEST = 64  # levels of nesting in arguments
 
 
 class PydanticRuntime:
@@ -46,10 +45,8 @@ class PydanticRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         judge = _OutputJudge(assignment.output_schema)
-        parameters = _parameters(assignment)
-        conversation: list[ModelMessage] = [
-            ModelRequest(parts=[UserPromptPart(_asked(assignment))], instructions=assignment.system_prompt)
-        ]
+        parameters = parameters_of(assignment)
+        conversation: list[ModelMessage] = [opening(assignment)]
         misses: list[str] = []
         for turn in count(1):
             key = f"m{turn}"
@@ -59,7 +56,7 @@ class PydanticRuntime:
             cut_off = response.finish_reason == "length"  # what it meant to call is not known to the end
             final = [call for call in calls if cut_off or judge.expects(call)]
             made = [call for call in calls if call not in final]
-            results = await asyncio.gather(*(_call(doors, key, call) for call in made))
+            results = await asyncio.gather(*(doors.tool(call_of(key, call)) for call in made))
             replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
                 problem, output = (_CUT_OFF, None) if cut_off else judge.read(response, final)
@@ -74,6 +71,11 @@ class PydanticRuntime:
                 misses.clear()
             conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))
         raise AssertionError
+
+
+def opening(assignment: Assignment) -> ModelRequest:
+    """What every conversation about an assignment begins with."""
+    return ModelRequest(parts=[UserPromptPart(_asked(assignment))], instructions=assignment.system_prompt)
 
 
 def _asked(assignment: Assignment) -> str | list[UserContent]:
@@ -98,7 +100,7 @@ def _attached(file: Attachment) -> list[UserContent]:
     return [said, TextContent(quoted, metadata=file.as_described())]
 
 
-def _parameters(assignment: Assignment) -> ModelRequestParameters:
+def parameters_of(assignment: Assignment) -> ModelRequestParameters:
     """What the model is shown besides the conversation: the tools, and one more to answer with if there is a schema."""
     tools = [
         ToolDefinition(
@@ -119,10 +121,9 @@ def _parameters(assignment: Assignment) -> ModelRequestParameters:
     )
 
 
-async def _call(doors: Doors, key: str, call: ToolCallPart) -> ToolResult:
-    return await doors.tool(
-        ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
-    )
+def call_of(key: str, call: ToolCallPart) -> ToolCall:
+    """A call in the answer to the model call of this key, as it comes to the tool door."""
+    return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
 
 
 def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
@@ -133,27 +134,11 @@ def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
         read: Any = json.loads(text or "{}", parse_constant=_no_number)
     except (ValueError, TypeError, RecursionError):
         return None
-    return cast("dict[str, Any]", read) if isinstance(read, dict) and _shallow(read) else None
+    return cast("dict[str, Any]", read) if isinstance(read, dict) and is_shallow(read) else None
 
 
 def _no_number(name: str) -> float:
     raise ValueError(f"{name} is not JSON")  # and not equal to itself: the record could never be compared with it
-
-
-def _shallow(value: Any) -> bool:
-    """Whether a JSON value is nested so little that whatever reads it later can."""
-    level: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        inner: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                inner += cast("dict[str, Any]", item).values()
-            elif isinstance(item, list):
-                inner += cast("list[Any]", item)
-        if not inner:
-            return True
-        level = inner
-    return False
 
 
 def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.define import invoke
 from guildhall.tools.host import HostSpec, ToolHost
+from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Executor:
         arguments = call.arguments or {}
         if tool.runs_in == "run":
             return await self._by_run(tool, call)
+        if isinstance(tool.handler, OnServer):
+            return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
             return await invoke(tool, arguments)
         return await self._host(tool.capabilities).call(tool.name, arguments)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from guildhall.core.errors import did_you_mean
+from guildhall.core.errors import ServerGone, did_you_mean
 from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Mode, Rule, Verdict
 from guildhall.tools.define import argument_problem
@@ -85,7 +85,11 @@ class Gate:
             if approval != "approved":
                 return await self._refuse(call, _not_approved(approval), note, verdict)
         await self._ledger.started(call, tool, verdict)
-        result = await self._execute(tool, call)
+        try:
+            result = await self._execute(tool, call)
+        except ServerGone as error:  # nothing was done, and that is known: it ends the run, but leaves no doubt
+            await self._ledger.ended(call, ToolResult.error(f"The call was not made: {error.message}."))
+            raise
         await self._ledger.ended(call, result)
         return result
 

@@ -187,11 +187,13 @@ async def spawn(
     *,
     kind: Kind | None = None,
     path: str | None = None,
+    stdin: int = asyncio.subprocess.DEVNULL,
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.STDOUT,
     pass_fds: Sequence[int] = (),
 ) -> Confined:
-    """Starts a program confined, without input. `kind` asks for one kind of confinement instead of the strongest."""
+    """Starts a program confined, without input unless `stdin` says otherwise. `kind` asks for one kind of confinement
+    instead of the strongest."""
     path = path or os.environ.get("PATH", _PATH)
     chosen: Kind | None = kind or await asyncio.to_thread(_available, path)
     if chosen is None:
@@ -204,7 +206,7 @@ async def spawn(
             env=prepared.env,
             cwd="/",
             pass_fds=(*prepared.fds, *pass_fds),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,

@@ -184,3 +184,21 @@ class View:
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]
+
+_DEEPEST = 64  # levels of nesting in arguments
+
+
+def is_shallow(value: Any) -> bool:
+    """Whether a JSON value is nested so little that whatever reads it later can."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner += cast("dict[str, Any]", item).values()
+            elif isinstance(item, list):
+                inner += cast("list[Any]", item)
+        if not inner:
+            return True
+        level = inner
+    return False

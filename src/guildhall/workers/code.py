@@ -1,4 +1,5 @@
-"""The code that a worker names: toolbox files, and the module of its output schema. It is found and read, never run."""
+"""The code that a worker names: toolbox files, servers of tools, the module of its output schema. It is found and read,
+never run."""
 
 from __future__ import annotations
 
@@ -6,24 +7,28 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
-from guildhall.core.ids import is_name
+from guildhall.core.ids import canonical, is_name
 from guildhall.tools.source import pin_of, read_source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.workers.model import Worker
 
 TOOLBOXES = "toolboxes"
+SERVERS = "mcp_servers"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _REFERENCE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,20}}:{_NAME.pattern}")
+# Of a server's command: what is a program to whatever program comes first.
+_SCRIPTS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua"})
 _MOST_FILES = 500
 _MOST_BYTES = 5_000_000
 _HOW = "Write schemas/NAME.json, or package.module:Model for a model in a module of the project."
@@ -44,10 +49,10 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, the package of a model, or a test with the programs that it names."""
+    """What is executed together: a toolbox, a server, the package of a model, a test with its programs, a setup."""
 
-    kind: Literal["toolbox", "module", "test"]
-    name: str  # mail; package.module:Model; tests/mail.yaml
+    kind: Literal["toolbox", "server", "module", "test", "workflow"]
+    name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
     own: bool = False  # in the home: the person put it there
@@ -68,17 +73,44 @@ def code_of(
     worker: Worker, frame: Frame, home: Home, given: Collection[str] = ()
 ) -> tuple[list[Code], list[GuildError]]:
     """All code that the worker names, and what of it cannot be had."""
+    named = [name for name in worker.definition.toolboxes if name not in given]
+    finders: list[Callable[[], Code]] = [
+        *(partial(toolbox_code, worker, name, frame, home, given) for name in named),
+        *(partial(server_code, worker, name, frame) for name in worker.definition.mcp_servers),
+        *([partial(module_code, worker, frame, home)] if names_module(worker) else []),
+    ]
     found: list[Code] = []
     wrong: list[GuildError] = []
-    for name in [*worker.definition.toolboxes, None]:
+    for find in finders:
         try:
-            if name is not None and name not in given:
-                found.append(toolbox_code(worker, name, frame, home, given))
-            elif name is None and names_module(worker):
-                found.append(module_code(worker, frame, home))
+            found.append(find())
         except GuildError as error:
             wrong.append(error)
     return found, wrong
+
+
+def server_code(worker: Worker, name: str, frame: Frame) -> Code:
+    """What a person trusts who trusts a server: what the file says of it, and the files of the project that it runs.
+
+    What the program loads beside these is not known beforehand: it is confined instead.
+    """
+    root, server = worker.beside(frame), worker.definition.mcp_servers[name]
+    path = worker.path or root / worker.name
+    shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
+    said = CodeFile(
+        path=path.resolve() / SERVERS / name,  # there is no such file: it stands for this part of one
+        shown=f"{shown} ({SERVERS}.{name})",
+        content=canonical(server.model_dump(mode="json")).encode(),
+    )
+    own = worker.scope in ("home", "shipped", "given")
+    programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
+    files = (said, *(_read(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
+    return Code(kind="server", name=name, root=root, files=files, own=own)
+
+
+def _runs(place: int, word: str) -> bool:
+    """Whether a word of a command may name a program of the project."""
+    return "/" in word if place == 0 else Path(word).suffix in _SCRIPTS
 
 
 def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:

@@ -116,13 +116,18 @@ class McpServer(Part):
     url: Annotated[StrictStr, Field(pattern=r"^https?://[^\s]+$")] | None = Field(
         default=None, description="The address of a running server."
     )
-    env: tuple[VariableName, ...] = Field(default=(), description="Names of variables that the program may see.")
+    env: tuple[VariableName, ...] = Field(
+        default=(),
+        description="Names of variables that the program may see; with `url` one at most, whose value is its token.",
+    )
     tools: tuple[Line, ...] | None = Field(default=None, description="Only these of its tools; not set: all.")
 
     @model_validator(mode="after")
     def _one(self) -> McpServer:
         if (self.command is None) == (self.url is None):
             raise ValueError("name either `command` (a list) or `url`")
+        if self.url is not None and len(self.env) > 1:
+            raise ValueError("with `url`, `env` names at most one variable: the one that holds the server's token")
         return self
 
 
@@ -139,7 +144,7 @@ class Limits(Part):
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
 
 
-def _named_rules(value: object) -> object:
+def named_rules(value: object) -> object:
     """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
     if isinstance(value, list | tuple):
         named: dict[str, object] = {}
@@ -186,7 +191,7 @@ class Definition(Part):
         tuple[WorkerName, ...],
         BeforeValidator(_allowed_workers, json_schema_input_type=Literal["*"] | tuple[str, ...]),
     ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
-    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(_named_rules)] = Field(
+    tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")

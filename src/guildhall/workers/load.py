@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import ids, yaml
@@ -81,7 +82,7 @@ def check(source: Source) -> Definition:
 
 
 def _definition(source: Source) -> Definition:
-    source = _in_todays_words(source)
+    source = in_todays_words(source)
     definition = yaml.validate(Definition, source)
     for index, tool in enumerate(definition.tools):
         if tool not in BUILT_IN_TOOLS:
@@ -96,22 +97,32 @@ def _definition(source: Source) -> Definition:
     return definition
 
 
-def _in_todays_words(source: Source) -> Source:
-    """The source with rules as a mapping and `backend` as `runtime`; every line stays where it was."""
-    if not isinstance(cast("object", source.data), dict):
+def in_todays_words(
+    source: Source, location: Location = (), others: Mapping[str, str] = MappingProxyType({"backend": "runtime"})
+) -> Source:
+    """The source with the rules at a location as a mapping, and `others` as the usual names. Lines stay right."""
+    if not isinstance(cast("object", source.at(location)), dict):
         return source
-    data = dict(cast("dict[str, Any]", source.data))
+    fields = dict(cast("dict[str, Any]", source.at(location)))
     lines = dict(source.lines)
-    if "backend" in data and "runtime" not in data:
-        data["runtime"] = data.pop("backend")
-        _move(lines, ("backend",), ("runtime",))
-    rules = cast("list[Any]", data.get("tool_rules")) if isinstance(data.get("tool_rules"), list) else []
+    for other, name in others.items():
+        if other in fields and name not in fields:
+            fields[name] = fields.pop(other)
+            _move(lines, (*location, other), (*location, name))
+    rules = cast("list[Any]", fields.get("tool_rules")) if isinstance(fields.get("tool_rules"), list) else []
     names = [cast("dict[str, Any]", rule).get("name") if isinstance(rule, dict) else None for rule in rules]
     if names and all(isinstance(name, str) for name in names) and len(set(names)) == len(names):
-        data["tool_rules"] = dict(zip(names, rules, strict=True))
+        fields["tool_rules"] = dict(zip(names, rules, strict=True))
         for index, name in enumerate(names):
-            _move(lines, ("tool_rules", index), ("tool_rules", str(name)))
-    return replace(source, data=data, lines=lines)
+            _move(lines, (*location, "tool_rules", index), (*location, "tool_rules", str(name)))
+    return replace(source, data=_with(source.data, location, fields), lines=lines)
+
+
+def _with(data: Any, location: Location, part: Any) -> Any:
+    """The data with another part at a location."""
+    if not location:
+        return part
+    return {**data, location[0]: _with(data[location[0]], location[1:], part)}
 
 
 def _move(lines: dict[Location, int], old: Location, new: Location) -> None:

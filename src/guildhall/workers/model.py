@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
-Scope = Literal["project", "home", "shipped", "given"]
+Scope = Literal["project", "home", "shipped", "given", "workflow"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
@@ -60,8 +60,10 @@ class Worker:
     instructions: str  # as resolved: inline, from a file, or rendered
     scope: Scope
     digest: str  # of the file's text, and of its instructions where these are in a file of their own
-    path: Path | None = None  # None: built in Python
+    path: Path | None = None  # None: built in Python; of an agent that a workflow's file defines: that file
     lock: Lock | None = None
+    workdir: Path | None = None  # of an agent: where it works and may write; None: as its file alone says
+    keeps: tuple[Path, ...] = ()  # of an agent: what its workflow has on disk, and it does not change
 
     @property
     def name(self) -> str:
@@ -92,7 +94,8 @@ class Worker:
     @property
     def identity(self) -> str:
         """Who it is over all its activations, whatever its text says today."""
-        return f"{self.scope}:{self.path or self.name}"
+        origin = f"{self.scope}:{self.path or self.name}"
+        return f"{origin}#{self.name}" if self.scope == "workflow" else origin
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -134,7 +137,7 @@ class Worker:
         found = [project / name for project in projects for name in DECIDING]
         # Its own file beside no `workers/`; one in there is kept with that folder, unless the folder is a sandbox.
         loose = self.path is not None and not any(one in self.path.parents for one in found)
-        return (*found, self.path) if self.path and loose else tuple(found)
+        return (*found, self.path, *self.keeps) if self.path and loose else (*found, *self.keeps)
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
         """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""

@@ -26,6 +26,8 @@ _SAID: Mapping[Standing, str] = {
     "gone": "gone since you trusted it",
 }
 
+_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pin:
@@ -91,7 +93,7 @@ class Trust:
         """Raises NotTrusted unless the code may run."""
         if self.holds(code):
             return
-        field = "toolboxes" if code.kind == "toolbox" else "output_schema_ref"
+        field = _FIELDS.get(code.kind, "output_schema_ref")
         open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
         more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
         raise NotTrusted(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_go_on
@@ -14,12 +15,14 @@ from guildhall.core.ids import ASK, is_id
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
+    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client import HallClient, Shown
 
-_EVERY = 0.2  # seconds between two looks
+_EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,23 +36,51 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = (await client.ask(name)).run if is_id(name, ASK) else name
-        clock = SystemClock()
-        last: dict[str, int] = {}
-        while True:
-            shown = await client.show(run)
-            runs = [shown.run, *shown.below]
-            labels = {one.id: "" if one.id == run else f"  [{one.worker} {one.id}]" for one in runs}
-            new = [entry for one in runs for entry in await client.journal(one.id, after=last.get(one.id, -1))]
-            for entry in sorted(new, key=lambda entry: entry.at):  # those of one run stay in their order
-                told = replace(entry, data=screen.scrubbed(entry.data))  # before any of it is cut
-                screen.json(told.as_dict()) if args.json else screen.result(labels[entry.run] + entry_line(told))
-                last[entry.run] = entry.seq
-            if not args.follow:
-                return exit_codes.DONE
-            if shown.run.status != "running":
-                for line in how_to_go_on(shown, screen):
-                    screen.note(line)
-                return exit_codes.DONE
-            await clock.sleep(_EVERY)
+        told = _Told(client, screen, run, as_json=args.json)
+        shown = await told.more()
+        while args.follow and shown.run.status == "running":
+            shown = await _followed(told, replace(frame, interactive=False))
+        if args.follow:
+            for line in how_to_go_on(shown, screen):
+                screen.note(line)
+        return exit_codes.DONE
 
     return with_hall(work, screen, readonly=True)
+
+
+async def _followed(told: _Told, frame: Frame) -> Shown:
+    """Tells what is new whenever something happens in the run; where nobody can say when, again and again."""
+    async with aclosing(cast("AsyncGenerator[Event]", told.client.follow(told.run, frame))) as events:
+        async for event in events:
+            if event.type != "text_delta":
+                await told.more()
+    shown = await told.more()
+    if shown.run.status == "running":
+        await SystemClock().sleep(_EVERY)
+    return shown
+
+
+class _Told:
+    """What has been told of a run, and of those that it has called."""
+
+    def __init__(self, client: HallClient, screen: Screen, run: str, *, as_json: bool) -> None:
+        self.client = client
+        self.run = run
+        self._screen = screen
+        self._as_json = as_json
+        self._last: dict[str, int] = {}
+
+    async def more(self) -> Shown:
+        """Tells what is new; how the run stands."""
+        shown = await self.client.show(self.run)
+        runs = [shown.run, *shown.below]
+        labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
+        new = [entry for one in runs for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        for entry in sorted(new, key=lambda entry: entry.at):  # those of one run stay in their order
+            told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
+            if self._as_json:
+                self._screen.json(told.as_dict())
+            else:
+                self._screen.result(labels[entry.run] + entry_line(told))
+            self._last[entry.run] = entry.seq
+        return shown

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import UsageError
+from guildhall.workflow.params import parse_params
+from guildhall.workflow.recognise import is_workflow
+from guildhall.workflow.target import MAIN
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +30,8 @@ _LONGEST_NAME = 4096
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("worker", metavar="WORKER|FILE", help="a worker's name (`guild worker ls`), or its file")
+    help = "a worker's name (`guild worker ls`), its file, or the file of a workflow"
+    parser.add_argument("worker", metavar="WORKER|FILE", help=help)
     parser.add_argument("input", metavar="INPUT", nargs="?", help="what to do; `-` reads standard input")
     parser.add_argument(
         "--attach",
@@ -38,6 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     model_arguments(parser)
     limits_arguments(parser)
     mode_arguments(parser)
+    workflow_arguments(parser)
+    parser.add_argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
     output_argument(parser)
 
 
@@ -52,6 +59,18 @@ def mode_arguments(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--approve-all", action="store_true", help="approve every call that would be asked about")
     mode.add_argument("--strict", action="store_true", help="refuse every call that would be asked about")
+
+
+def workflow_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a workflow is started with."""
+    parser.add_argument("--tag", metavar="T", help="which instance of a workflow; none: main")
+    parser.add_argument(
+        "--param",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="a value that the workflow's file asks for; repeatable",
+    )
 
 
 def limits_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,6 +97,10 @@ def request_of(args: argparse.Namespace) -> RunRequest:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if is_workflow(Path(worker_name(args.worker)).expanduser()):
+        return run_workflow(args, screen, "run")
+    if args.tag or args.param or args.fresh:
+        raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
     request = replace(request_of(args), input=_input(args.input), attachments=tuple(args.attach))
 
     async def work(client: HallClient, frame: Frame) -> int:
@@ -93,6 +116,28 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return await once_trusted(
             lambda: Follower(client, screen).follow(client.run(request, frame)),
             lambda: client.trust_look(frame, worker=request.worker),
+            client,
+            screen,
+        )
+
+    return with_hall(work, screen, model=args.model)
+
+
+def run_workflow(args: argparse.Namespace, screen: Screen, mode: Literal["run", "start"]) -> int:
+    """Starts a workflow and follows it."""
+    from guildhall.workflow.instance import Start
+
+    if args.input is not None or args.attach:
+        hint = "What it begins with is its kickoff; --param gives it values."
+        raise UsageError("a workflow takes no input and no attachments", hint=hint)
+    params = parse_params(args.param)
+    start = Start(file=args.worker, tag=args.tag or MAIN, params=params, mode=mode, fresh=args.fresh)
+    request = request_of(args)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        return await once_trusted(
+            lambda: Follower(client, screen).follow(client.run_workflow(start, request, frame)),
+            lambda: client.trust_look(frame, at=frame.cwd / args.worker),
             client,
             screen,
         )

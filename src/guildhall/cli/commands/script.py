@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     made: list[Seen] = []
 
     async def work(client: HallClient, frame: Frame) -> int:
-        text = await client.script(run)
+        text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
         if file is not None:
             _write(file, text, force=args.force)
             made.extend(await _to_trust(file, text, client, frame))

@@ -55,7 +55,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.result(f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s")
         return exit_codes.FAILED if failed else exit_codes.DONE
 
-    code = with_hall(work, screen, readonly=True)
+    code = with_hall(work, screen, readonly=True, here=True)
     if changed := [tested.trusted for tested in done if tested.trusted]:
         keep(changed, screen)
     return code

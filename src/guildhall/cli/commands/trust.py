@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "at", metavar="DIR|FILE", nargs="?", help="a project, or the file of a worker or test; none: here"
+        "at", metavar="DIR|FILE", nargs="?", help="a project, or the file of a worker, workflow or test; none: here"
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--yes", action="store_true", help="trust it without asking")

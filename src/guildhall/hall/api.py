@@ -1,0 +1,278 @@
+"""The HTTP face of a hall: one route for each verb, JSON in and out, streams as lines of JSON.
+
+Who asks is checked before anything is read: the Host and the Origin, then the token. `/api/` takes the person's token
+only. A run's token opens what is mounted for runs, such as `/mcp/`, and there only that run's part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from guildhall import __version__
+from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError, did_you_mean
+from guildhall.core.frame import Frame
+from guildhall.hall.client import HallClient
+from guildhall.hall.codec import decode, encode, verb
+from guildhall.hall.http_guard import bearer, refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+    from pathlib import Path
+
+    from guildhall.hall.remote import Welcome
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+LARGEST = 20_000_000  # bytes of a request
+_BODY_WITHIN = 30.0  # seconds
+_READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
+
+# The verbs that callers keep for themselves, and those that a hall which is leaving still carries out.
+_NOT_SERVED = frozenset({"settle", "close"})
+_TO_THE_LAST = frozenset({"status", "show", "runs", "journal", "asks", "ask", "park"})
+_OF_OLD_RUNS = frozenset({"resume", "follow", "park", "stop", "fork", "answer"})  # they wait until those go on
+VERBS = frozenset(name for name in vars(HallClient) if not name.startswith("_")) - _NOT_SERVED
+
+_STATUSES = {
+    "usage": 400,
+    "invalid_file": 422,
+    "not_found": 404,
+    "refused": 403,
+    "not_trusted": 403,
+    "worker_locked": 403,
+    "worker_retired": 403,
+    "conflict": 409,
+    "limit_reached": 429,
+    "timed_out": 504,
+    "hall_unavailable": 503,
+    "hall_gone": 503,
+}
+_log = logging.getLogger("guildhall.hall")
+
+
+class _Rejected(Exception):
+    """A request that is answered without being carried out; the connection ends, as it may hold more of it."""
+
+    def __init__(self, status: int, error: GuildError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """What the face needs to know of the process behind it."""
+
+    boot: str
+    token: str = field(repr=False)  # the person's
+    is_run: Callable[[str], bool]  # whether a token is that of a live run
+    hall: HallClient
+    allowed: Callable[[Path], Welcome]  # what may travel with requests from a project
+    standing: Callable[[], Mapping[str, Any]]  # how the process stands, for `guild hall status`
+    leaving: Callable[[], bool]
+    recovered: asyncio.Event  # what an earlier hall has left behind goes on
+    secrets: Callable[[Mapping[str, str]], None]  # is told what must not be in the log
+
+
+class Api:
+    """An ASGI application."""
+
+    def __init__(self, house: House, *, body_within: float = _BODY_WITHIN) -> None:
+        self._house = house
+        self._body_within = body_within
+        self._mounts: dict[str, App] = {}
+
+    def mount(self, prefix: str, app: App) -> None:
+        """Has an ASGI application answer below a path. It judges by itself who may come in there."""
+        self._mounts[prefix] = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            await self._route(scope, headers, receive, send)
+        except _Rejected as rejected:
+            await _answer(send, rejected.status, {"error": rejected.error.as_dict()}, last=True)
+        except GuildError as error:
+            await _answer(send, _STATUSES.get(error.code, 500), {"error": error.as_dict()})
+        except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
+            _log.exception("%s %s", scope["method"], scope["path"])
+            broken = GuildError(
+                f"something broke in the hall that should not have: {type(error).__name__}: {error}",
+                hint="Nothing on record is lost. hall.log in the home shows where; please report that.",
+            )
+            await _answer(send, 500, {"error": broken.as_dict()})
+
+    # who asks, for what
+
+    async def _route(
+        self, scope: MutableMapping[str, Any], headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        path: str = scope["path"]
+        for prefix, app in self._mounts.items():
+            if path.startswith(prefix):
+                await app(scope, receive, send)
+                return
+        if no := refused(headers.get("host"), headers.get("origin")):
+            raise _Rejected(no[0], Refused(no[1]))
+        if path == "/healthz":
+            state = "leaving" if self._house.leaving() else "serving"
+            await _answer(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
+            return
+        self._demand_person(headers)
+        name = path.removeprefix("/api/")
+        if not path.startswith("/api/") or name not in {*VERBS, "hello", "status"}:
+            raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(name[:60], VERBS)))
+        if scope["method"] != "POST":
+            raise _Rejected(405, UsageError("verbs are asked for with POST"))
+        await self._verb(name, await _body(headers, receive, self._body_within), receive, send)
+
+    def _demand_person(self, headers: Mapping[str, str]) -> None:
+        token = bearer(headers.get("authorization")) or ""
+        if hmac.compare_digest(token.encode("utf-8", "replace"), self._house.token.encode()):
+            return
+        if self._house.is_run(token):
+            raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
+        raise _Rejected(401, Refused("a token is needed that this hall has given", hint="hall.json has it."))
+
+    # the verbs
+
+    async def _verb(self, name: str, body: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if self._house.leaving() and name not in _TO_THE_LAST:
+            raise HallGone("the hall is leaving", hint="The same command again starts a new one.")
+        if name == "status":
+            await _answer(send, 200, {"result": self._house.standing()})
+            return
+        if name == "hello":
+            root = decode(_Hello, dict(body)).root
+            await _answer(send, 200, {"result": encode(self._house.allowed(root))})
+            return
+        arguments = self._arguments(name, body)
+        if name in _OF_OLD_RUNS:
+            await self._house.recovered.wait()
+        done = getattr(self._house.hall, name)(**arguments)
+        if verb(name).streams:
+            await self._stream(done, receive, send)
+        else:
+            await _answer(send, 200, {"result": encode(await done)})
+
+    def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        known = verb(name)
+        for part in body:
+            if part not in known.takes:
+                raise UsageError(f"{name} takes no {part[:60]!r}", hint=did_you_mean(part, known.takes))
+        if missing := sorted(known.needs - body.keys()):
+            raise UsageError(f"{name} needs {', '.join(missing)}")
+        arguments = {part: decode(known.takes[part], value, part) for part, value in body.items()}
+        for value in arguments.values():
+            if isinstance(value, Frame):
+                _check_frame(value)
+                self._house.secrets({**value.env, **value.keys})
+        return arguments
+
+    async def _stream(self, items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:
+        """One line for each item. What goes wrong before the first one is an answer like any other."""
+        async with aclosing(items):
+            first = [encode(item) async for item in _just_one(items)]
+            headers = [(b"content-type", b"application/x-ndjson"), (b"cache-control", b"no-store")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            telling = asyncio.create_task(_tell(first, items, send))
+            leaving = asyncio.create_task(_left(receive))
+            try:
+                await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (telling, leaving):
+                    task.cancel()
+                    with suppress(asyncio.CancelledError, Exception):
+                        await task
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hello:
+    root: Path
+
+
+def _check_frame(frame: Frame) -> None:
+    if not (frame.cwd.is_absolute() and frame.root.is_absolute()):
+        raise UsageError("frame: cwd and root are absolute paths")
+
+
+async def _just_one(items: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
+    with suppress(StopAsyncIteration):
+        yield await anext(items)
+
+
+async def _tell(first: list[Any], items: AsyncGenerator[Any], send: Send) -> None:
+    async def line(told: Any) -> None:
+        async with asyncio.timeout(_READ_WITHIN):
+            body = json.dumps(told).encode() + b"\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    try:
+        for item in first:
+            await line({"item": item})
+        async for item in items:
+            await line({"item": encode(item)})
+    except GuildError as error:
+        await line({"error": error.as_dict()})
+    else:
+        await line({"end": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has gone away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(headers: Mapping[str, str], receive: Receive, within: float) -> dict[str, Any]:
+    """The JSON object that was sent."""
+    length = headers.get("content-length", "0")
+    if length.isdigit() and int(length) > LARGEST:
+        raise _too_large()
+    data = bytearray()
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                message = await receive()
+                data += message.get("body", b"")
+                if len(data) > LARGEST:
+                    raise _too_large()
+                if not message.get("more_body"):
+                    break
+    except TimeoutError:
+        raise _Rejected(408, TimedOut("the request was not complete in time")) from None
+    try:
+        told = json.loads(data, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise _Rejected(400, UsageError("the request is not JSON")) from None
+    if not isinstance(told, dict):
+        raise _Rejected(400, UsageError("the request is not an object of JSON"))
+    return told  # pyright: ignore[reportUnknownVariableType]
+
+
+def _too_large() -> _Rejected:
+    return _Rejected(413, UsageError(f"the request is larger than {LARGEST:,} bytes"))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+async def _answer(send: Send, status: int, told: Mapping[str, Any], *, last: bool = False) -> None:
+    body = json.dumps(told).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(b"cache-control", b"no-store")]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    headers += [(b"connection", b"close")] if last else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

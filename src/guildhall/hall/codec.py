@@ -1,0 +1,261 @@
+"""Typed values as JSON and back: what a hall and its clients say to each other.
+
+The types are those of the verbs of `HallClient` and of the dataclasses that they name, read from their annotations, so
+that nothing is written twice. What comes in is held to them: a wrong type is an error that names the place. Light on
+purpose: the client of every command imports it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import collections.abc
+import inspect
+import types
+import typing
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Union, cast, get_args, get_origin
+
+from guildhall.core import errors
+from guildhall.core.errors import GuildError, UsageError, did_you_mean
+
+# The names that annotations use and that their modules import for the type checker only.
+_HOMES = {
+    "Answer": "guildhall.runs.model",
+    "Ask": "guildhall.runs.model",
+    "Attachment": "guildhall.runtimes.model",
+    "Blame": "guildhall.memory.provenance",
+    "Bounds": "guildhall.runs.model",
+    "Decision": "guildhall.policy.model",
+    "Definition": "guildhall.workers.definition",
+    "Entry": "guildhall.runs.model",
+    "Event": "guildhall.core.events",
+    "Executes": "guildhall.runs.plan",
+    "Folder": "guildhall.tools.model",
+    "Forked": "guildhall.runs.fork",
+    "Frame": "guildhall.core.frame",
+    "GuildError": "guildhall.core.errors",
+    "Listed": "guildhall.workers.model",
+    "Listing": "guildhall.memory.model",
+    "McpServer": "guildhall.workers.definition",
+    "Mode": "guildhall.policy.model",
+    "Pin": "guildhall.workers.trust",
+    "Place": "guildhall.memory.model",
+    "Plan": "guildhall.runs.plan",
+    "Record": "guildhall.memory.model",
+    "Replayed": "guildhall.runs.replay",
+    "Run": "guildhall.runs.model",
+    "RunRequest": "guildhall.runs.model",
+    "Scope": "guildhall.memory.model",
+    "Seen": "guildhall.workers.trust",
+    "Start": "guildhall.workflow.instance",
+    "Status": "guildhall.workers.definition",
+    "Worker": "guildhall.workers.model",
+    "WorkflowPlan": "guildhall.workflow.plan",
+}
+# Where the same name means another thing.
+_HOMES_IN = {
+    ("guildhall.hall.client", "Remembered"): ("guildhall.memory.model", "Entry"),
+    ("guildhall.memory.provenance", "Entry"): ("guildhall.memory.model", "Entry"),
+}
+_LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
+
+
+class _Names(dict[str, Any]):
+    """What the names in the annotations of a module stand for."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(vars(import_module(module)))
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        if (elsewhere := _HOMES_IN.get((self._module, name))) is not None:
+            return getattr(import_module(elsewhere[0]), elsewhere[1])
+        if name == "Path":
+            return Path
+        for common in (typing, collections.abc):
+            if hasattr(common, name):
+                return getattr(common, name)
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of a hall: what it takes, by name, and what it gives, once or as a stream."""
+
+    takes: dict[str, Any]
+    needs: frozenset[str]
+    gives: Any
+    streams: bool
+
+
+@cache
+def verb(name: str) -> Verb:
+    """The verb of this name."""
+    from guildhall.hall.client import HallClient
+
+    method: types.FunctionType = vars(HallClient)[name]
+    names = _Names(HallClient.__module__)
+    takes = {part: _meant(text, names) for part, text in method.__annotations__.items()}
+    gives = takes.pop("return")
+    streams = get_origin(gives) is collections.abc.AsyncIterator
+    given = inspect.signature(method).parameters.values()
+    needs = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
+    return Verb(takes, needs, get_args(gives)[0] if streams else gives, streams)
+
+
+def _meant(annotation: Any, names: _Names) -> Any:
+    return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The fields of a dataclass: their types, and whether each must be there."""
+    found: dict[str, tuple[Any, bool]] = {}
+    homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
+    for field in fields(kind):
+        needed = field.default is MISSING and field.default_factory is MISSING
+        found[field.name] = (_meant(field.type, _Names(homes[field.name])), needed)
+    return found
+
+
+# to JSON
+
+
+def encode(value: Any) -> Any:
+    """The value as plain data."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, GuildError):
+        return value.as_dict()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, collections.abc.Mapping):
+        return {str(key): encode(part) for key, part in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, frozenset | set):
+        return sorted(cast("set[str]", value))
+    if isinstance(value, collections.abc.Sequence):
+        return [encode(part) for part in cast("list[Any]", value)]
+    if is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    return value.model_dump(mode="json", exclude_unset=True)
+
+
+# from JSON
+
+
+def decode(kind: Any, data: Any, place: str = "") -> Any:
+    """The value of this type that the data stands for. Raises UsageError where it stands for none."""
+    origin = get_origin(kind)
+    if kind is Any or kind is object:
+        return data
+    if origin in (Union, types.UnionType):
+        return _one_of(get_args(kind), data, place)
+    if origin is Literal:
+        if data in get_args(kind):
+            return data
+        raise _wrong(place, f"one of {', '.join(map(str, get_args(kind)))}", data)
+    if origin is not None:
+        return _whole(origin, get_args(kind), data, place)
+    return _plain(kind, data, place)
+
+
+def _plain(kind: Any, data: Any, place: str) -> Any:
+    if kind is None or kind is type(None):
+        return _checked(data is None, None, place, "nothing", data)
+    if kind is str or kind is bool:
+        return _checked(isinstance(data, kind), data, place, "text" if kind is str else "true or false", data)
+    if kind is int:
+        return _checked(isinstance(data, int) and not isinstance(data, bool), data, place, "a whole number", data)
+    if kind is float:
+        return _checked(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
+    if kind is Path:
+        fits = isinstance(data, str) and data != "" and "\0" not in data
+        return Path(data) if fits else _checked(False, None, place, "a path", data)
+    if kind is bytes:
+        return _bytes(data, place)
+    if is_dataclass(kind):
+        return _record(cast("type", kind), data, place)
+    if issubclass(kind, GuildError):
+        return error_of(data)
+    return kind.model_validate(data)
+
+
+def _checked(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
+    if not fits:
+        raise _wrong(place, expected, data)
+    return value
+
+
+def _wrong(place: str, expected: str, data: Any) -> UsageError:
+    said = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
+    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {said}")
+
+
+def _one_of(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
+    if data is None and type(None) in kinds:
+        return None
+    arms = [kind for kind in kinds if kind is not type(None)]
+    for kind in arms[:-1]:
+        try:
+            return decode(kind, data, place)
+        except UsageError:
+            continue
+    return decode(arms[-1], data, place)
+
+
+def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
+    if origin in (dict, collections.abc.Mapping):
+        _checked(isinstance(data, dict), None, place, "an object", data)
+        return {key: decode(parts[1], part, f"{place}.{key}") for key, part in data.items()}
+    _checked(isinstance(data, list), None, place, "a list", data)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        _checked(len(data) == len(parts), None, place, f"{len(parts)} parts", data)
+        each = [decode(kind, part, place) for kind, part in zip(parts, data, strict=True)]
+    else:
+        each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
+    return each if origin in _LISTS else cast("Any", origin)(each)
+
+
+def _bytes(data: Any, place: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise _wrong(place, "bytes in base64", data) from None
+
+
+def _record(kind: type, data: Any, place: str) -> Any:
+    _checked(isinstance(data, dict), None, place, "an object", data)
+    known, before = _fields(kind), f"{place}." if place else ""
+    for name in data:
+        if name not in known:
+            raise UsageError(f"{before}{name}: there is no such field", hint=did_you_mean(name, known))
+    for name, (_, needed) in known.items():
+        if needed and name not in data:
+            raise UsageError(f"{before}{name}: this field is required")
+    return kind(**{name: decode(known[name][0], part, f"{before}{name}") for name, part in data.items()})
+
+
+# errors
+
+
+@cache
+def _classes() -> dict[str, type[GuildError]]:
+    every = (value for value in vars(errors).values() if isinstance(value, type))
+    return {kind.code: kind for kind in every if issubclass(kind, GuildError)}
+
+
+def error_of(data: Any) -> GuildError:
+    """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
+    told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    kind = _classes().get(str(told.get("code")), GuildError)
+    more = {name: told.get(name) for name in ("limit", "run")} if kind is errors.LimitReached else {}
+    message = str(told.get("message") or "no reason given")
+    return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

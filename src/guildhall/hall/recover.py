@@ -1,0 +1,75 @@
+"""What a new hall does with what an earlier one has left behind: runs that were lost, and those it parked as it left.
+
+Both go on by themselves; what a person parked does not. A run that was lost three times without getting any further
+is given up: it fails, and says so. A person may still resume it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import GuildError, RuntimeFailed
+from guildhall.core.frame import Frame
+from guildhall.runs import records
+
+if TYPE_CHECKING:
+    from guildhall.hall.wiring import Hall
+    from guildhall.runs.model import Run
+
+MOST_CRASHES = 3
+_log = logging.getLogger("guildhall.hall")
+
+
+class Recovery:
+    """Lets the runs of an earlier hall go on."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._left = hall.store.read(records.left_behind)
+        self.under_way = bool(self._left)
+
+    async def go_on(self) -> None:
+        """Returns when each of them goes on, has failed for good, or waits for a person."""
+        try:
+            for run, crashes in self._left:
+                if crashes >= MOST_CRASHES:
+                    await self._give_up(run)
+                else:
+                    await self._resume(run)
+        finally:
+            self.under_way = False
+
+    async def _resume(self, run: Run) -> None:
+        from guildhall.hall.calling import demand_trust_again
+
+        try:
+            await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
+            frame = self._frame(run)
+            demand_trust_again(self._hall, run.id, frame)
+            self._hall.launch(await self._hall.prepare_again(run.id, frame))
+            _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
+        except GuildError as error:
+            _log.warning("%s stays %s: %s", run.id, run.status, error)
+        except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
+            _log.exception("%s stays %s", run.id, run.status)
+
+    def _frame(self, run: Run) -> Frame:
+        """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
+        then = run.request["frame"]
+        here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
+        allowed = frozenset(self._hall.settings(here).env)
+        return Frame.here(here.cwd, self._hall.environ, allowed=allowed, caller=then["caller"])
+
+    async def _give_up(self, run: Run) -> None:
+        error = RuntimeFailed(
+            f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
+            hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
+        )
+        now = stamp(self._hall.clock.now())
+        await self._hall.store.write(lambda connection: records.give_up(connection, run.id, error.as_dict(), now))
+        _log.warning("%s is given up: %s", run.id, error.message)

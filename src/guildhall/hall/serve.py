@@ -1,0 +1,223 @@
+"""The process of a hall: `python -m guildhall.hall.serve HOME FD`.
+
+    recovering -> serving -> leaving -> gone
+
+It holds the home's lock, says in `hall.json` where it can be reached, lets the runs of an earlier hall go on, and
+serves until it is told to leave or nothing has lived in it for a while. When it is ready, or cannot be, it says so on
+the file descriptor and closes it. Its standard error is the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall import __version__
+from guildhall.core.clock import stamp
+from guildhall.core.config import load_settings
+from guildhall.core.errors import GuildError, HallUnavailable
+from guildhall.core.frame import Redactor, looks_secret
+from guildhall.core.paths import Home
+from guildhall.hall.api import Api, House
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.http import Listener
+from guildhall.hall.mcp import McpEndpoint
+from guildhall.hall.recover import Recovery
+from guildhall.hall.remote import Welcome
+from guildhall.hall.start import Address
+from guildhall.hall.wiring import Hall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.runs.tokens import ToolDoor
+
+_LOCK_WITHIN = 30.0  # seconds: an earlier hall may be on its way out
+_FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
+_LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
+_MOST_SECRETS = 200
+_log = logging.getLogger("guildhall.hall")
+
+
+class Log(logging.Formatter):
+    """Lines for the log, without secrets: the environment's, and those that requests bring."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+        self._known = {name: value for name, value in environ.items() if looks_secret(name, value)}
+        self._redact = Redactor(self._known)
+
+    def learn(self, variables: Mapping[str, str]) -> None:
+        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
+        if new.items() - self._known.items():
+            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
+            self._redact = Redactor(self._known)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redact(super().format(record))
+
+
+class Process:
+    """One hall, served."""
+
+    def __init__(self, hall: Hall, log: Log) -> None:
+        self._hall = hall
+        self._log = log
+        self._listener = Listener()
+        self._leave = asyncio.Event()
+        self._recovered = asyncio.Event()
+        self._recovery = Recovery(hall)
+        self._idle = hall_settings(hall.home).idle
+        self._address = Address(
+            pid=os.getpid(),
+            boot=hall.boot,
+            version=__version__,
+            url=f"http://127.0.0.1:{self._listener.port}",
+            since=stamp(hall.clock.now()),
+            token=secrets.token_urlsafe(32),
+        )
+        log.learn({"person_token": self._address.token})
+        self.face = self._face()
+
+    async def serve(self, ready: int) -> None:
+        """From the first request to the last."""
+        await self._listener.listen(self.face)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.leave)
+        self._address.write(self._hall.home.address)
+        _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
+        self._hall.warm()
+        tell(ready, {"ready": True})
+        work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
+        try:
+            await self._leave.wait()
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            await self._depart()
+
+    def leave(self) -> None:
+        """New work is refused from now on; what runs is parked, and `serve` returns."""
+        self._leave.set()
+
+    def _face(self) -> Api:
+        api = Api(
+            House(
+                boot=self._hall.boot,
+                token=self._address.token,
+                is_run=lambda token: self._door(token) is not None,
+                hall=EmbeddedHall(self._hall, stays=True),
+                allowed=self._allowed,
+                standing=self._standing,
+                leaving=self._leave.is_set,
+                recovered=self._recovered,
+                secrets=self._log.learn,
+            )
+        )
+        api.mount("/mcp/", McpEndpoint(self._door, version=__version__))
+        return api
+
+    def _door(self, token: str) -> ToolDoor | None:
+        """The tool door of a live run that a token opens."""
+        return self._hall.runs.door(token) if "runs" in vars(self._hall) else None
+
+    async def _recover(self) -> None:
+        try:
+            await self._recovery.go_on()
+        finally:
+            self._recovered.set()
+
+    async def _watch(self) -> None:
+        """Leaves when nothing has lived here for a while."""
+        idle = 0
+        while idle < _LOOKS:
+            await asyncio.sleep(self._idle / _LOOKS)
+            idle = 0 if self._busy() else idle + 1
+        _log.info("nothing lives here any more")
+        self.leave()
+
+    def _busy(self) -> bool:
+        return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()
+
+    async def _depart(self) -> None:
+        """Parks what runs, lets those who follow read that, and is gone."""
+        self._listener.refuse()
+        await self._hall.drain()
+        with suppress(FileNotFoundError):
+            self._hall.home.address.unlink()
+        await self._listener.close(_FAREWELL)
+        await self._hall.close()
+        _log.info("process %d has left", os.getpid())
+
+    def _allowed(self, root: Path) -> Welcome:
+        try:
+            return Welcome(env=load_settings(self._hall.home, root).env)
+        except GuildError as error:
+            return Welcome(env=(), problem=error)
+
+    def _standing(self) -> dict[str, Any]:
+        return {
+            "pid": self._address.pid,
+            "boot": self._address.boot,
+            "version": self._address.version,
+            "url": self._address.url,
+            "since": self._address.since,
+            "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
+            "runs": sum(run.status == "running" for run in self._hall.history.recent()),
+            "clients": self._listener.clients - 1,
+            "idle": self._idle,
+        }
+
+
+def hall_settings(home: Home) -> Any:
+    """What the user's settings say about the process; a project's say nothing."""
+    return load_settings(home, home.path).hall
+
+
+def tell(ready: int, told: Mapping[str, Any]) -> None:
+    """Says to whoever has started this process how it went; they may be gone."""
+    with suppress(OSError):
+        os.write(ready, json.dumps(told).encode())
+    with suppress(OSError):
+        os.close(ready)
+
+
+def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
+    """Serves; the exit code."""
+    log = Log(environ)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(log)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.getLogger("guildhall").setLevel(logging.INFO)
+    try:
+        hall = Hall(home, environ=environ, process=True, children=True, patience=_LOCK_WITHIN)
+    except (GuildError, OSError) as error:
+        known = error if isinstance(error, GuildError) else HallUnavailable(f"the home cannot be used: {error}")
+        _log.error("%s", known)
+        tell(ready, {"error": known.as_dict()})
+        return 7
+
+    async def serve() -> None:
+        try:
+            process = Process(hall, log)
+        except GuildError as error:
+            tell(ready, {"error": error.as_dict()})
+            raise
+        await process.serve(ready)
+
+    asyncio.run(serve())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Home(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))

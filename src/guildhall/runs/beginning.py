@@ -1,0 +1,27 @@
+"""How the beginning of a run is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.events import Event
+from guildhall.runs.grants import has_price
+from guildhall.runs.plan import plan_of_run
+
+if TYPE_CHECKING:
+    from guildhall.runs.prepare import Prepared
+
+
+def started(prepared: Prepared, parent: str | None, at: str) -> Event:
+    """The event. `parent` is the run that has called it."""
+    assembled, source = prepared.assembled, prepared.source
+    plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None)
+    data: dict[str, Any] = {
+        "worker": assembled.worker.name,
+        "model": source.name,
+        "plan": plan.line(),
+        "attachments": [file.as_described() for file in assembled.attachments],
+        "resumed": prepared.resumed,
+        "parent": parent,
+    }
+    return Event(type="run_started", run=prepared.run, root=prepared.root, at=at, data=data)

@@ -1,0 +1,28 @@
+"""A run's place in something larger than itself: what it is given there, and what changes with its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from guildhall.runs.model import Stretch
+    from guildhall.tools.model import Execute, Tool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What whoever seats a run hands in from above.
+
+    The run waits for people by itself: one that waits does not make the run wait that it is below of.
+    """
+
+    tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
+    execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
+    began: Callable[[Connection, str], None]  # in the transaction in which the run is made
+    ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
+    around: frozenset[str] = frozenset()  # what the others at the table can do to the world

@@ -1,0 +1,85 @@
+"""The servers of tools of a run: started or reached when it is assembled, ended with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.runs.arrange import server_capabilities
+from guildhall.tools.jail import Confinement
+from guildhall.tools.mcp_client import Servers
+from guildhall.tools.mcp_model import ServerSpec, tool_name
+from guildhall.tools.model import Folder
+from guildhall.workers.servers import program_of, seen_by, variables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from guildhall.core.frame import Frame
+    from guildhall.runs.supply import Supply
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.model import Tool, View
+    from guildhall.workers.definition import McpServer
+    from guildhall.workers.model import Worker
+
+
+async def serve(worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply) -> Servers:
+    """The servers that a worker names, all of them, connected; nothing of a project that is not trusted is started."""
+    declared = worker.definition.mcp_servers
+    for name in declared:
+        supply.server(worker, name, frame)
+    specs = [_spec(worker, name, server, frame, surroundings, supply.environ) for name, server in declared.items()]
+    return await Servers.connect(specs) if specs else Servers()
+
+
+def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[Tool]]) -> dict[str, tuple[Tool, ...]]:
+    """The tools of servers as they are known, without those that the worker's file of today does not name so any more.
+
+    `before` is the worker that they were listed for.
+    """
+    kept: dict[str, tuple[Tool, ...]] = {}
+    for name, server in worker.definition.mcp_servers.items():
+        then = before.definition.mcp_servers.get(name)
+        if then is None or server.model_copy(update={"tools": then.tools}) != then:
+            continue
+        expected = None if server.tools is None else {tool_name(name, tool) for tool in server.tools}
+        kept[name] = tuple(tool for tool in tools.get(name, ()) if expected is None or tool.name in expected)
+    return kept
+
+
+def _spec(
+    worker: Worker,
+    name: str,
+    server: McpServer,
+    frame: Frame,
+    surroundings: Surroundings,
+    environ: Mapping[str, str],
+) -> ServerSpec:
+    variables = variables_of(worker, name, frame, environ)
+    writes = any(folder.writable for folder in surroundings.view.folders)
+    spec = ServerSpec(
+        name=name,
+        tools=server.tools,
+        capabilities=server_capabilities(server, surroundings.forbidden, writes=writes),
+        where=worker.place,
+    )
+    if server.url is not None:
+        return replace(spec, url=server.url, token=next(iter(variables.values()), None))
+    program = program_of(worker, name, frame)
+    confinement = Confinement(
+        view=_view(worker, frame, surroundings.view, spec.capabilities),
+        network="net" in spec.capabilities,
+        env={**surroundings.env, **variables},
+        read_only=seen_by(worker, name, program, frame),
+    )
+    return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)
+
+
+def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]) -> View:
+    """What a program sees of the disk: the worker's project to read, the run's folders as the rules leave them."""
+    if "fs.read" not in capabilities:
+        return replace(view, folders=())
+    writes = "fs.write" in capabilities
+    folders = tuple(replace(folder, writable=folder.writable and writes) for folder in view.folders)
+    here = worker.folder(frame)
+    return replace(view, cwd=here, folders=(Folder(path=here), *folders))

@@ -1,0 +1,78 @@
+"""The tokens of live runs: whoever shows one is at that run's tool door, and nowhere else.
+
+They are kept in memory only and never written anywhere. A token opens as long as its run is going on: not before, not
+while it is parked, not after its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+    from guildhall.runs.execute import Execution
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
+
+TOOLS = "tools"
+ROOM = "room"
+_BYTES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolDoor:
+    """The tool door of a live run, as it is seen from outside: its tools by the name of the server that shows them."""
+
+    run: str
+    servers: Mapping[str, tuple[Tool, ...]]
+    execution: Execution = field(repr=False)
+    calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
+        default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
+    )  # under way, by their keys
+
+    @property
+    def call(self) -> Callable[[ToolCall], Awaitable[ToolResult]]:
+        return self.execution.tool
+
+    @property
+    def stopped(self) -> asyncio.Event:
+        return self.execution.stopped
+
+
+class Tokens:
+    """Knows the doors by their tokens."""
+
+    def __init__(self) -> None:
+        self._doors: dict[bytes, ToolDoor] = {}  # by the hash: how long a look-up takes tells nothing of a token
+
+    def issue(self, door: ToolDoor) -> str:
+        """A new token, which opens this door."""
+        token = secrets.token_urlsafe(_BYTES)
+        self._doors[_hashed(token)] = door
+        return token
+
+    def revoke(self, token: str) -> None:
+        self._doors.pop(_hashed(token), None)
+
+    def door(self, token: str) -> ToolDoor | None:
+        """The door that the token opens now."""
+        door = self._doors.get(_hashed(token))
+        return door if door is not None and door.execution.is_open else None
+
+
+def servers_of(tools: Iterable[Tool], room: Iterable[Tool] = ()) -> dict[str, tuple[Tool, ...]]:
+    """A run's tools by server: those that it has at its seat in a room, and all others."""
+    seated = {tool.name for tool in room}
+    tools = tuple(tools)
+    servers = {TOOLS: tuple(tool for tool in tools if tool.name not in seated)}
+    if seated:
+        servers[ROOM] = tuple(tool for tool in tools if tool.name in seated)
+    return servers
+
+
+def _hashed(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,271 @@
+"""The hall's end of the warm parent: starts it, asks it for children, starts it again when it is killed.
+
+It imports nothing heavy and can be started before anything else; the warm parent needs a second or two to come up, and
+orders wait for it. Everything that it starts ends with it, and it ends with the hall, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from itertools import count
+from typing import IO, TYPE_CHECKING, Any
+
+from guildhall.core.errors import RuntimeFailed
+from guildhall.tools.jail_plan import import_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BOOT = (
+    "import json, sys; paths, fd = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
+    "from guildhall.runtimes.zygote import main; main(int(fd))"
+)
+_TRIES = 3
+_SIDE_BY_SIDE = 16  # orders under way; more would not fit into the control socket
+_PATIENCE = 60.0  # seconds; a machine may be so busy that the warm parent needs many to come up
+_END_SECONDS = 5.0
+_LOG_BYTES = 4096
+_REPLY_BYTES = 4096
+
+
+class Child:
+    """A process that lives, or has lived, for one run."""
+
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self.connection = connection  # the hall's end
+        self.pidfd = pidfd
+        self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    async def ended(self) -> int | None:
+        """Waits for its end; the status as `wait` gives it, None where nobody was left to ask."""
+        return await asyncio.shield(self._ended)
+
+    def kill(self) -> None:
+        """Ends it at once; what it has started, the warm parent ends."""
+        if not self._ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def has_ended(self, status: int | None) -> None:
+        if not self._ended.done():
+            os.close(self.pidfd)
+            self._ended.set_result(status)
+
+
+class Nursery:
+    """Has children for runs. Starting it costs nothing that anyone waits for."""
+
+    def __init__(self, command: Sequence[str] | None = None, *, patience: float = _PATIENCE) -> None:
+        """`command` starts another warm parent than ours; the number of the control socket is added to it.
+
+        `patience`: seconds after which a warm parent that does not do what it should is replaced.
+        """
+        self._command = tuple(command or _own_command())
+        self._patience = patience
+        self._parent: _Parent | None = None
+        self._orders = asyncio.Semaphore(_SIDE_BY_SIDE)
+        self._closed = False
+
+    def start(self) -> None:
+        """Starts the warm parent. Called by the thread that lives as long as the hall: with it the parent ends."""
+        if self._parent is None and not self._closed:
+            self._parent = _Parent(self._command)
+
+    @property
+    def pids(self) -> list[int]:
+        """The warm parent, then its children."""
+        return [] if self._parent is None else [self._parent.pid, *self._parent.pids]
+
+    async def birth(self, memory_bytes: int) -> Child:
+        """A new child, which may use so much memory beside what it is born with."""
+        said = ""
+        for _ in range(_TRIES):
+            if self._closed:
+                raise RuntimeFailed("no process is started for the run: the hall is closing")
+            self.start()
+            parent = self._parent
+            if parent is None:
+                break
+            try:
+                async with self._orders:
+                    return await parent.birth(memory_bytes, self._patience)
+            except _Gone:
+                if self._parent is parent:
+                    self._parent = None
+                said = await asyncio.to_thread(parent.end)
+        raise RuntimeFailed(
+            f"no process can be started for the run: the warm parent ended {_TRIES} times", hint=said or None
+        )
+
+    async def end(self, child: Child) -> int | None:
+        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known."""
+        child.kill()
+        try:
+            async with asyncio.timeout(self._patience):
+                return await child.ended()
+        except TimeoutError:  # whoever should bury it does not: it is gone with that one
+            if self._parent is not None:
+                self._parent.give_up()
+            return await child.ended()
+
+    async def close(self) -> None:
+        """Ends the warm parent and every child."""
+        self._closed = True
+        if self._parent is not None:
+            parent, self._parent = self._parent, None
+            await parent.leave()
+            await asyncio.to_thread(parent.end)
+
+
+class _Gone(Exception):
+    """The warm parent has ended, or does not answer."""
+
+
+class _Parent:
+    """One warm parent: its process, what was ordered, the children that live."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._said,
+                stderr=self._said,
+                pass_fds=[theirs.fileno()],
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = count(1)
+        self._ordered: dict[int, tuple[asyncio.Future[Child], socket.socket]] = {}
+        self._children: dict[int, Child] = {}
+        self._gone = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.pid for child in self._children.values()]
+
+    async def birth(self, memory_bytes: int, seconds: float) -> Child:
+        if self._gone:
+            raise _Gone
+        self._listen()
+        number = next(self._numbers)
+        born: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        ours, theirs = socket.socketpair()
+        self._ordered[number] = (born, ours)
+        order = json.dumps({"id": number, "memory_bytes": memory_bytes}).encode()
+        try:
+            with theirs:
+                socket.send_fds(self._control, [order], [theirs.fileno()])
+            async with asyncio.timeout(seconds):
+                return await born
+        except (TimeoutError, OSError):
+            self.give_up()
+            raise _Gone from None
+        finally:
+            if not born.done() or born.cancelled() or born.exception() is not None:
+                ours.close()  # one that is born all the same finds nobody there, and ends
+
+    def _listen(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._control, self._hear)
+
+    def _hear(self) -> None:
+        while not self._gone:
+            try:
+                data, fds, _, _ = socket.recv_fds(self._control, _REPLY_BYTES, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if data:
+                self._heard(json.loads(data), fds)
+            else:
+                self._lose()
+
+    def _heard(self, message: dict[str, Any], fds: list[int]) -> None:
+        number: int = message["id"]
+        if "status" in message:
+            if (child := self._children.pop(number, None)) is not None:
+                child.has_ended(message["status"])
+            return
+        born, ours = self._ordered.pop(number)
+        if not fds:  # it could not be forked, or we have no descriptor left for it
+            problem = message.get("failed", "too many open files")
+            if not born.done():
+                born.set_exception(RuntimeFailed(f"no process can be started for the run: {problem}"))
+            return
+        child = self._children[number] = Child(message["pid"], fds[0], ours)
+        if born.done():
+            child.kill()
+        else:
+            born.set_result(child)
+
+    def give_up(self) -> None:
+        self._process.kill()
+        self._lose()
+
+    def _lose(self) -> None:
+        """It has ended, and its children with it; what these have started is ended here."""
+        if self._gone:
+            return
+        self._gone = True
+        if self._loop is not None:
+            self._loop.remove_reader(self._control)
+        for born, _ in self._ordered.values():
+            if not born.done():
+                born.set_exception(_Gone())
+        for child in self._children.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            if self._loop is not None:
+                self._loop.add_reader(child.pidfd, self._orphan_ended, child)
+
+    def _orphan_ended(self, child: Child) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(child.pidfd)
+        child.has_ended(None)
+
+    async def leave(self) -> None:
+        """Lets it end by itself, and everything that it has started before it."""
+        if not self._gone:
+            self._control.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await asyncio.to_thread(self._process.wait, _END_SECONDS)
+            if self._loop is not None:
+                self._hear()
+            self._lose()
+
+    def end(self) -> str:
+        """Waits for its end, if need be ends it; the last of what it said."""
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        with self._said as said:
+            said.seek(0)
+            return said.read()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+
+
+def _own_command() -> list[str]:
+    """The real interpreter without its site module: quicker, and what lies in the caller's folder is not imported."""
+    return [os.path.realpath(sys.executable), "-I", "-S", "-X", "utf8", "-c", _BOOT, json.dumps(import_paths())]

@@ -1,0 +1,114 @@
+"""What the hall and the process of a run say to each other: lines of JSON on the socket that the process was born with.
+
+The process asks at the doors, the hall answers. Only what the other side cannot know travels: the hall begins the
+conversation by itself and keeps it, so a question brings what is new in it, and a call is named by the answer of the
+model that it stands in. Nothing that comes from the process is taken on trust.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic_ai.messages import ModelRequest, ModelResponse
+
+from guildhall.core.errors import RuntimeFailed
+from guildhall.runtimes.model import Assignment
+
+LONGEST = 128 * 1024**2  # bytes of a line, in either direction
+
+_Id = Annotated[int, Field(ge=1)]
+_Key = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
+
+    def line(self) -> bytes:
+        """As it is written."""
+        text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
+        if len(text) > LONGEST:
+            raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {LONGEST:,}")
+        return text
+
+    @classmethod
+    def read(cls, line: bytes) -> Self:
+        return cls.model_validate(json.loads(line))
+
+
+class Given(_Line):
+    """The first line of the hall: what is to be done. What is attached stays with the hall."""
+
+    system_prompt: str
+    first_message: str
+    tools: list[dict[str, Any]]
+    output_schema: dict[str, Any] | None
+
+    @staticmethod
+    def of(assignment: Assignment) -> Given:
+        schema = assignment.output_schema
+        return Given(
+            system_prompt=assignment.system_prompt,
+            first_message=assignment.first_message,
+            tools=[dict(tool) for tool in assignment.tools],
+            output_schema=None if schema is None else dict(schema),
+        )
+
+    def assignment(self) -> Assignment:
+        return Assignment(
+            system_prompt=self.system_prompt,
+            first_message=self.first_message,
+            tools=tuple(self.tools),
+            output_schema=self.output_schema,
+        )
+
+
+class Asked(_Line):
+    """At the model door: the requests that are new in the conversation, after so many messages that the hall has."""
+
+    door: Literal["model"] = "model"
+    id: _Id
+    key: _Key
+    after: int
+    requests: list[ModelRequest]
+
+
+class Called(_Line):
+    """At the tool door: a call that stands in an answer of the model."""
+
+    door: Literal["tool"] = "tool"
+    id: _Id
+    key: _Key
+
+
+class Done(_Line):
+    """The way out: the output."""
+
+    door: Literal["out"] = "out"
+    output: str | dict[str, Any]
+
+
+class Failed(_Line):
+    """The other way out: what went wrong between the doors."""
+
+    door: Literal["failed"] = "failed"
+    message: str
+    hint: str | None = None
+
+
+class Answered(_Line):
+    """The hall's answer to a question or a call."""
+
+    id: _Id
+    response: ModelResponse | None = None
+    result: dict[str, Any] | None = None  # a ToolResult
+
+
+Said = Annotated[Asked | Called | Done | Failed, Field(discriminator="door")]
+_SAID: TypeAdapter[Asked | Called | Done | Failed] = TypeAdapter(Said)
+
+
+def said(line: bytes) -> Asked | Called | Done | Failed:
+    """What the process of a run has written; ValueError when it is nothing of this."""
+    return _SAID.validate_python(json.loads(line))

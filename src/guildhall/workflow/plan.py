@@ -1,0 +1,196 @@
+"""The plan of a workflow: what could happen if it were started, before anything does.
+
+A pure function of the workflow, the frame and the plans of its agents. Nothing is run, nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError
+from guildhall.workflow import plan_text
+from guildhall.workflow.definition import NOBODY
+from guildhall.workflow.interpolate import Values, command
+from guildhall.workflow.setup import environment
+from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.trust import executed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.runs.plan import Executes, Plan
+    from guildhall.workers.trust import Seen, Trust
+    from guildhall.workflow.model import Workflow
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStep:
+    """A command of the setup, as a shell would read it."""
+
+    command: str
+    keeps: str | None  # the name under which its output is kept
+    timeout: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedAgent:
+    """An agent, and what each of its runs could do."""
+
+    name: str
+    wakeup: str | None  # when it runs without being mentioned
+    plan: Plan
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"agent": self.name, "wakeup": self.wakeup, **self.plan.as_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowPlan:
+    """What could happen."""
+
+    workflow: str
+    tag: str
+    place: str
+    folder: str  # where its commands run
+    setup: tuple[PlannedStep, ...]
+    code: Executes | None  # the file, as far as it is executed
+    env: tuple[str, ...]  # names that the commands see
+    params: Mapping[str, str | None]  # None: it has to be given
+    agents: tuple[PlannedAgent, ...]
+    room: str | None  # who keeps what the agents share; None: they share nothing
+    documents: str | None  # the folder of documents; None: no files
+    owner: str | None  # who alone writes documents; None: everyone may
+    database: str | None  # of its own
+    kickoff: str | None  # with placeholders
+    budget: float | None
+    limits: Mapping[str, int]
+    problems: tuple[str, ...] = ()  # why it cannot start as it is
+
+    @property
+    def worst_usd(self) -> float | None:
+        """The dollars that can be spent before a person is asked; None: no limit."""
+        return self.budget
+
+    @property
+    def untrusted(self) -> tuple[Seen, ...]:
+        """The files that would be executed and are not trusted as they are, each once."""
+        own = self.code.files if self.code and not self.code.trusted else ()
+        files = {seen.path: seen for seen in (*own, *(seen for agent in self.agents for seen in agent.plan.untrusted))}
+        return tuple(seen for seen in files.values() if seen.standing != "trusted")
+
+    def line(self) -> str:
+        """The plan in one line."""
+        return plan_text.line(self)
+
+    def text(self) -> str:
+        """The whole plan."""
+        return plan_text.text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as `--json` prints it."""
+        return {
+            "workflow": self.workflow,
+            "tag": self.tag,
+            "file": self.place,
+            "setup": {
+                "folder": self.folder,
+                "env": list(self.env),
+                "commands": [asdict(step) for step in self.setup],
+                "code": self.code.as_dict() if self.code else None,
+            },
+            "params": dict(self.params),
+            "agents": [agent.as_dict() for agent in self.agents],
+            "room": self.room,
+            "documents": self.documents,
+            "document_owner": self.owner,
+            "database": self.database,
+            "kickoff": self.kickoff,
+            "limits": dict(self.limits),
+            "worst_case_usd": self.worst_usd,
+            "not_trusted": [seen.as_dict() for seen in self.untrusted],
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Starting:
+    """What a workflow is to be started with, as far as that is known."""
+
+    values: Values
+    given: Mapping[str, str]  # the params
+    problems: tuple[str, ...] = ()  # why it cannot be started with them
+
+
+def plan(
+    workflow: Workflow,
+    agents: Mapping[str, Plan],
+    starting: Starting,
+    *,
+    frame: Frame,
+    home: Home,
+    trust: Trust,
+    budget: float | None,
+) -> WorkflowPlan:
+    """What could happen if this workflow were started like that, its agents as these plans say."""
+    definition, values = workflow.definition, starting.values
+    documents, database = workflow.documents(values), workflow.database(values)
+    return WorkflowPlan(
+        workflow=workflow.name,
+        tag=values.tag,
+        place=workflow.place,
+        folder=str(workflow.folder),
+        setup=tuple(
+            PlannedStep(command=command(step.shell), keeps=step.name, timeout=step.timeout) for step in definition.setup
+        ),
+        code=executed(workflow, trust, home),
+        env=tuple(sorted(environment(workflow, frame))) if definition.setup else (),
+        params={name: starting.given.get(name, param.default) for name, param in definition.params.items()},
+        agents=tuple(
+            PlannedAgent(name=one.name, wakeup=str(one.wakeup) if one.wakeup else None, plan=agents[one.name])
+            for one in workflow.agents
+        ),
+        room=definition.context.provider if definition.context.enabled else None,
+        documents=str(documents) if documents else None,
+        owner=_owner(workflow),
+        database=str(database) if database else None,
+        kickoff=definition.kickoff,
+        budget=budget,
+        limits=definition.limits.model_dump(),
+        problems=(*starting.problems, *_of_agents(agents)),
+    )
+
+
+def as_far_as_known(
+    workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, home: Home, settings: Settings
+) -> Starting:
+    """What it would be started with."""
+    problems: list[str] = []
+    try:
+        values = values_of(workflow, tag=tag, params=params, frame=frame, allowed=settings.env)
+    except GuildError as error:
+        problems.append(error.message)
+        defaults = {name: param.default or name.upper() for name, param in workflow.definition.params.items()}
+        known = {**defaults, **{name: value for name, value in params.items() if name in defaults}}
+        env = {name: frame.env.get(name, name) for name in workflow.definition.env}
+        values = Values(workflow=workflow.name, tag=tag, params=known, env=env)
+    try:
+        check_places(workflow, values, home, frame)
+    except GuildError as error:
+        problems.append(error.message)
+    return Starting(values=values, given=params, problems=tuple(problems))
+
+
+def _owner(workflow: Workflow) -> str | None:
+    """Who alone writes documents, as far as the file says it."""
+    context = workflow.definition.context
+    if not context.enabled or len(workflow.agents) == 1 or context.document_owner == NOBODY:
+        return None
+    return context.document_owner or "elected"
+
+
+def _of_agents(agents: Mapping[str, Plan]) -> Iterable[str]:
+    return (f"{name}: {problem}" for name, plan in agents.items() for problem in plan.problems)

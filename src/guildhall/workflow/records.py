@@ -1,0 +1,113 @@
+"""The SQL of workflows that live, their agents and their schedules. Nothing else in the package knows their columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+
+from guildhall.runs.records import run_of_call
+from guildhall.store.tables import agents, runs, workflows
+from guildhall.workflow.instance import OVER, AgentState, Instance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.runs.model import Run
+
+
+def add(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
+    """A new instance with its agents."""
+    values = {name: value for name, value in vars(instance).items() if name != "target"}
+    connection.execute(insert(workflows).values(**values, frame={}))
+    rows: list[dict[str, Any]] = [
+        {"workflow": instance.id, "name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
+        for ordinal, name in enumerate(names)
+    ]
+    connection.execute(insert(agents), rows)
+    connection.execute(update(runs).where(runs.c.id == instance.id).values(workflow=instance.id))
+
+
+def change(connection: Connection, instance: str, **columns: Any) -> None:
+    connection.execute(update(workflows).where(workflows.c.id == instance).values(**columns))
+
+
+def find(connection: Connection, instance: str) -> Instance | None:
+    row = connection.execute(select(workflows).where(workflows.c.id == instance)).mappings().first()
+    return _instance(row) if row else None
+
+
+def newest(connection: Connection, name: str, tag: str) -> Instance | None:
+    """The last generation of a workflow under a tag."""
+    query = select(workflows).where(workflows.c.name == name, workflows.c.tag == tag)
+    row = connection.execute(query.order_by(workflows.c.generation.desc()).limit(1)).mappings().first()
+    return _instance(row) if row else None
+
+
+def of_room(connection: Connection, room: str) -> Instance | None:
+    """The last generation in a room."""
+    query = select(workflows).where(workflows.c.room == room).order_by(workflows.c.generation.desc()).limit(1)
+    row = connection.execute(query).mappings().first()
+    return _instance(row) if row else None
+
+
+def listed(connection: Connection, *, over: bool = True) -> list[Instance]:
+    """The last generation of each workflow and tag, newest first; without those that are over, if not wanted."""
+    alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
+    last = select(func.max(workflows.c.generation)).where(alike).scalar_subquery()
+    query = select(_other).where(_other.c.generation == last).order_by(_other.c.created_at.desc())
+    if not over:
+        query = query.where(_other.c.status.not_in(OVER))
+    return [_instance(row) for row in connection.execute(query).mappings()]
+
+
+_other = workflows.alias()
+
+
+def _instance(row: RowMapping) -> Instance:
+    names = (
+        *("id", "room", "name", "tag", "generation", "mode", "status", "reason"),
+        *("path", "source", "definition", "created_at", "ended_at"),
+    )
+    return Instance(**{name: row[name] for name in names})
+
+
+# agents
+
+
+def agent(connection: Connection, instance: str, name: str) -> AgentState:
+    query = select(agents).where(agents.c.workflow == instance, agents.c.name == name)
+    return _agent(connection.execute(query).mappings().one())
+
+
+def agents_of(connection: Connection, instance: str) -> list[AgentState]:
+    """In the order of the file."""
+    query = select(agents).where(agents.c.workflow == instance).order_by(agents.c.ordinal)
+    return [_agent(row) for row in connection.execute(query).mappings()]
+
+
+def change_agent(connection: Connection, instance: str, name: str, **columns: Any) -> None:
+    here = (agents.c.workflow == instance) & (agents.c.name == name)
+    connection.execute(update(agents).where(here).values(**columns))
+
+
+def seat_run(connection: Connection, instance: str, name: str, run: str) -> None:
+    """A run has taken the seat of an agent."""
+    change_agent(connection, instance, name, status="running", run=run, due_at=None)
+    connection.execute(update(runs).where(runs.c.id == run).values(workflow=instance, agent=name))
+
+
+def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
+    """How many runs an agent has had."""
+    query = select(func.count()).where(runs.c.workflow == instance, runs.c.agent == name)
+    return connection.execute(query).scalar_one()
+
+
+def last_run(connection: Connection, instance: str, name: str) -> Run | None:
+    """The newest run of an agent."""
+    return run_of_call(connection, instance, f"{name}/{runs_of_agent(connection, instance, name)}")
+
+
+def _agent(row: RowMapping) -> AgentState:
+    names = ("name", "status", "run", "attempts", "due_at")
+    return AgentState(**{name: row[name] for name in names})

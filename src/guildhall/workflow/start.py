@@ -1,0 +1,143 @@
+"""What a start brings to a workflow: params, the tag, variables. All of it is checked before anything runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core import yaml
+from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError, did_you_mean
+from guildhall.workers.model import DECIDING
+from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets
+from guildhall.workflow.load import texts
+from guildhall.workflow.target import check_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from guildhall.core.config import Settings
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.workflow.interpolate import Piece
+    from guildhall.workflow.load import Text
+    from guildhall.workflow.model import Agent, Workflow
+
+
+def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
+    """Every param of the file with its value: given, or the default."""
+    params = workflow.definition.params
+    for name in given:
+        if name not in params:
+            hint = did_you_mean(name, params) or "The file names none under `params:`."
+            raise UsageError(f"the workflow {workflow.name} has no param {yaml.shown(name)}", hint=hint)
+    if lacking := lacking_params(workflow, given):
+        about = params[lacking[0]].description
+        told = f" ({about})" if about else ""
+        hint = f"Give it: --param {lacking[0]}=VALUE{told}."
+        raise UsageError(f"the workflow {workflow.name} needs the param {', '.join(lacking)}", hint=hint)
+    return {name: given.get(name, param.default or "") for name, param in params.items()}
+
+
+def lacking_params(workflow: Workflow, given: Mapping[str, str]) -> list[str]:
+    params = workflow.definition.params
+    return [name for name, param in params.items() if param.must_be_given and name not in given]
+
+
+def values_of(
+    workflow: Workflow, *, tag: str, params: Mapping[str, str], frame: Frame, allowed: Collection[str]
+) -> Values:
+    """What its placeholders stand for before the setup has run. `allowed` are the variables of the user's settings.
+
+    Raises where something is lacking, is not allowed, or would show a secret to a model.
+    """
+    check_tag(tag)
+    for index, name in enumerate(workflow.definition.env):
+        if name not in allowed and name not in frame.plain():
+            hint = f"To allow it, write `env: [{name}]` into config.yaml of your home."
+            raise _at(
+                workflow, Refused(f"the variable {name} is not allowed by your settings", hint=hint), "env", index
+            )
+    values = Values(
+        workflow=workflow.name,
+        tag=tag,
+        params=bound(workflow, params),
+        env={name: frame.env[name] for name in workflow.definition.env if name in frame.env},
+    )
+    _check(workflow, values, outputs=False)
+    return values
+
+
+def after_setup(workflow: Workflow, values: Values, outputs: Mapping[str, str]) -> Values:
+    """The values once the setup has run. Raises where an output would show a secret to a model."""
+    known = replace(values, outputs=dict(outputs))
+    _check(workflow, known, outputs=True)
+    return known
+
+
+def kickoff(workflow: Workflow, values: Values) -> tuple[Piece, ...]:
+    """The first message of the channel; empty where the file has none."""
+    return fill(workflow.definition.kickoff or "", values)
+
+
+def wakeup_prompt(agent: Agent, values: Values) -> tuple[Piece, ...]:
+    """What the agent is told when it wakes by itself."""
+    return fill(agent.wakeup_prompt or "It is time: look whether there is something for you to do.", values)
+
+
+def budget_of(workflow: Workflow, settings: Settings, asked: float | None = None) -> float | None:
+    """Dollars of the whole team: what was asked for, else what the file says, but not more than the settings'."""
+    if asked is not None:
+        return asked
+    both = [one for one in (workflow.budget, settings.budget) if one is not None and not math.isinf(one)]
+    return min(both, default=None)
+
+
+def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
+    """Raises where documents would lie among what decides what agents may do: agents write documents."""
+    folders = [place for place in (workflow.documents(values), workflow.database(values)) if place is not None]
+    root = workflow.frame(frame).root
+    deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
+    for folder in folders:
+        try:
+            real = folder.resolve()
+            kept = [path.resolve() for path in deciding]
+        except (OSError, RuntimeError) as error:
+            raise _at(workflow, InvalidFile(f"{folder} cannot be used: {error}"), "context", "config") from None
+        for path in kept:
+            if real == path or path in real.parents or real in path.parents:
+                hint = "Choose a folder of its own, or leave it out."
+                raise _at(
+                    workflow, InvalidFile(f"{folder} is kept from agents: {path}", hint=hint), "context", "config"
+                )
+
+
+def _check(workflow: Workflow, values: Values, *, outputs: bool) -> None:
+    """Raises for the first text that has no value for a placeholder, or a secret where a model reads it."""
+    for text, where in _texts(workflow):
+        try:
+            for reference in references(text.text):
+                empty = not text.read_by_model and reference.kind == "env"  # in a command one that is not set is empty
+                if not empty and (outputs or reference.kind != "output"):
+                    values.of(reference)
+            if text.read_by_model:
+                refuse_secrets(text.text, values)
+        except GuildError as error:
+            if where is None:
+                raise _at(workflow, error, *text.location) from None
+            raise type(error)(error.message, where=where, hint=error.hint) from None
+
+
+def _texts(workflow: Workflow) -> Iterator[tuple[Text, str | None]]:
+    """Every text with placeholders, prompts as they were read; for one that stands in a file of its own: where."""
+    for text in texts(workflow.definition):
+        prompt = workflow.agent(text.prompt_of).prompt if text.prompt_of else text.text
+        where = None if prompt == text.text else str(workflow.folder / text.text.strip())
+        yield replace(text, text=prompt), where
+
+
+def _at(workflow: Workflow, error: GuildError, *location: str | int) -> GuildError:
+    """The error with the line of the file that it is about."""
+    source = yaml.parse(workflow.path, workflow.text)
+    placed = source.error(error.message, location)
+    return type(error)(placed.message, where=placed.where, hint=error.hint)

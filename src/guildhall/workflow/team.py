@@ -1,0 +1,240 @@
+"""The runtime of a workflow: setup, election, kickoff, then the agents work until nobody can move any more.
+
+A workflow is a run without a model. Its doors carry the setup; its agents are runs below it. What each of them does
+next is read from the database, so that a team which was killed goes on where it stood: a wake-up only says "look".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import moment, stamp
+from guildhall.room import inbox
+from guildhall.room.model import Actor, Said
+from guildhall.room.model import Piece as SaidPiece
+from guildhall.room.toolbox import Desk, room_tools
+from guildhall.runs import records as run_records
+from guildhall.runs.execute import Stops
+from guildhall.runs.seat import Seat
+from guildhall.runtimes.model import Outcome
+from guildhall.workflow import records
+from guildhall.workflow.instance import OVER
+from guildhall.workflow.quiet import Standing, look
+from guildhall.workflow.setup import run_steps
+from guildhall.workflow.start import after_setup, kickoff
+from guildhall.workflow.turn import AgentTurn, effects_of, first_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.room.model import Mail
+    from guildhall.room.room import Room
+    from guildhall.room.turn import Turn
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Run, RunRequest
+    from guildhall.runtimes.model import Assignment, Doors
+    from guildhall.store.engine import Store
+    from guildhall.workflow.instance import Instance, Phase
+    from guildhall.workflow.interpolate import Piece, Values
+    from guildhall.workflow.model import Agent, Workflow
+
+DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
+_POLL = 30.0  # seconds: a wake-up that got lost all the same is made good
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What an agent does next: go on with a run, or take up its mail; or when to look again."""
+
+    run: str | None = None
+    batch: Sequence[Mail] = ()
+    until: str | None = None
+    before: str = ""
+    number: int = 0
+    more: int = 0
+
+    @property
+    def something(self) -> bool:
+        return self.run is not None or bool(self.batch)
+
+
+@dataclass(kw_only=True)
+class Team:
+    """Executes the run of one workflow."""
+
+    instance: Instance
+    workflow: Workflow
+    values: Values
+    room: Room
+    store: Store
+    clock: Clock
+    runs: Runs
+    request: RunRequest  # of the whole workflow: models and modes are handed down from it
+    debounce: float = DEBOUNCE
+    _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
+    _rests: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        await self._phase("setup")
+        outputs = await run_steps(self.workflow, self.values, doors.tool)
+        self.values = after_setup(self.workflow, self.values, outputs)
+        await self._phase("kickoff")
+        await self._kick_off()
+        await self._phase("live")
+        serving = [asyncio.create_task(self._serve(agent)) for agent in self.workflow.agents]
+        try:
+            await self._until_quiet(serving)
+        finally:
+            for task in serving:
+                task.cancel()
+            for task in serving:
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+        return Outcome(output=self._result(), messages=[])
+
+    def wake(self, agents: frozenset[str]) -> None:
+        """Agents have mail, or may go on: they look at once, or when their turn ends."""
+        for agent in agents:
+            if agent in self._wakes:
+                self._wakes[agent].set()
+
+    def wake_all(self) -> None:
+        self.wake(frozenset(self._wakes))
+
+    # Beginning
+
+    async def _kick_off(self) -> None:
+        pieces = kickoff(self.workflow, self.values)
+        if pieces:
+            await self.room.send(_said(pieces), Actor.system(run=self.instance.id, key="kickoff"))
+
+    async def _phase(self, phase: Phase, reason: str | None = None) -> None:
+        at = stamp(self.clock.now())
+        ended = at if phase in OVER else None
+        columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
+        await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
+
+    # The agents
+
+    async def _serve(self, agent: Agent) -> None:
+        wake = self._wakes.setdefault(agent.name, asyncio.Event())
+        while True:
+            wake.clear()
+            step = self.store.read(lambda connection: self._step(connection, agent.name))
+            if step.something:
+                await self._take(agent, step)
+                continue
+            self._rests.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_until(step.until)):
+                    await wake.wait()
+
+    def _step(self, connection: Connection, name: str) -> Step:
+        state = records.agent(connection, self.instance.id, name)
+        if state.status in ("running", "backoff") and state.run is not None:
+            if state.due_at is not None and state.due_at > stamp(self.clock.now()):
+                return Step(until=state.due_at)
+            return Step(run=state.run)
+        if state.status == "waiting" and state.run is not None:
+            asked = run_records.list_asks(connection, run=state.run, status="open")
+            return Step() if asked else Step(run=state.run)
+        if state.status == "stopped" or state.run is not None:
+            return Step()
+        batch = inbox.unread(connection, self.room.id, name)
+        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
+        before = self._before(connection, name, number) if state.attempts else ""
+        return Step(batch=batch, number=number, more=more, before=before)
+
+    def _before(self, connection: Connection, name: str, number: int) -> str:
+        last = run_records.run_of_call(connection, self.instance.id, f"{name}/{number - 1}")
+        return effects_of(connection, last.id) if last else ""
+
+    async def _take(self, agent: Agent, step: Step) -> Run:
+        """A turn of an agent, to its end or until it stops for now."""
+        told: list[Turn] = []
+        turn = AgentTurn(
+            instance=self.instance.id,
+            room=self.room.id,
+            agent=agent.name,
+            batch=step.batch,
+            clock=self.clock,
+            told=told,
+        )
+        seat = self._seat(agent, turn)
+        try:
+            if step.run is not None:
+                return await self.runs.sit_down_again(self.instance.id, step.run, seat)
+            names = [one.name for one in self.workflow.agents]
+            text = first_message(agent.name, names, step.batch, more=step.more, before=step.before)
+            worker = self.workflow.seated(agent, self.values)
+            request = replace(self.request, worker=agent.name, input=text, workflow=None, budget=None)
+            key = f"{agent.name}/{step.number}"
+            return await self.runs.take_seat(self.instance.id, key, request, worker=worker, seat=seat)
+        finally:
+            for one in told:
+                await self.room.follow(one)
+
+    def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
+        return Seat(
+            tools=room_tools(self.room, agent.name),
+            execute=lambda run: Desk(self.room, agent.name, run).execute,
+            began=turn.began,
+            ended=turn.ended,
+        )
+
+    def _seconds_until(self, due: str | None) -> float:
+        if due is None:
+            return _POLL
+        return max(0.0, min(_POLL, (moment(due) - self.clock.now()).total_seconds()))
+
+    # The end
+
+    async def _until_quiet(self, serving: Sequence[asyncio.Task[None]]) -> None:
+        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands."""
+        while True:
+            resting = asyncio.ensure_future(self._rests.wait())
+            done, _ = await asyncio.wait({resting, *serving}, return_when=asyncio.FIRST_COMPLETED)
+            resting.cancel()
+            for task in done - {resting}:
+                task.result()  # an agent's own loop broke: that is not to be kept quiet
+            self._rests.clear()
+            if self._look().busy:
+                continue
+            await self.clock.sleep(self.debounce)
+            standing = await self.store.write(self._end_if_quiet)
+            if standing.turn is not None:
+                await self.room.follow(standing.turn)
+            if not standing.busy:
+                if standing.stretch is not None:
+                    raise Stops(standing.stretch)
+                return
+
+    def _look(self) -> Standing:
+        return self.store.read(lambda connection: look(connection, self.instance, stamp(self.clock.now())))
+
+    def _end_if_quiet(self, connection: Connection) -> Standing:
+        at = stamp(self.clock.now())
+        standing = look(connection, self.instance, at, settle=True)
+        if not standing.busy and self.instance.mode == "run":
+            ended = at if standing.phase in OVER else None
+            columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
+            records.change(connection, self.instance.id, **columns)
+        return standing
+
+    def _result(self) -> str:
+        """The last that an agent said to all."""
+        names = {agent.name for agent in self.workflow.agents}
+        said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
+        return said[-1].content if said else ""
+
+
+def _said(pieces: Sequence[Piece]) -> Said:
+    return Said(tuple(SaidPiece(piece.text, piece.quoted) for piece in pieces))

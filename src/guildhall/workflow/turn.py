@@ -1,0 +1,143 @@
+"""One agent's turn: what its run is told first, what it is given, and what its end means for its mail.
+
+The end of a run and the fate of the mail that it was shown are one transaction: a message is handled exactly when the
+run that handled it is on record as completed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.room import inbox
+from guildhall.room.channel import post
+from guildhall.room.model import PERSON, SYSTEM, Actor, Said
+from guildhall.room.turn import begin
+from guildhall.runs import records as run_records
+from guildhall.workflow import records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.room.model import Mail
+    from guildhall.room.turn import Turn
+    from guildhall.runs.model import Stretch
+
+ATTEMPTS = 3  # of a run that fails by what it does
+RETRIES = 5  # of one that was disturbed from outside
+_FIRST_PAUSE = 1.0  # seconds
+_DISTURBED = frozenset({"runtime_crashed"})
+
+HOW_TO = """\
+You are {agent}, one of several agents who share a room: {team}.
+Above is what was said to you and what you have not handled yet. What you write as your last answer is seen by nobody: \
+use the tools. channel_send says something to all; @name in it wakes that agent. channel_read and document_read show \
+what happened so far and what you work on together. Mention somebody only if they are to do something. If there is \
+nothing for you to do, call no_action and end."""
+
+
+def first_message(agent: str, team: Sequence[str], batch: Sequence[Mail], *, more: int = 0, before: str = "") -> str:
+    """What a run is told: its unread mail, and how the room works. `before`: what an earlier attempt has done."""
+    lines = [f"Your inbox ({len(batch)} unread):" if batch else "Your inbox is empty."]
+    for mail in batch:
+        message = mail.message
+        lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", message.content]
+    if more:
+        lines.append(f"--- {more} more are waiting: inbox_read shows them.")
+    lines += ["---", "", HOW_TO.format(agent=agent, team=", ".join(team))]
+    if before:
+        lines += ["", before]
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentTurn:
+    """What changes with the beginning and the end of an agent's run."""
+
+    instance: str
+    room: str
+    agent: str
+    batch: Sequence[Mail]
+    clock: Clock
+    told: list[Turn]  # what is to be announced once it is committed
+
+    def began(self, connection: Connection, run: str) -> None:
+        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()))
+        records.seat_run(connection, self.instance, self.agent, run)
+
+    def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
+        at = stamp(self.clock.now())
+        if stretch.status == "completed":
+            seen = inbox.seen(connection, self.room, run)
+            inbox.acknowledge(connection, self.room, self.agent, seen.until, at=at, run=run)
+            self._stands(connection, "idle")
+        elif stretch.status == "waiting":
+            self._stands(connection, "waiting", run=run)
+        elif stretch.status == "failed":
+            self._failed(connection, run, stretch, at)
+
+    def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
+        state = records.agent(connection, self.instance, self.agent)
+        attempts = state.attempts + 1
+        if stretch.reason == "limit":
+            self._stands(connection, "failed", run=run)  # with more, it goes on
+        elif _disturbed(connection, run, stretch) and attempts <= RETRIES:
+            pause = _FIRST_PAUSE * 2 ** (attempts - 1)
+            due = stamp(self.clock.now() + timedelta(seconds=pause))
+            self._stands(connection, "backoff", run=run, attempts=attempts, due=due)
+        elif not _disturbed(connection, run, stretch) and attempts < ATTEMPTS:
+            self._stands(connection, "idle", attempts=attempts)  # a new run, which is told what this one has done
+        else:
+            self._stands(connection, "failed", attempts=attempts)
+            self._bury(connection, run, stretch, at)
+
+    def _bury(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
+        """Nobody can handle what the run was shown: whoever said it is told so."""
+        until = inbox.seen(connection, self.room, run).until
+        dead = inbox.bury(connection, self.room, self.agent, until, at=at, run=run)
+        if not dead:
+            return
+        senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
+        numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
+        why = (stretch.error or {}).get("message") or stretch.reason or "no reason given"
+        said = f"{self.agent} could not handle {numbers}, and has stopped trying: {why}"
+        turn = begin(connection, self.room, Actor.system(run=run), at)
+        hops = max(mail.message.hops for mail in dead) + 1
+        post(turn, Said.quote(said), kind="system", to=sorted(senders | {PERSON}), hops=hops)
+        self.told.append(turn)
+
+    def _stands(
+        self, connection: Connection, status: str, *, run: str | None = None, attempts: int = 0, due: str | None = None
+    ) -> None:
+        columns = {"status": status, "run": run, "attempts": attempts, "due_at": due}
+        records.change_agent(connection, self.instance, self.agent, **columns)
+
+
+def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
+    """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
+    code = (stretch.error or {}).get("code")
+    if code == "model_failed":
+        failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
+        return bool(failures) and bool(failures[-1].data.get("transient"))
+    return code in _DISTURBED
+
+
+def effects_of(connection: Connection, run: str) -> str:
+    """What a run that failed has done, for the one that tries after it."""
+    entries = run_records.entries(connection, run)
+    started = {entry.key: entry for entry in entries if entry.kind == "tool_started"}
+    ended = {entry.key: entry for entry in entries if entry.kind == "tool_ended"}
+    done = [
+        f"- {entry.data['tool']} {entry.data['arguments']}"
+        for key, entry in started.items()
+        if key in ended and not ended[key].data["result"]["is_error"]
+    ]
+    if not done:
+        return ""
+    told = "An earlier attempt at this failed, after it had done the following. Do not do it a second time:"
+    return "\n".join([told, *(line[:500] for line in done)])

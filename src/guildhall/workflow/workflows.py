@@ -1,0 +1,261 @@
+"""The workflows of a hall: started, gone on with, stopped, spoken to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import Conflict, NotFound
+from guildhall.core.events import Event
+from guildhall.core.ids import digest
+from guildhall.room.model import Actor
+from guildhall.room.rooms import Furnishing
+from guildhall.runs.model import request_of
+from guildhall.runs.seat import Seat
+from guildhall.workers.definition import Definition as WorkerDefinition
+from guildhall.workers.model import Worker
+from guildhall.workflow import records, target
+from guildhall.workflow.definition import NOBODY
+from guildhall.workflow.instance import OVER, Instance
+from guildhall.workflow.load import frozen, load, thawed
+from guildhall.workflow.setup import TOOLS, Commands, environment
+from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.team import Team
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.config import Settings
+    from guildhall.core.events import EventBus
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.room.model import Happened, Posted
+    from guildhall.room.room import Room
+    from guildhall.room.rooms import Rooms
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.history import History
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import RunRequest, Stretch
+    from guildhall.runs.prepare import Prepared
+    from guildhall.store.engine import Store
+    from guildhall.workflow.instance import AgentState, Start
+    from guildhall.workflow.interpolate import Values
+    from guildhall.workflow.model import Workflow
+    from guildhall.workflow.target import Target
+
+
+class Workflows:
+    """Starts workflows and keeps them alive."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        store: Store,
+        clock: Clock,
+        bus: EventBus,
+        runs: Runs,
+        history: History,
+        rooms: Rooms,
+        find: Callable[[str, Frame], Worker],
+        settings: Callable[[Frame], Settings],
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._clock = clock
+        self._bus = bus
+        self._runs = runs
+        self._history = history
+        self._rooms = rooms
+        self._find = find
+        self._settings = settings
+        self._teams: dict[str, Team] = {}  # by room
+
+    # Starting
+
+    def load(self, file: str, frame: Frame) -> Workflow:
+        path = frame.cwd / Path(file).expanduser()
+        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
+
+    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+        """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
+        workflow = self.load(start.file, frame)
+        frame = workflow.frame(frame)
+        allowed = self._settings(frame).env
+        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+        check_places(workflow, values, self._home, frame)
+        before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
+        _refuse_alive(before, workflow)
+        if start.fresh and before is not None and self._rooms.find(workflow.name, start.tag) is not None:
+            await self._rooms.close(before.room)
+        room = await self._open_room(workflow, values)
+
+        def began(connection: Connection, run: str) -> None:
+            instance = Instance(
+                id=run,
+                room=room.id,
+                name=workflow.name,
+                tag=start.tag,
+                generation=before.generation + 1 if before else 1,
+                mode=start.mode,
+                status="setup",
+                reason=None,
+                path=str(workflow.path),
+                source=workflow.text,
+                definition=frozen(workflow),
+                created_at=stamp(self._clock.now()),
+                ended_at=None,
+            )
+            records.add(connection, instance, [agent.name for agent in workflow.agents])
+
+        asked = replace(
+            request,
+            worker=str(workflow.path),
+            input=workflow.definition.kickoff or f"Start {workflow.name}.",
+            workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
+            budget=request.budget if request.budget is not None else workflow.budget,
+        )
+        seat = self._conductor(workflow, frame, began)
+        return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """A workflow that stopped, ready to go on where it was."""
+        instance = self.instance(run)
+        workflow = thawed(instance.source, instance.definition)
+        seat = self._conductor(workflow, workflow.frame(frame), lambda connection, run: None)
+        return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+
+    def launch(self, prepared: Prepared) -> None:
+        """Lets a workflow live that was made ready."""
+        instance = self.instance(prepared.run)
+        workflow = thawed(instance.source, instance.definition)
+        request = request_of(self._history.get(prepared.run).request)
+        params = (request.workflow or {})["params"]
+        allowed = self._settings(prepared.frame).env
+        values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
+        team = Team(
+            instance=instance,
+            workflow=workflow,
+            values=values,
+            room=self._rooms.room(instance.room),
+            store=self._store,
+            clock=self._clock,
+            runs=self._runs,
+            request=request,
+        )
+        self._teams[instance.room] = team
+        self._runs.launch(prepared, team)
+
+    async def _open_room(self, workflow: Workflow, values: Values) -> Room:
+        context = workflow.definition.context
+        owner = context.document_owner
+        folder = workflow.room_folder(values)
+        furnishing = Furnishing(
+            documents=workflow.documents(values),
+            owner=None if owner == NOBODY else owner,
+            projection=folder if context.enabled and context.provider == "file" else None,
+            max_hops=workflow.definition.limits.max_hops,
+        )
+        return await self._rooms.open(workflow.name, values.tag, [agent.name for agent in workflow.agents], furnishing)
+
+    def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
+        """The seat of the workflow's own run: the commands of its setup, and what its end means."""
+        env = environment(workflow, frame)
+
+        def commands(run: str) -> Commands:
+            def told(key: str, text: str) -> None:
+                self._runs.ledger(run).publish("tool_output", id=key, text=text)
+
+            return Commands(folder=workflow.folder, env=env, told=told)
+
+        return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
+
+    def _ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
+        phases = {"completed": "done", "failed": "failed", "waiting": "paused", "parked": "paused"}
+        phase = phases.get(stretch.status, "paused")
+        ended = stamp(self._clock.now()) if phase in OVER else None
+        records.change(connection, run, status=phase, reason=stretch.reason, ended_at=ended)
+
+    # Looking
+
+    def instance(self, run: str) -> Instance:
+        found = self._store.read(lambda connection: records.find(connection, run))
+        if found is None:
+            raise NotFound(f"the run {run} is not a workflow")
+        return found
+
+    def is_workflow(self, run: str) -> bool:
+        return self._store.read(lambda connection: records.find(connection, run)) is not None
+
+    def listed(self, *, over: bool = True) -> list[Instance]:
+        return self._store.read(lambda connection: records.listed(connection, over=over))
+
+    def agents(self, run: str) -> list[AgentState]:
+        return self._store.read(lambda connection: records.agents_of(connection, run))
+
+    def named(self, wanted: Target) -> Instance:
+        """The workflow that a target names."""
+        found = self._store.read(lambda connection: records.newest(connection, wanted.workflow, wanted.tag))
+        if found is None:
+            raise target.missing(wanted.team, [one.target for one in self.listed()])
+        return found
+
+    # Speaking
+
+    async def send(self, text: str, to: Target) -> Posted:
+        """A person says something to an agent, or to the whole room."""
+        instance = self.named(to)
+        names = [agent.name for agent in self.agents(instance.id)]
+        if to.agent is not None and to.agent not in names:
+            raise target.missing(to, [replace(to, agent=name) for name in names])
+        room = self._rooms.room(instance.room)
+        return await room.send(text, Actor.person(), to=[to.agent] if to.agent else [])
+
+    # Hearing
+
+    def wake(self, room: str, agents: frozenset[str]) -> None:
+        """Agents of a room have mail."""
+        if (team := self._teams.get(room)) is not None:
+            team.wake(agents)
+
+    def happened(self, happened: Happened) -> None:
+        """Something happened in a room: whoever follows the workflow sees it."""
+        if (team := self._teams.get(happened.room)) is not None:
+            root = team.instance.id
+            data = {"actor": happened.actor, **happened.data}
+            self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
+
+    def answered(self, run: str) -> None:
+        """A person has answered something that a run below a workflow asks."""
+        for team in self._teams.values():
+            if team.instance.id == run:
+                team.wake_all()
+
+
+def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
+    if before is None:
+        return
+    if before.path != str(workflow.path):
+        raise Conflict(
+            f"{before.target} is the workflow of {before.path}", hint="Use another tag (--tag), or another name."
+        )
+    if before.status not in OVER:
+        hint = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
+        raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
+
+
+def _conducting(workflow: Workflow) -> Worker:
+    """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
+    definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
+    return Worker(
+        definition=definition,
+        instructions="",
+        scope="workflow",
+        digest=digest(workflow.text.encode()),
+        path=workflow.path,
+    )

@@ -1,0 +1,109 @@
+"""A hall that is served over HTTP as its own process serves it, but inside the test; and requests byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.hall.remote import RemoteHall
+from guildhall.hall.serve import Log, Process
+from guildhall.hall.start import find
+from guildhall.hall.wiring import Hall
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from guildhall.core.paths import Home
+    from guildhall.hall.start import Address
+
+
+@dataclass(frozen=True)
+class Served:
+    hall: Hall
+    process: Process
+    serving: asyncio.Task[None]
+    address: Address
+
+    async def client(self) -> RemoteHall:
+        return RemoteHall(self.address)
+
+
+@asynccontextmanager
+async def served(home: Home, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Served]:
+    """A hall that serves until the block ends."""
+    hall = Hall(home, environ=environ or {}, process=True)
+    process = Process(hall, Log(environ or {}))
+    reading, writing = os.pipe()
+    serving = asyncio.create_task(process.serve(writing))
+    try:
+        told = await asyncio.to_thread(os.read, reading, 1000)
+        assert json.loads(told) == {"ready": True}
+        address = find(home)
+        assert address is not None
+        yield Served(hall, process, serving, address)
+    finally:
+        os.close(reading)
+        process.leave()
+        await serving
+
+
+@dataclass(frozen=True)
+class Answered:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, str]:
+        """What went wrong; every error is told as JSON."""
+        assert self.headers["content-type"] == "application/json"
+        return self.json["error"]
+
+
+async def sent(port: int, data: bytes, *, end: bool = False) -> Answered:
+    """What comes back for these bytes, until the connection ends or the answer is complete."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        if end:
+            writer.write_eof()
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            first, *lines = head.decode().splitlines()
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)
+            }
+            length = headers.get("content-length")
+            body = await (reader.readexactly(int(length)) if length else reader.read())
+    finally:
+        writer.close()
+    return Answered(int(first.split()[1]), headers, body)
+
+
+async def asked(
+    address: Address,
+    path: str,
+    body: Any = None,
+    *,
+    method: str = "POST",
+    headers: Mapping[str, str | None] | None = None,
+    raw: bytes | None = None,
+) -> Answered:
+    """One request, with what a client sends; `headers` add to it, replace, or (None) leave out."""
+    data = json.dumps(body if body is not None else {}).encode() if raw is None else raw
+    usual: dict[str, str | None] = {
+        "Host": f"127.0.0.1:{address.port}",
+        "Authorization": f"Bearer {address.token}",
+        "Content-Length": str(len(data)),
+        **(headers or {}),
+    }
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in usual.items() if value is not None)]
+    return await sent(address.port, "\r\n".join([*lines, "", ""]).encode("latin-1") + data)

@@ -1,0 +1,290 @@
+"""The HTTP face of a hall: who is let in, and what becomes of requests that are odd, wrong, too large or too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.frame import Frame
+from guildhall.hall.api import LARGEST, VERBS
+from guildhall.hall.codec import encode
+from guildhall.hall.http import Listener
+from guildhall.runs.model import RunRequest
+from tests.hall.served import Answered, Served, asked, sent, served
+from tests.runs.places import DONE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+
+def inside(home: Home, work: Callable[[Served], Awaitable[Any]]) -> Any:
+    async def go() -> Any:
+        async with served(home) as hall:
+            return await work(hall)
+
+    return asyncio.run(go())
+
+
+def requests(home: Home, *wanted: tuple[str, Mapping[str, Any]]) -> list[Answered]:
+    """What comes back for each, from one hall."""
+
+    async def work(hall: Served) -> list[Answered]:
+        return [await asked(hall.address, path, **options) for path, options in wanted]
+
+    return inside(home, work)
+
+
+def test_health_needs_no_token_and_tells_no_secret(home: Home) -> None:
+    async def work(hall: Served) -> None:
+        answer = await asked(hall.address, "/healthz", method="GET", headers={"Authorization": None})
+        assert answer.status == 200
+        assert set(answer.json) == {"boot", "version", "state"}
+        assert answer.json["boot"] == hall.address.boot
+
+    inside(home, work)
+
+
+def test_only_the_person_s_token_opens_the_verbs(home: Home) -> None:
+    async def work(hall: Served) -> None:
+        token = hall.address.token
+        wrong = [
+            None,
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer nonsense",
+            f"Bearer {token}x",
+            f"Bearer {token[:-1]}",
+            "Bearer \xff",
+        ]
+        for value in [*wrong, f"Basic {token}", token, f"Bearer {token} {token}"]:
+            answer = await asked(hall.address, "/api/runs", headers={"Authorization": value})
+            assert answer.status == 401, value
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert answer.error["code"] == "refused"
+            assert token not in answer.body.decode()
+        assert (await asked(hall.address, "/api/runs", headers={"Authorization": f"bearer {token}"})).status == 200
+
+    inside(home, work)
+
+
+@pytest.mark.req("AW-20")
+def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path) -> None:
+    put_worker(project, sandboxes=None, tool_rules=None)
+    put_script(project, {"sleep": 30, "say": "late"})
+    frame = Frame.here(project, {})
+
+    async def work(hall: Served) -> None:
+        client = await hall.client()
+        stream = client.run(RunRequest(worker="scribe", input="go"), frame)
+        run = (await anext(stream)).run
+        token = {"Authorization": f"Bearer {hall.hall.runs.token(run)}"}
+        for verb in ("runs", "answer", "trust", "hello", "status", "nothing"):
+            answer = await asked(hall.address, f"/api/{verb}", headers=token)
+            assert answer.status == 403, verb
+            assert "not that of a run" in answer.error["message"]
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        own = {**token, "Content-Type": "application/json"}
+        assert (await asked(hall.address, "/mcp/tools/", ping, headers=own)).json["result"] == {}
+        person = {"Content-Type": "application/json"}
+        assert (await asked(hall.address, "/mcp/tools/", ping, headers=person)).status == 401
+        await stream.aclose()
+        assert (await asked(hall.address, "/api/runs", headers=token)).status == 401, "it ended with its run"
+        await client.close()
+
+    inside(home, work)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:7420"}, 421),
+        ({"Host": "[::1"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://127.0.0.1.evil.example"}, 403),
+        ({"Origin": "http://localhost:7420"}, 200),
+        ({"Host": "localhost:7420"}, 200),
+    ],
+)
+def test_requests_by_way_of_other_places_are_not_heard(home: Home, headers: dict[str, str], status: int) -> None:
+    (answer,) = requests(home, ("/api/runs", {"headers": headers}))
+    assert answer.status == status
+    assert status == 200 or answer.error["code"] == "refused"
+
+
+def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
+    cases: list[tuple[int, str, dict[str, Any]]] = [
+        (404, "/", {}),
+        (404, "/api/", {}),
+        (404, "/api/show/x", {}),
+        (404, "/api/_call", {}),
+        (404, "/api/close", {}),
+        (404, "/api/settle", {}),
+        (404, "/api/__init__", {}),
+        (404, "/api/%00", {}),
+        (404, "/API/runs", {}),
+        (405, "/api/runs", {"method": "GET"}),
+        (405, "/api/runs", {"method": "DELETE"}),
+        (400, "/api/runs", {"raw": b""}),
+        (400, "/api/runs", {"raw": b"{"}),
+        (400, "/api/runs", {"raw": b"[]"}),
+        (400, "/api/runs", {"raw": b'"runs"'}),
+        (400, "/api/runs", {"raw": b"\xff\xfe"}),
+        (400, "/api/runs", {"raw": b"[" * 100_000}),
+        (400, "/api/runs", {"raw": b'{"everything": NaN}'}),
+        (400, "/api/runs", {"body": {"everythin": True}}),
+        (400, "/api/runs", {"body": {"everything": 1}}),
+        (400, "/api/show", {"body": {}}),
+        (400, "/api/show", {"body": {"run": 5}}),
+        (400, "/api/show", {"body": {"run": None}}),
+        (404, "/api/show", {"body": {"run": "r-2222222222"}}),
+        (404, "/api/show", {"body": {"run": "\x00' OR 1=1 --"}}),
+        (400, "/api/journal", {"body": {"run": "r-2222222222", "after": True}}),
+        (400, "/api/answer", {"body": {"ask": "a-2222222222", "answer": {"choice": 1}}}),
+        (400, "/api/trust", {"body": {"files": [{"path": "/x"}]}}),
+        (400, "/api/trust", {"body": {"files": "all"}}),
+        (400, "/api/hello", {"body": {}}),
+        (400, "/api/workers", {"body": {"frame": {"cwd": ".", "root": "."}}}),
+        (400, "/api/workers", {"body": {"frame": {"cwd": "/\0", "root": "/"}}}),
+        (400, "/api/run", {"body": {"request": {"worker": "x", "input": "y", "max_turns": -1}, "frame": {}}}),
+        (404, "/api/run", {"body": {"request": {"worker": "x", "input": "y"}, "frame": {"cwd": "/", "root": "/"}}}),
+        (413, "/api/runs", {"raw": b"x", "headers": {"Content-Length": str(LARGEST + 1)}}),
+    ]
+    answers = requests(home, *((path, options) for _, path, options in cases))
+    for (status, path, options), answer in zip(cases, answers, strict=True):
+        assert answer.status == status, (path, options, answer)
+        assert answer.error["message"], (path, options)
+        assert "Traceback" not in answer.body.decode()
+
+
+def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
+    """From the live list of verbs: no argument of any of them is taken with a wrong type."""
+    wrong: list[Any] = [{"no": "such"}, [[]], 1e99, {"": None}]
+    cases = [
+        (f"/api/{name}", {"body": dict.fromkeys(_names(name), value)}) for name in sorted(VERBS) for value in wrong
+    ]
+    cases = [case for case in cases if case[1]["body"]]
+    for case, answer in zip(cases, requests(home, *cases), strict=True):
+        assert answer.status == 400, (case, answer)
+        assert answer.error["code"] == "usage"
+
+
+def _names(verb: str) -> list[str]:
+    from guildhall.hall.codec import verb as known
+
+    return list(known(verb).takes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # no Host
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\r\n\r\n",  # TLS
+    ],
+)
+def test_what_is_no_http_is_told_so_and_harms_nobody(home: Home, data: bytes) -> None:
+    async def work(hall: Served) -> None:
+        answer = await sent(hall.address.port, data)
+        assert answer.status in (400, 421)
+        assert answer.error["message"]
+        assert (await asked(hall.address, "/api/runs")).status == 200
+
+    inside(home, work)
+
+
+def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: Home) -> None:
+    async def work(hall: Served) -> None:
+        head = (
+            f"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {hall.address.token}\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n"
+        ).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", hall.address.port)
+        writer.write(head)
+        piece = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+
+        async def pour() -> None:
+            for _ in range(LARGEST // 0x100000 + 2):
+                writer.write(piece)
+                await writer.drain()
+
+        pouring = asyncio.create_task(pour())
+        async with asyncio.timeout(10):
+            line = await reader.readline()
+        assert line.split()[1] == b"413"
+        pouring.cancel()
+        await asyncio.gather(pouring, return_exceptions=True)
+        writer.close()
+
+    inside(home, work)
+
+
+def test_whoever_dawdles_is_cut_off() -> None:
+    """A head that never ends, a connection that asks nothing, and the same after a first request."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def go() -> None:
+        listener = Listener(head_within=0.1)
+        await listener.listen(app)
+        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(beginning)
+            async with asyncio.timeout(5):
+                said = await reader.read()
+            assert said.count(b"HTTP/1.1 200") == answers
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        for _ in range(3):  # who asks in time may think in between
+            writer.write(whole)
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.12)
+        assert not reader.at_eof()
+        writer.close()
+        await listener.close(1)
+
+    asyncio.run(go())
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:
+    async def work(hall: Served) -> Answered:
+        hall.process.face._body_within = 0.1
+        return await asked(hall.address, "/api/runs", raw=b"{", headers={"Content-Length": "100"})
+
+    answer = inside(home, work)
+    assert (answer.status, answer.error["code"]) == (408, "timed_out")
+
+
+def test_a_stream_begins_with_the_first_event_and_ends_with_a_mark(home: Home, project: Path) -> None:
+    put_worker(project, sandboxes=None, tool_rules=None)
+    put_script(project, DONE)
+    frame = Frame.here(project, {})
+
+    async def work(hall: Served) -> Answered:
+        request = encode(RunRequest(worker="scribe", input="go"))
+        return await asked(
+            hall.address, "/api/run", {"request": request, "frame": encode(frame)}, headers={"Connection": "close"}
+        )
+
+    answer = inside(home, work)
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    lines = [json.loads(line) for line in answer.body.splitlines() if line.startswith(b"{")]
+    assert lines[0]["item"]["type"] == "run_started"
+    assert lines[-2]["item"]["type"] == "run_ended"
+    assert lines[-1] == {"end": True}

@@ -1,0 +1,571 @@
+"""The tool door over MCP, on a real socket: the official client in every mode, and HTTP by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from guildhall.hall import mcp as endpoint
+from guildhall.hall.http_guard import bearer, refused
+from tests.conftest import BLOCKED, Guild
+from tests.hall.doors import MODERN, PNG, Desk, put, raw, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+MODES = ["legacy", "auto", MODERN]
+DESK = ["add", "note", "hold", "picture", "broken"]
+
+
+@asynccontextmanager
+async def official(url: str, token: str, mode: str) -> AsyncGenerator[Client]:
+    headers = {"authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, trust_env=False) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+# The official client
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.req("WKR-16")
+def test_the_official_client_sees_exactly_the_tools_of_the_run_and_calls_them(
+    home: Home, project: Path, mode: str
+) -> None:
+    put(project, "clerk", sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            async with official(f"{hall.url}/tools/", token, mode) as client:
+                tools = (await client.list_tools()).tools
+                shown = [tool.name for tool in tools]
+                assert shown == ["sandbox_list", "sandbox_read_text", "sandbox_write_text", *DESK]
+                assert tools[3].description == "Adds two numbers."
+                assert tools[3].input_schema["required"] == ["a", "b"]
+                result = await client.call_tool("add", {"a": 2, "b": 3})
+                assert (result.content[0].text, result.is_error) == ("5", False)
+                seen = await client.call_tool("picture", {})
+                assert [block.type for block in seen.content] == ["text", "image", "resource"]
+                assert base64.b64decode(seen.content[1].data) == PNG
+                assert base64.b64decode(seen.content[2].resource.blob) == b"%PDF"
+                failed = await client.call_tool("broken", {"why": "no ink"})
+                assert failed.is_error
+                assert "no ink" in failed.content[0].text
+                wrong = await client.call_tool("add", {"a": "x", "b": 1})
+                assert wrong.is_error
+                with pytest.raises(MCPError, match="there is no tool 'sum' here"):
+                    await client.call_tool("sum", {})
+            assert [entry["tool"] for entry in hall.kinds(run, "tool_started")] == ["add", "picture", "broken"]
+            assert [entry["tool"] for entry in hall.kinds(run, "tool_refused")] == ["add"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.req("AW-20")
+def test_who_calls_is_said_by_the_token_and_by_nothing_else(home: Home, project: Path) -> None:
+    put(project, "one")
+    put(project, "other", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            first, mine = await hall.live("one", desk.toolbox())
+            second, theirs = await hall.live("other")
+            assert mine != theirs
+            async with raw(f"{hall.url}/tools/", mine) as me, raw(f"{hall.url}/tools/", theirs) as they:
+                assert [tool["name"] for tool in (await me.ask("tools/list")).json()["result"]["tools"]] == DESK
+                shown = (await they.ask("tools/list")).json()["result"]["tools"]
+                assert [tool["name"] for tool in shown] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
+                assert (await they.call("note", {"number": 1}))["error"]["code"] == -32602
+                claimed = {"name": "note", "arguments": {"number": 2}, "run": second, "_meta": {"run": second}}
+                assert "result" in (await me.ask("tools/call", claimed)).json()
+            assert len(hall.kinds(first, "tool_started")) == 1
+            assert hall.kinds(second, "tool_started") == []
+            async with raw(f"{hall.url}/room/", mine) as room:  # it has no seat, so there is no such server
+                assert (await room.ask("tools/list")).status_code == 404
+
+    asyncio.run(work())
+    assert desk.done == [2]
+
+
+def test_many_client_processes_call_at_once_and_nothing_is_lost_or_done_twice(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk, count = Desk(), 32
+
+    async def client(url: str, token: str, mode: str, place: int) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _RAW_CLIENT, url, str(place),
+            stdin=asyncio.subprocess.PIPE, env={**Guild.environment(), "PYTHONPATH": str(BLOCKED)},
+        )  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(f"{token}\n{mode}\n".encode())
+        return process
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            modes = [MODES[0], MODERN]
+            started = [await client(f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)]
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.close()
+            assert {await process.wait() for process in started} == {0}
+            assert len(hall.kinds(run, "tool_ended")) == count * 3
+
+    asyncio.run(work())
+    assert sorted(desk.done) == sorted(place * 10 + number for place in range(count) for number in range(3))
+
+
+# Light, so that thirty-two of them are there at once: the protocol by hand, over one connection each.
+_RAW_CLIENT = """
+import http.client, json, sys, urllib.parse
+
+url, place = urllib.parse.urlsplit(sys.argv[1]), int(sys.argv[2])
+token, mode = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+sys.stdin.read()
+there = http.client.HTTPConnection(url.hostname, url.port, timeout=60)
+for number in range(3):
+    params = {"name": "note", "arguments": {"number": place * 10 + number}}
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    if mode != "legacy":
+        key = "io.modelcontextprotocol/"
+        params["_meta"] = {key + "protocolVersion": mode, key + "clientCapabilities": {}}
+        headers |= {"mcp-protocol-version": mode, "mcp-method": "tools/call", "mcp-name": "note"}
+    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+    there.request("POST", url.path, json.dumps(message), headers)
+    answer = json.loads(there.getresponse().read())
+    assert answer["result"]["content"][0]["text"] == f"noted {place * 10 + number}", answer
+"""
+
+
+# The eras, by hand
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("2024-11-05", "2025-11-25"), (7, "2025-11-25")],
+)
+def test_a_handshake_agrees_on_a_version(home: Home, project: Path, asked: Any, given: str) -> None:
+    put(project, "clerk")
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", Desk().toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                about = {"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "me", "version": "1"}}
+                reply = await http.ask("initialize", about)
+                assert reply.status_code == 200
+                assert "mcp-session-id" not in reply.headers
+                result = reply.json()["result"]
+                assert result["protocolVersion"] == given
+                assert result["serverInfo"] == {"name": "guildhall-tools", "version": "1.2.3"}
+                assert set(result) == {"protocolVersion", "capabilities", "serverInfo"}
+                note = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+                done = await http.post(note, {"mcp-protocol-version": given})
+                assert (done.status_code, done.content) == (202, b"")
+                listed = await http.ask("tools/list", mcp_protocol_version=given)
+                assert set(listed.json()["result"]) == {"tools"}
+                assert (await http.ask("ping", mcp_protocol_version=given)).json()["result"] == {}
+
+    asyncio.run(work())
+
+
+def test_the_newest_era_has_no_handshake_and_says_what_its_answers_are(home: Home, project: Path) -> None:
+    put(project, "clerk")
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", Desk().toolbox())
+            async with raw(f"{hall.url}/tools", token) as http:
+                found = (await http.ask("server/discover", modern=True)).json()["result"]
+                assert found["supportedVersions"] == [MODERN]
+                assert (found["resultType"], found["ttlMs"], found["cacheScope"]) == ("complete", 0, "private")
+                listed = (await http.ask("tools/list", modern=True)).json()["result"]
+                assert (listed["resultType"], listed["ttlMs"], listed["cacheScope"]) == ("complete", 0, "private")
+                called = await http.call("add", {"a": 1, "b": 1}, modern=True)
+                assert called["result"]["resultType"] == "complete"
+                gone = await http.ask("initialize", {}, modern=True)
+                assert (gone.status_code, gone.json()["error"]["code"]) == (404, -32601)
+                assert (await http.ask("server/discover")).json()["error"]["code"] == -32601
+
+    asyncio.run(work())
+
+
+def _message(method: str = "tools/list", **more: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, **more}).encode()
+
+
+_ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+_NEW = {"mcp-protocol-version": MODERN, "mcp-method": "tools/list"}
+_CALL = {"name": "note", "arguments": {"number": 1}, "_meta": _ENVELOPE}
+
+HOSTILE: list[tuple[bytes, dict[str, str], int, int]] = [
+    (b"", {}, 400, -32700),
+    (b"{", {}, 400, -32700),
+    (b"\xff\xfe", {}, 400, -32700),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":NaN}}', {}, 400, -32700),
+    (b'{"a":' + b"9" * 5000 + b"}", {}, 400, -32700),
+    (b"[" * 100_000, {}, 400, -32700),
+    (b"[]", {}, 400, -32600),
+    (b"[" + _message() + b"," + _message() + b"]", {}, 400, -32600),
+    (b"[" + _message() + b"]", _NEW, 400, -32600),
+    (b'"text"', {}, 400, -32600),
+    (b"{}", {}, 400, -32600),
+    (b'{"jsonrpc":"1.0","id":1,"method":"tools/list"}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":true,"method":"tools/list"}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":1,"method":7}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":1}', {}, 400, -32600),
+    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}', {}, 400, -32600),
+    (_message(params={"deep": json.loads("[" * 80 + "]" * 80)}), {}, 400, -32600),
+    (_message("resources/list"), {}, 200, -32601),
+    (_message("x" * 10_000), {}, 200, -32601),
+    (_message("tools/list", params={"cursor": "2"}), {}, 200, -32602),
+    (_message("tools/call"), {}, 200, -32602),
+    (_message("tools/call", params={"name": 5}), {}, 200, -32602),
+    (_message("tools/call", params={"name": "note", "arguments": [1]}), {}, 200, -32602),
+    (_message("tools/call", params={"name": "../note", "arguments": {}}), {}, 200, -32602),
+    (_message(), {"mcp-protocol-version": "2024-11-05"}, 400, -32022),
+    (_message(), {"mcp-protocol-version": "2099-01-01"}, 400, -32022),
+    (_message(), {"mcp-protocol-version": "x" * 3000}, 400, -32022),
+    (_message(), _NEW, 400, -32602),
+    (_message(params={"_meta": 5}), _NEW, 400, -32602),
+    (_message(params={"_meta": {**_ENVELOPE, "io.modelcontextprotocol/protocolVersion": None}}), _NEW, 400, -32020),
+    (_message(params={"_meta": _ENVELOPE}), {**_NEW, "mcp-method": "ping"}, 400, -32020),
+    (_message(params={"_meta": _ENVELOPE}), {"mcp-protocol-version": MODERN}, 400, -32020),
+    (_message("tools/call", params=_CALL), {**_NEW, "mcp-method": "tools/call", "mcp-name": "add"}, 400, -32020),
+    (_message("tools/call", params=_CALL), {**_NEW, "mcp-method": "tools/call"}, 400, -32020),
+    (
+        _message("tools/call", params=_CALL),
+        {**_NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?%%%?="},
+        400,
+        -32020,
+    ),
+    (_message("resources/list", params={"_meta": _ENVELOPE}), {**_NEW, "mcp-method": "resources/list"}, 404, -32601),
+]
+
+
+def test_hostile_messages_are_answered_with_an_error_and_do_nothing(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                for body, headers, status, code in HOSTILE:
+                    reply = await http.post(body, headers)
+                    told = (body[:80], headers, reply.status_code, reply.text[:300])
+                    assert reply.status_code == status, told
+                    assert reply.json()["error"]["code"] == code, told
+                quiet = [b'{"jsonrpc":"2.0","method":"x/y"}', b'{"jsonrpc":"2.0","id":9,"result":{}}']
+                for body in quiet:
+                    assert (await http.post(body)).status_code == 202
+                named = {**_NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?bm90ZQ==?="}
+                assert "result" in (await http.post(_message("tools/call", params=_CALL), named)).json()
+            assert len(hall.kinds(run, "tool_started")) == 1
+
+    asyncio.run(work())
+    assert desk.done == [1]
+
+
+def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path) -> None:
+    put(project, "clerk")
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", Desk().toolbox())
+            where = f"{hall.url}/tools/"
+            own = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+            expected: list[tuple[str, str, dict[str, str], bytes, int]] = [
+                ("GET", where, own, b"", 405),
+                ("DELETE", where, own, b"", 405),
+                ("PUT", where, own, _message(), 405),
+                ("POST", where, {**own, "authorization": ""}, _message(), 401),
+                ("POST", where, {**own, "authorization": "Bearer"}, _message(), 401),
+                ("POST", where, {**own, "authorization": f"Basic {token}"}, _message(), 401),
+                ("POST", where, {**own, "authorization": f"Bearer {token}x"}, _message(), 401),
+                ("POST", where, {**own, "authorization": f"Bearer {token[:-1]}"}, _message(), 401),
+                ("POST", where, {**own, "host": "evil.example"}, _message(), 421),
+                ("POST", where, {**own, "host": "127.0.0.1.evil.example:80"}, _message(), 421),
+                ("POST", where, {**own, "host": "[::1"}, _message(), 421),
+                ("POST", where, {**own, "host": "127.0.0.1:notaport"}, _message(), 421),
+                ("POST", where, {**own, "origin": "https://evil.example"}, _message(), 403),
+                ("POST", where, {**own, "origin": "null"}, _message(), 403),
+                ("POST", where, {**own, "content-type": "text/plain"}, _message(), 415),
+                ("POST", f"{hall.url}/../mcp/tools/", own, _message(), 200),
+                ("POST", f"{hall.url}/", own, _message(), 404),
+                ("POST", f"{hall.url}/tools/more/", own, _message(), 404),
+                ("POST", f"{hall.url}/TOOLS/", own, _message(), 404),
+                ("POST", where, own, b" " * (endpoint.MAX_BODY + 1), 413),
+                ("POST", where, {**own, "origin": "http://localhost:9999"}, _message(), 200),
+                ("POST", where, {**own, "content-type": "application/json; charset=utf-8"}, _message(), 200),
+            ]
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                for method, url, headers, body, status in expected:
+                    reply = await http.request(method, url, headers=headers, content=body)
+                    assert reply.status_code == status, (method, url, headers, reply.text[:200])
+                    if status >= 400:
+                        assert reply.json()["error"]["message"]
+                assert (await http.get(where, headers=own)).headers["allow"] == "POST"
+                assert (await http.post(where)).headers["www-authenticate"] == "Bearer"
+
+    asyncio.run(work())
+
+
+def test_a_body_in_pieces_without_an_end_is_cut_at_the_limit(home: Home, project: Path) -> None:
+    put(project, "clerk")
+
+    sent = 0
+
+    async def long() -> AsyncGenerator[bytes]:
+        nonlocal sent
+        for _ in range(2000):
+            sent += 65_536
+            yield b"x" * 65_536
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", Desk().toolbox())
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                own = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+                try:
+                    reply = await http.post(f"{hall.url}/tools/", headers=own, content=long())
+                    assert reply.status_code == 413
+                except (httpx2.WriteError, httpx2.ReadError):
+                    pass  # the connection was closed while we were still writing
+            async with raw(f"{hall.url}/tools/", token) as after:
+                assert (await after.ask("ping")).status_code == 200
+            assert sent < 64_000_000  # what is in the buffers, and no more is read
+
+    asyncio.run(work())
+
+
+# One call is one call
+
+
+def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                twice = [asyncio.create_task(http.call("hold", {"number": 7}, id="toolu_1")) for _ in range(2)]
+                await asyncio.wait_for(desk.began.wait(), 5)
+                other = await http.call("hold", {"number": 8}, id="toolu_1")
+                assert other["error"]["message"] == "this is the id of another call"
+                desk.go_on.set()
+                first, second = await asyncio.gather(*twice)
+                assert first["result"] == second["result"]
+                assert (await http.call("hold", {"number": 7}, id="toolu_1"))["result"] == first["result"]
+                assert "error" in await http.call("hold", {"number": 9}, id="toolu_1")
+                params = {"name": "note", "arguments": {"number": 5}, "_meta": {"callId": "call-1"}}
+                for _ in range(2):
+                    assert "result" in (await http.ask("tools/call", params)).json()
+                for odd in ("x" * 5000, "line\nbreak", "\ud800"):
+                    for _ in range(2):
+                        assert "result" in await http.call("note", {"number": 6}, id=odd)
+                for _ in range(2):
+                    await http.call("note", {"number": 4})
+            keys = [entry.key for entry in hall.hall.history.journal(run).kind("tool_started")]
+            assert keys[:2] == ["mcp/toolu_1", "mcp/call-1"]
+
+    asyncio.run(work())
+    assert desk.done == [7, 5, 6, 6, 6, 4, 4]
+
+
+def test_a_client_that_goes_away_does_not_stop_its_call(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                gone = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
+                await asyncio.wait_for(desk.began.wait(), 5)
+                gone.cancel()
+            async with raw(f"{hall.url}/tools/", token) as http:
+                again = asyncio.create_task(http.call("hold", {"number": 1}, id="a"))
+                await asyncio.sleep(0.02)
+                desk.go_on.set()
+                assert (await again)["result"]["content"][0]["text"] == "held 1"
+
+    asyncio.run(work())
+    assert desk.done == [1]
+
+
+def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                door = hall.hall.runs.door(token)
+                assert door is not None
+                held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
+                await asyncio.wait_for(desk.began.wait(), 5)
+                filler = next(iter(door.calls.values()))
+                door.calls.update({f"more-{n}": filler for n in range(endpoint.MOST_CALLS)})
+                assert "are under way" in (await http.call("note", {"number": 9}))["error"]["message"]
+                for n in range(endpoint.MOST_CALLS):
+                    del door.calls[f"more-{n}"]
+                desk.go_on.set()
+                assert all("result" in answer for answer in await asyncio.gather(*held))
+
+    asyncio.run(work())
+    assert sorted(desk.done) == [0, 1, 2, 3, 4]
+
+
+# The token lives as long as its run goes on
+
+
+@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, project: Path, ends: str) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            _, another = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http, raw(f"{hall.url}/tools/", another) as other:
+                waiting = asyncio.create_task(http.call("hold", {"number": 1}))
+                await asyncio.wait_for(desk.began.wait(), 5)
+                stop = hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run)
+                stopping = asyncio.create_task(stop)
+                await asyncio.sleep(0.01)
+                assert (await http.ask("ping")).status_code == 401  # at once, while calls under way may still finish
+                assert "the run has ended" in (await waiting)["error"]["message"]
+                await stopping
+                assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
+                assert (await other.ask("ping")).status_code == 200
+            assert hall.hall.runs.door(token) is None
+
+    asyncio.run(work())
+    assert desk.done == []
+
+
+def test_a_run_that_is_resumed_has_another_token(home: Home, project: Path) -> None:
+    put(project, "clerk")
+    desk = Desk()
+
+    async def work() -> None:
+        from guildhall.core.frame import Frame
+
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                assert "result" in await http.call("note", {"number": 1}, id="a")
+            await hall.hall.runs.park(run)
+            again = await hall.hall.runs.preparation.prepare_again(run, Frame.here(project, {}), [desk.toolbox()])
+            hall.hall.runs.launch(again)
+            fresh = hall.hall.runs.token(run)
+            assert fresh != token
+            async with raw(f"{hall.url}/tools/", token) as old, raw(f"{hall.url}/tools/", fresh) as new:
+                assert (await old.ask("ping")).status_code == 401
+                told = (await new.call("note", {"number": 1}, id="a"))["result"]["content"][0]["text"]
+                assert told == "noted 1"  # from the record
+
+    asyncio.run(work())
+    assert desk.done == [1]
+
+
+def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
+    put(project, "clerk")
+
+    async def work() -> str:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", Desk().toolbox())
+            door = hall.hall.runs.door(token)
+            assert token not in repr(door)
+            async with raw(f"{hall.url}/tools/", token) as http:
+                await http.call("add", {"a": 1, "b": 2})
+            assert hall.kinds(run, "tool_ended")
+            return token
+
+    token = asyncio.run(work())
+    assert len(token) >= 43
+    for path in home.path.rglob("*"):
+        if path.is_file():
+            assert token.encode() not in path.read_bytes(), path
+
+
+def test_the_gate_is_the_same_for_those_who_come_over_http(home: Home, project: Path) -> None:
+    put(project, "clerk", tool_rules={"note": {"allowed": False}})
+    desk = Desk()
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", desk.toolbox())
+            async with raw(f"{hall.url}/tools/", token) as http:
+                refusal = (await http.call("note", {"number": 1}))["result"]
+                assert refusal["isError"]
+                assert "forbids it" in refusal["content"][0]["text"]
+
+    asyncio.run(work())
+    assert desk.done == []
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost", None, None),
+        ("[::1]:7420", None, None),
+        ("LOCALHOST:1", None, None),
+        (None, None, 421),
+        ("", None, 421),
+        ("127.0.0.1@evil.example", None, 421),
+        ("evil.example#127.0.0.1", None, 421),
+        ("127.0.0.1:7420", "http://127.0.0.1:7420", None),
+        ("127.0.0.1:7420", "http://[::1]:1", None),
+        ("127.0.0.1:7420", "", 403),
+        ("127.0.0.1:7420", "//127.0.0.1", 403),
+        ("127.0.0.1:7420", "http://127.0.0.1.evil.example", 403),
+        ("127.0.0.1:7420", "http://[::1", 403),
+        ("127.0.0.1:7420", "file://localhost", 403),
+    ],
+)
+def test_only_this_machine_is_heard(host: str | None, origin: str | None, status: int | None) -> None:
+    no = refused(host, origin)
+    assert (no[0] if no else None) == status
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        ("Bearer abc", "abc"),
+        ("bearer  abc ", "abc"),
+        ("Bearer ", None),
+        ("abc", None),
+        (None, None),
+        ("Basic abc", None),
+    ],
+)
+def test_a_token_is_a_bearer_token(header: str | None, token: str | None) -> None:
+    assert bearer(header) == token

@@ -1,0 +1,260 @@
+"""The process of a run is killed at every message at its doors; the run goes on as if nothing had been.
+
+The hall lives, so nothing may be in doubt, nobody is asked, and the record is that of a run that nobody disturbed, but
+for the lines that say what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import Answer, RunRequest
+from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.tools.define import tool
+from guildhall.tools.model import Blob, Toolbox
+from tests.runs.places import put_worker
+from tests.runs.trees import calls, put_answers
+from tests.runtimes.conftest import place as place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.runtimes.model import Assignment, Doors, Outcome, Runtime
+    from guildhall.runtimes.nursery import Nursery
+    from guildhall.tools.model import ToolCall, ToolResult
+    from tests.runtimes.conftest import Place
+
+MESSAGES = 59  # of the tree below; the first test holds it to what is really there
+WAITING = (15, 16, 17)  # around the call that needs approval
+DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+
+
+def enter(line: str) -> dict[str, Any]:
+    return {"call": "enter", "with": {"line": line}}
+
+
+BOSS = [
+    calls(enter("one"), {"call": "look"}, enter("two"), {"call": "nonsense"}),
+    {"say": ""},
+    calls({"call": "send", "with": {"line": "letter"}}, enter("three")),
+    calls({"call": "worker_call", "with": {"worker_name": "hand", "input_data": "go"}}, enter("four")),
+    {"call": "picture"},
+    {"say": "all entered"},
+]
+HAND = [calls(enter("five"), enter("six")), {"call": "look"}, {"say": "handed in"}]
+EFFECTS = ["five", "four", "letter", "one", "six", "three", "two"]
+
+
+class Desk:
+    """A project with two workers, tools that write into a book, and a hall whose runs have processes of their own."""
+
+    def __init__(self, place: Place, home: Home, project: Path) -> None:
+        self.book: list[str] = []
+        self._place = place
+        self._home = home
+        self._frame = Frame.here(project, {})
+        rules = {"send": {"approval_required": True}}
+        bare = {"sandboxes": None, "toolboxes": ["desk"], "base": False}
+        put_worker(project, "boss", **bare, tool_rules=rules, allow_workers=["hand"])
+        put_worker(project, "hand", **bare, tool_rules=None)
+        put_answers(project, boss=[BOSS], hand=[HAND])
+
+    def toolbox(self) -> Toolbox:
+        @tool(runs_in="hall")
+        async def enter(line: str) -> str:
+            """Enter a line into the book."""
+            await asyncio.sleep(0.001)
+            self.book.append(line)
+            await asyncio.sleep(0.001)
+            return f"entered {line}"
+
+        @tool(runs_in="hall")
+        async def send(line: str) -> str:
+            """Send a letter."""
+            self.book.append(line)
+            return "sent"
+
+        @tool(repeatable=True, runs_in="hall")
+        async def look() -> str:
+            """Look at the desk."""
+            return "a desk"
+
+        @tool(repeatable=True, runs_in="hall")
+        async def picture() -> Any:
+            """Look at a picture."""
+            return Blob(bytes(range(256)), "image/png")
+
+        return Toolbox("desk", enter, send, look, picture)
+
+    def lived(self, runtime: Runtime) -> dict[str, Any]:
+        """What comes of a run, with the person answering, all of it in one hall."""
+
+        async def live() -> dict[str, Any]:
+            hall = Hall(self._home, environ={})
+            hall.runtime = runtime  # with the warm parent of all tests
+            face = EmbeddedHall(hall)
+            try:
+                stream = face.run(RunRequest(worker="boss", input="go"), self._frame, [self.toolbox()])
+                run = (await _followed(stream))[0].run
+                for ask in await face.asks():
+                    assert ask.kind == "approval", "nothing is in doubt: the hall has lived"
+                    await face.answer(ask.id, Answer(choice="yes"))
+                    await _followed(face.resume(run, self._frame, [self.toolbox()]))
+                told = await face.show(run)
+                assert (await face.replay(run, self._frame)).same
+                record = [await face.journal(one.id) for one in (told.run, *told.below)]
+                return {"told": told, "record": record}
+            finally:
+                await hall.close()
+
+        return self._place.runs(live())
+
+
+async def _followed(stream: Any) -> list[Any]:
+    async with aclosing(stream) as events:
+        return [event async for event in events]
+
+
+class Killing(ChildRuntime):
+    """The real runtime, with somebody at the doors who kills the process behind them when so many messages came."""
+
+    def __init__(self, nursery: Nursery, *numbers: int) -> None:
+        super().__init__(nursery)
+        self.nursery = nursery
+        self.numbers = numbers
+        self.count = 0
+        self.theirs: set[int] = set()
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        return await super().execute(assignment, _Killer(self, doors))
+
+
+class _Killer:
+    """The doors of one process."""
+
+    def __init__(self, killing: Killing, doors: Doors) -> None:
+        self._killing = killing
+        self._doors = doors
+        self._pid: int | None = None
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        await self._message()
+        answer = await self._doors.model(key, messages, settings, parameters)
+        await self._message()
+        return answer
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        await self._message()
+        result = await self._doors.tool(call)
+        await self._message()
+        return result
+
+    async def _message(self) -> None:
+        killing = self._killing
+        if self._pid is None:  # it has just been born
+            (self._pid,) = set(killing.nursery.pids[1:]) - killing.theirs
+            killing.theirs.add(self._pid)
+        killing.count += 1
+        if killing.count in killing.numbers and self._pid in killing.nursery.pids:
+            os.kill(self._pid, signal.SIGKILL)
+            for _ in range(1000):
+                if self._pid not in killing.nursery.pids:
+                    return
+                await asyncio.sleep(0.001)
+            raise AssertionError("it does not die")
+
+
+@pytest.fixture
+def desk(place: Place, home: Home, project: Path) -> Desk:
+    return Desk(place, home, project)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("undisturbed-children")
+    (folder / "project").mkdir()
+    desk = Desk(place, Home(folder / "home"), folder / "project")
+    runtime = Killing(place.nursery)
+    found = _facts(desk.lived(runtime))
+    assert sorted(desk.book) == EFFECTS
+    return {**found, "count": runtime.count}
+
+
+def _facts(lived: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same, whatever has happened to processes."""
+    told = lived["told"]
+    return {
+        "runs": [(one.worker, one.status, one.output, one.error, one.usage) for one in (told.run, *told.below)],
+        "messages": told.messages,
+        "asks": [(ask.kind, ask.status) for ask in told.asks],
+        "record": [
+            sorted(_plain(entry) for entry in entries if entry.kind != "crashed") for entries in lived["record"]
+        ],
+    }
+
+
+def _plain(entry: Any) -> str:
+    """An entry without what is of its moment: times, names of runs and asks."""
+    data = dict(entry.data)
+    for name in ("ask", "by", "owner"):
+        data.pop(name, None)
+    if entry.kind in {"model_answered", "assembled"}:
+        data = {"parts": data.get("response", {}).get("parts"), "tools": data.get("tools")}
+    if entry.kind == "model_asked":
+        data.pop("answers")
+    return f"{entry.kind} {entry.key} {data}"
+
+
+def test_the_sweep_goes_over_every_message(undisturbed: dict[str, Any]) -> None:
+    assert undisturbed["count"] == MESSAGES
+    assert [run[:3] for run in undisturbed["runs"]] == [
+        ("boss", "completed", "all entered"),
+        ("hand", "completed", "handed in"),
+    ]
+    assert undisturbed["asks"] == [("approval", "applied")]
+
+
+def test_a_run_in_a_process_is_the_run_that_it_is_without(undisturbed: dict[str, Any], desk: Desk) -> None:
+    facts = _facts(desk.lived(PydanticRuntime()))
+    assert facts == {name: told for name, told in undisturbed.items() if name != "count"}
+
+
+@pytest.mark.req("AW-21", "X-2")
+@pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 5))
+def test_killed_at_a_message(undisturbed: dict[str, Any], desk: Desk, number: int) -> None:
+    lived = desk.lived(Killing(desk._place.nursery, number))
+    crashes = [entry for entries in lived["record"] for entry in entries if entry.kind == "crashed"]
+    # One that dies while all that it has asked for waits for a person would have been put away anyway.
+    assert [entry.data["code"] for entry in crashes] == ([] if number in WAITING else ["runtime_crashed"])
+    assert all("SIGKILL" in entry.data["message"] for entry in crashes)
+    facts = _facts(lived)
+    assert sorted(desk.book) == EFFECTS
+    assert facts == {name: told for name, told in undisturbed.items() if name != "count"}
+
+
+def test_killed_again_and_again(undisturbed: dict[str, Any], desk: Desk) -> None:
+    lived = desk.lived(Killing(desk._place.nursery, 3, 20))
+    assert sum(entry.kind == "crashed" for entries in lived["record"] for entry in entries) == 2
+    assert _facts(lived) == {name: told for name, told in undisturbed.items() if name != "count"}

@@ -1,0 +1,464 @@
+"""A run in a process of its own: what it is given, and that whatever becomes of it harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+
+from guildhall.core.errors import LimitReached, RuntimeCrashed, RuntimeFailed
+from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.model import Assignment
+from guildhall.runtimes.nursery import Nursery
+from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
+from tests.conftest import ROOT
+from tests.runs.places import until
+from tests.runtimes.test_pydantic import Doors, calls, says, told
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.runtimes.conftest import Place
+
+PATIENCE = 10.0
+
+
+def sent(word: str) -> Assignment:
+    """What makes a wild child do this."""
+    return Assignment(system_prompt="Be.", first_message=word, tools=())
+
+
+def wildly(wild: Place, word: str, doors: Doors | None = None, **options: Any) -> Any:
+    runtime = ChildRuntime(wild.nursery, **options)
+    return wild.runs(runtime.execute(sent(word), doors or Doors())).output
+
+
+def still_well(place: Place) -> bool:
+    return place.runs(ChildRuntime(place.nursery).execute(sent("looks"), Doors(says("{}")))).output != ""
+
+
+class Watched:
+    """A process that is looked at by what stays its own, even when its number is given to another."""
+
+    def __init__(self, pid: int) -> None:
+        self.pidfd = os.pidfd_open(pid)
+
+    def gone(self) -> bool:
+        """Waits for its end."""
+        try:
+            return bool(select.select([self.pidfd], [], [], PATIENCE)[0])
+        finally:
+            os.close(self.pidfd)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Watched(pid).gone()
+    except ProcessLookupError:
+        return True
+
+
+async def counted(place: Place, number: int) -> None:
+    """Waits until there are so many processes."""
+    for _ in range(500):
+        if len(place.nursery.pids) == number:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(place.nursery.pids)
+
+
+class Held(Doors):
+    """Doors at which a call waits until it is let go."""
+
+    def __init__(self, *answers: ModelResponse) -> None:
+        super().__init__(*answers)
+        self.reached = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.finished: list[str] = []
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        self.reached.set()
+        await self.let_go.wait()
+        self.finished.append(call.key)
+        return await super().tool(call)
+
+
+# What a child is
+
+
+def test_a_child_has_nothing_of_the_hall(wild: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
+    found = json.loads(wildly(wild, "looks"))
+    assert found == {
+        "environment": {"LC_CTYPE": "C.UTF-8"},  # Python sets it by itself where there is none
+        "descriptors": [0, 1, 2, 3],
+        "leads_to": ["/dev/null"] * 3,
+        "group": True,
+        "cwd": "/",
+        "files": [0, 0],
+        "threads": 1,
+    }
+
+
+def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
+    place.runs(ChildRuntime(place.nursery).execute(told(), Doors(says("up"))))
+    folder = Path(f"/proc/{place.nursery.pids[0]}")
+    assert (folder / "environ").read_bytes() == b""
+    assert len(list((folder / "task").iterdir())) == 1, "threads do not live on in a fork"
+    assert len(list((folder / "fd").iterdir())) == 4
+    assert (folder / "cwd").readlink() == Path("/")
+
+
+@pytest.mark.parametrize("text", ["half of a pair: \ud83d, a NUL: \0, a line\n", "x" * 3_000_000, "\u2028\x85 end"])
+def test_what_is_said_survives_the_way(place: Place, text: str) -> None:
+    blocks = ToolResult(content=(Text(text), Blob(bytes(range(256)), "image/png")))
+    doors = Doors(calls("a", args={"n": text}), says(text), result=blocks)
+    runtime = ChildRuntime(place.nursery)
+    outcome = place.runs(runtime.execute(told(), doors))
+    assert outcome.output == text
+    assert doors.calls[0].arguments == {"n": text}
+    said, picture = doors.last_replies()[0].content
+    assert (said, picture.data) == (text, bytes(range(256)))
+    assert [message.kind for message in outcome.messages] == ["request", "response"] * 2
+
+
+@pytest.mark.parametrize("odd", [{"n": float("nan")}, '{"n": NaN}', "[" * 3000])
+def test_arguments_that_are_none_come_to_the_door_as_such(place: Place, odd: Any) -> None:
+    doors = Doors(calls("a", args=odd), says("done"))
+    assert place.runs(ChildRuntime(place.nursery).execute(told(), doors)).output == "done"
+    assert doors.calls[0].arguments is None
+
+
+def test_calls_of_one_answer_are_made_side_by_side(place: Place) -> None:
+    class Meeting(Doors):
+        def __init__(self) -> None:
+            super().__init__(calls("a", "b", "c"), says("done"))
+            self.barrier = asyncio.Barrier(3)
+
+        async def tool(self, call: ToolCall) -> ToolResult:
+            await self.barrier.wait()
+            return await super().tool(call)
+
+    assert place.runs(ChildRuntime(place.nursery).execute(told(), Meeting())).output == "done"
+
+
+def test_twenty_at_once(place: Place) -> None:
+    runtime = ChildRuntime(place.nursery)
+
+    async def one(number: int) -> None:
+        doors = Doors(calls("a"), says(f"run {number}"), result=ToolResult.of(f"seen by {number}"))
+        assert (await runtime.execute(told(), doors)).output == f"run {number}"
+        assert doors.last_replies()[0].content == f"seen by {number}"
+
+    async def work() -> None:
+        await asyncio.gather(*map(one, range(20)))
+
+    place.runs(work())
+    assert len(place.nursery.pids) == 1, "and nobody is left"
+
+
+# How a child ends
+
+
+@pytest.mark.req("AW-21")
+@pytest.mark.parametrize(
+    ("word", "how"),
+    [
+        ("exits 3", r"ended by itself \(exit code 3\)"),
+        ("exits 0", r"ended by itself \(exit code 0\)"),
+        ("signals 9", "was ended by SIGKILL, by somebody or because the machine was out of memory"),
+        ("signals 15", "was ended by SIGTERM"),
+        ("signals 40", "was ended by signal 40"),
+        ("crashes", "was ended by SIGSEGV"),
+        ("eats", "ran out of memory: it may use 100 MB"),
+    ],
+)
+def test_it_is_told_how_a_child_died(wild: Place, word: str, how: str) -> None:
+    with pytest.raises(RuntimeCrashed, match=how):
+        wildly(wild, word, memory_bytes=100 * 1024**2)
+    assert len(wild.nursery.pids) == 1
+    assert still_well(wild)
+
+
+@pytest.mark.req("AW-21")
+def test_a_run_that_uses_up_its_memory_is_ended_and_the_others_go_on(place: Place) -> None:
+    """The real child: the answer of the model is more than it can hold."""
+
+    async def work() -> None:
+        other = Held(calls("a"), says("the other"))
+        going = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), other))
+        await other.reached.wait()
+        small = ChildRuntime(place.nursery, memory_bytes=24 * 1024**2)
+        with pytest.raises(RuntimeCrashed, match="ran out of memory: it may use 24 MB"):
+            await small.execute(told(), Doors(says("x" * 30_000_000)))
+        other.let_go.set()
+        assert (await going).output == "the other"
+
+    place.runs(work())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\n",
+        "nonsense\n",
+        "\xff\xfe\x00\n",
+        "null\n",
+        "[]\n",
+        "{}\n",
+        '{"door": "window"}\n',
+        '{"door": "model"}\n',
+        '{"door": "model", "id": 1, "key": "m1", "after": 0, "requests": []}\n',
+        '{"door": "model", "id": 1, "key": "m1", "after": 2, "requests": []}\n',
+        '{"door": "model", "id": 0, "key": "m1", "after": 1, "requests": []}\n',
+        '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": [{"parts": 5}]}\n',
+        '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": [{"kind": "response", "parts": []}]}\n',
+        '{"door": "tool", "id": 1, "key": "m1/a"}\n',
+        '{"door": "tool", "id": 1, "key": "m1/a", "tool": "Bash", "arguments": {"command": "ls"}}\n',
+        '{"door": "out", "output": {"n": NaN}}\n',
+        '{"door": "out", "output": 5}\n',
+        '{"door": "out"}\n',
+        "[" * 100_000 + "\n",
+        '{"door": "out", "output": ' + '{"a": ' * 50_000 + "\n",
+        '{"id": ' + "9" * 10_000 + "}\n",
+    ],
+)
+def test_a_child_that_says_what_it_should_not_is_ended(wild: Place, line: str) -> None:
+    doors = Doors()
+    with pytest.raises(RuntimeCrashed, match=r"^the process of the run .*, and was ended"):
+        wildly(wild, f"says {line}", doors)
+    assert (doors.asked, doors.calls) == ([], [])
+    assert len(wild.nursery.pids) == 1
+
+
+def test_the_same_call_is_not_made_twice(wild: Place) -> None:
+    """By a child that the model has answered with one call."""
+    ask = '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": []}\n'
+    call = '{"door": "tool", "id": 2, "key": "m1/a"}\n'
+    doors = Doors(calls("a"))
+    with pytest.raises(RuntimeCrashed, match="did not ask for"):
+        wildly(wild, f"asks {ask}{call}{call}", doors)
+    assert [one.key for one in doors.calls] == ["m1/a"]
+
+
+def test_two_questions_at_once_are_out_of_turn(wild: Place) -> None:
+    ask = '{"door": "model", "id": %d, "key": "m1", "after": 1, "requests": []}\n'
+    with pytest.raises(RuntimeCrashed, match="out of turn"):
+        wildly(wild, f"says {ask % 1}{ask % 2}", Doors(says("one")))
+
+
+def test_a_child_that_never_comes_to_the_end_of_a_line_is_ended(wild: Place) -> None:
+    with pytest.raises(RuntimeCrashed, match="without an end"):
+        wildly(wild, "endless")
+    assert still_well(wild)
+
+
+@pytest.mark.parametrize("how", ["apart", "together"])
+def test_what_a_child_has_started_ends_with_it(wild: Place, how: str) -> None:
+    assert gone(int(wildly(wild, f"leaves {how}")))
+
+
+def test_a_door_s_error_is_the_run_s(place: Place) -> None:
+    error = LimitReached("enough", limit="max_turns")
+
+    class Closed(Doors):
+        async def tool(self, call: ToolCall) -> ToolResult:
+            raise error
+
+    with pytest.raises(LimitReached) as raised:
+        place.runs(ChildRuntime(place.nursery).execute(told(), Closed(calls("a", "b"))))
+    assert raised.value is error
+    assert len(place.nursery.pids) == 1
+
+
+# Killing
+
+
+def test_one_that_hangs_is_ended_at_once_when_its_run_is(wild: Place) -> None:
+    async def work() -> list[Watched]:
+        runtime = ChildRuntime(wild.nursery)
+        hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
+        await counted(wild, 4)
+        children = [Watched(pid) for pid in wild.nursery.pids[1:]]
+        for task in hanging:
+            task.cancel()
+        for task in hanging:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert len(wild.nursery.pids) == 1, "when a cancelled run has ended, so has its process"
+        return children
+
+    assert all(child.gone() for child in wild.runs(work()))
+
+
+@pytest.mark.req("AW-21")
+def test_calls_under_way_come_to_their_end_when_the_child_dies(place: Place) -> None:
+    async def work() -> None:
+        doors = Held(calls("a", "b"), says("never"))
+        running = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), doors))
+        await doors.reached.wait()
+        os.kill(place.nursery.pids[1], signal.SIGKILL)
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        doors.let_go.set()
+        with pytest.raises(RuntimeCrashed, match="SIGKILL"):
+            await running
+        assert sorted(doors.finished) == ["m1/a", "m1/b"]
+
+    place.runs(work())
+
+
+def test_what_waits_for_ever_when_the_child_dies_can_be_cancelled(place: Place) -> None:
+    async def work() -> None:
+        doors = Held(calls("a"), says("never"))
+        running = asyncio.create_task(ChildRuntime(place.nursery).execute(told(), doors))
+        await doors.reached.wait()
+        os.kill(place.nursery.pids[1], signal.SIGKILL)
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert doors.finished == []
+
+    place.runs(work())
+
+
+def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
+    async def work() -> None:
+        births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
+        await asyncio.sleep(0)
+        for task in births:
+            task.cancel()
+        await asyncio.gather(*births, return_exceptions=True)
+        await counted(wild, 1)
+
+    wild.runs(work())
+    assert still_well(wild)
+
+
+@pytest.mark.req("AW-21")
+def test_a_killed_warm_parent_takes_its_children_with_it_and_is_replaced(wild: Place) -> None:
+    async def work() -> list[Watched]:
+        runtime = ChildRuntime(wild.nursery)
+        hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
+        await counted(wild, 4)
+        everyone = [Watched(pid) for pid in wild.nursery.pids]
+        first = wild.nursery.pids[0]
+        os.kill(first, signal.SIGKILL)
+        for task in hanging:
+            with pytest.raises(RuntimeCrashed, match="with the warm parent of all runs"):
+                await task
+        output = (await runtime.execute(sent("looks"), Doors())).output
+        assert json.loads(output)["group"]
+        assert wild.nursery.pids[0] != first
+        return everyone
+
+    assert all(one.gone() for one in wild.runs(work()))
+
+
+def lonely(command: list[str], work: Callable[[Nursery], Awaitable[Any]], **options: Any) -> Any:
+    async def go() -> Any:
+        nursery = Nursery(command, **options)
+        try:
+            async with asyncio.timeout(20):
+                return await work(nursery)
+        finally:
+            await nursery.close()
+
+    return asyncio.run(go())
+
+
+def test_a_warm_parent_that_cannot_come_up_says_why() -> None:
+    async def work(nursery: Nursery) -> None:
+        with pytest.raises(RuntimeFailed, match="the warm parent ended 3 times") as raised:
+            await ChildRuntime(nursery).execute(told(), Doors())
+        assert raised.value.hint == "no such module"
+
+    lonely(["/bin/sh", "-c", "echo no such module >&2; exit 1"], work)
+
+
+def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
+    async def work(nursery: Nursery) -> None:
+        with pytest.raises(RuntimeFailed, match="the warm parent ended 3 times"):
+            await nursery.birth(1024)
+
+    lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
+
+
+def test_a_closed_nursery_has_no_children() -> None:
+    async def work(nursery: Nursery) -> None:
+        await nursery.close()
+        nursery.start()
+        with pytest.raises(RuntimeFailed, match="closing"):
+            await nursery.birth(1024)
+        assert nursery.pids == []
+
+    lonely(["/bin/false"], work)
+
+
+HALL = """
+import asyncio, sys
+sys.path[:0] = {path!r}
+from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.model import Assignment
+from guildhall.runtimes.nursery import Nursery
+
+async def main():
+    nursery = Nursery({command!r})
+    runtime = ChildRuntime(nursery)
+    words = [Assignment(system_prompt="", first_message=word, tools=()) for word in ("hangs", "hangs", "stays")]
+    tasks = [asyncio.create_task(runtime.execute(word, None)) for word in words]
+    while len(nursery.pids) < 4:
+        await asyncio.sleep(0.01)
+    print(*nursery.pids, flush=True)
+    await asyncio.gather(*tasks)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.req("AW-21")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_hall_takes_everything_with_it(wild: Place, number: signal.Signals) -> None:
+    program = HALL.format(path=[str(ROOT), *sys.path], command=list(wild.nursery._command))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as hall:
+        assert hall.stdout is not None
+        pids = [int(word) for word in hall.stdout.readline().split()]
+        everyone = [Watched(pid) for pid in pids]
+        until(lambda: len(_children_of(pids[1:])) == 1)
+        below = [Watched(int(pid)) for pid in _children_of(pids[1:])]
+        hall.send_signal(number)
+        hall.wait(PATIENCE)
+    assert len(pids) == 4
+    assert all(one.gone() for one in (*everyone, *below))
+
+
+def _children_of(pids: list[int]) -> list[str]:
+    found: list[str] = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError):
+            found += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return found
+
+
+def test_answers_of_all_kinds_are_one_conversation(place: Place) -> None:
+    """What the hall keeps is what the process has: a question brings only what is new, and nothing is missing."""
+    doors = Doors(
+        ModelResponse(parts=[TextPart("I look."), ToolCallPart("look", {}, "a")]),
+        says(""),
+        calls("b", "c"),
+        says("done"),
+    )
+    place.runs(ChildRuntime(place.nursery).execute(told(), doors))
+    kinds = [[message.kind for message in messages] for _, messages, _ in doors.asked]
+    assert kinds == [["request", "response"] * n + ["request"] for n in range(4)]

@@ -1,0 +1,398 @@
+"""Workflow files: what loads, and what is said about what does not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from guildhall.core import yaml
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.workflow.interpolate import Values
+from guildhall.workflow.load import check, frozen, load, thawed
+from guildhall.workflow.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from guildhall.core.paths import Home
+    from tests.workflow.conftest import Loaded, Write
+
+SIMPLE = """\
+name: review
+
+agents:
+  reviewer:
+    model: anthropic/claude-sonnet-4-5
+    system_prompt: prompts/reviewer.md
+
+setup:
+  - shell: gh pr diff
+    as: diff
+
+kickoff: |
+  Please review this PR:
+  ${{ diff }}
+  @reviewer
+"""
+
+TEAM = """\
+name: code-review
+
+agents:
+  coordinator:
+    model: anthropic/claude-sonnet-4-5
+    system_prompt: prompts/coordinator.md
+
+  reviewer:
+    model: anthropic/claude-sonnet-4-5
+    system_prompt: prompts/reviewer.md
+
+  coder:
+    model: anthropic/claude-sonnet-4-5
+    system_prompt: prompts/coder.md
+
+context:
+  documentOwner: coordinator
+
+setup:
+  - shell: gh pr view --json title,body,files
+    as: pr_info
+
+kickoff: |
+  New PR to review:
+  ${{ pr_info }}
+
+  @coordinator please orchestrate.
+"""
+
+FULL = """\
+name: everything
+description: All that there is
+agents:
+  lead:
+    worker: chief
+    prompt: {append: "You work for ${{ workflow.name }}."}
+    description: leads
+    model: script:answers.yaml
+    runtime: pydantic
+    tools: [Read]
+    tool_rules: {fs.read: {approval_required: true}}
+    workdir: ./src
+    max_turns: 7
+    max_budget_usd: 0.5
+    timeout: 2m
+    wakeup: 5m
+    wakeup_prompt: Anything new about ${{ params.topic }}?
+  helper:
+    system_prompt: Help ${{ env.TEAM }}.
+    tools: [Read, Write]
+    wakeup: "0 9 * * 1-5"
+context:
+  enabled: true
+  provider: file
+  documents: file
+  documentOwner: none
+  config: {dir: "shared/${{ workflow.tag }}"}
+params:
+  topic: {default: 3, description: what it is about}
+  pr: {required: true}
+env: [TEAM]
+setup:
+  - {shell: "echo ${{ params.pr }}", as: told, timeout: 30s}
+  - shell: 'echo "${{ told }}"'
+kickoff: "@lead ${{ told }}"
+budget: 2.5
+limits: {max_hops: 10, max_repeats: 2, max_rounds_without_progress: 4}
+"""
+
+CHIEF = """\
+description: the chief
+instructions: |
+  Lead, and write ${{ as you like }}.
+model: anthropic:claude-sonnet-5-5
+tools: [Read, Grep, Write]
+tool_rules:
+  fs.read: {timeout: 1h}
+  fs.write: {allowed: false}
+limits: {max_turns: 99, max_tokens: 1000}
+"""
+
+
+@pytest.fixture
+def prompts(write: Write) -> None:
+    for name in ("coordinator", "reviewer", "coder"):
+        write(f"prompts/{name}.md", f"You are the {name}.\n")
+
+
+@pytest.mark.req("AW-1")
+@pytest.mark.usefixtures("prompts")
+def test_the_examples_of_the_seed_load_unchanged(loaded: Loaded):
+    simple, team = loaded(SIMPLE), loaded(TEAM, "team.yaml")
+    assert simple.name == "review"
+    assert simple.definition.setup[0].shell == "gh pr diff"
+    assert [agent.name for agent in team.agents] == ["coordinator", "reviewer", "coder"]
+    assert team.definition.context.document_owner == "coordinator"
+    coder = team.agent("coder").worker
+    assert (coder.name, coder.instructions) == ("coder", "You are the coder.\n")
+    assert coder.definition.model == "anthropic:claude-sonnet-4-5"
+
+
+@pytest.mark.req("AW-1")
+def test_every_field(loaded: Loaded, write: Write, project: Path):
+    write("workers/chief.yaml", CHIEF)
+    (project / "src").mkdir()
+    workflow = loaded(FULL)
+    values = Values(workflow="everything", tag="t", params={"topic": "3", "pr": "9"}, env={"TEAM": "us"})
+    lead = workflow.seated(workflow.agent("lead"), values)
+    assert lead.instructions == "Lead, and write ${{ as you like }}.\n\nYou work for everything."
+    assert (lead.name, lead.description, lead.path) == ("lead", "leads", project / "workers/chief.yaml")
+    assert lead.definition.model == f"script:{project}/answers.yaml"
+    assert lead.definition.tools == ("Read",)
+    rules = {rule.name: rule for rule in lead.rules}
+    assert (rules["fs.read"].approval_required, rules["fs.read"].timeout) == (True, 3600)
+    assert rules["fs.write"].allowed is False
+    assert (lead.definition.limits.max_turns, lead.definition.limits.max_tokens) == (7, 1000)
+    assert (lead.definition.limits.max_budget_usd, lead.definition.limits.timeout) == (0.5, 120)
+    assert lead.workdir == project / "src"
+    assert workflow.agents[0].wakeup == Wakeup(every=300)
+    helper = workflow.seated(workflow.agent("helper"), values)
+    assert (helper.instructions, helper.workdir, helper.scope) == ("Help us.", project, "workflow")
+    assert workflow.agents[1].wakeup == Wakeup(cron="0 9 * * 1-5")
+    assert workflow.documents(values) == project / "shared/t/documents"
+    assert workflow.definition.params["topic"].default == "3"
+    assert workflow.definition.params["pr"].must_be_given
+    assert workflow.budget == 2.5
+    assert workflow.definition.limits.max_hops == 10
+    assert {project / "review.yaml", project / "shared/t/documents"} <= set(helper.keeps)
+
+
+def test_an_agent_of_a_file_is_somebody_of_its_own(loaded: Loaded):
+    text = "agents: {a: {system_prompt: x}, b: {system_prompt: x}}"
+    one, other = loaded(text), loaded(text, "other.yaml")
+    identities = {agent.worker.identity for agent in (*one.agents, *other.agents)}
+    assert len(identities) == 4
+
+
+def test_a_worker_stays_who_it_is_in_every_seat(loaded: Loaded, write: Write):
+    write("workers/chief.yaml", CHIEF)
+    workflow = loaded("agents: {a: {worker: chief}, b: {ref: chief}}")
+    one, other = (agent.worker for agent in workflow.agents)
+    assert one.identity == other.identity
+    assert (one.name, other.name) == ("a", "b")
+    assert one.workdir is None
+
+
+def test_the_least_that_works(loaded: Loaded, project: Path):
+    workflow = loaded("agents: {a: {system_prompt: Be kind.}}", "solo.yaml")
+    assert workflow.name == "solo"
+    assert workflow.budget is None
+    assert workflow.documents(Values(workflow="solo", tag="main")) == project / ".workflow/solo/main/documents"
+
+
+@pytest.mark.parametrize(
+    ("context", "enabled", "files"),
+    [
+        ("false", False, False),
+        ("true", True, True),
+        ("", True, True),
+        ("{documents: sqlite}", True, False),
+        ("{provider: memory}", True, False),
+        ("{provider: file}", True, True),
+        ("{enabled: false}", False, False),
+    ],
+)
+def test_contexts(loaded: Loaded, context: str, enabled: bool, files: bool):
+    workflow = loaded(f"agents: {{a: {{system_prompt: x}}}}\ncontext: {context}")
+    assert workflow.definition.context.enabled is enabled
+    assert (workflow.documents(Values(workflow="review", tag="main")) is not None) is files
+
+
+def test_params_as_a_list_and_as_a_mapping(loaded: Loaded):
+    head = "agents: {a: {system_prompt: x}}\n"
+    listed = loaded(f"{head}params: [pr, {{name: topic, default: true, required: false}}]").definition.params
+    mapped = loaded(f"{head}params: {{pr: , topic: true, name: Ada, n: 1.5}}").definition.params
+    assert (listed["pr"].must_be_given, mapped["pr"].must_be_given) == (True, True)
+    assert (listed["topic"].default, mapped["topic"].default) == ("true", "true")
+    assert (mapped["name"].default, mapped["n"].default) == ("Ada", "1.5")
+
+
+def test_a_budget_of_none_is_no_budget(loaded: Loaded):
+    assert loaded("agents: {a: {system_prompt: x}}\nbudget: none").budget is None
+
+
+def test_a_sentence_about_a_file_is_no_file(loaded: Loaded, write: Write):
+    write("notes.md", "the notes")
+    workflow = loaded("agents: {a: {system_prompt: Look at notes.md}, b: {system_prompt: ./notes.md}}")
+    assert [agent.prompt for agent in workflow.agents] == ["Look at notes.md", "the notes"]
+
+
+@pytest.mark.req("AW-4")
+def test_a_prompt_in_a_file_is_filled_in_too(loaded: Loaded, write: Write):
+    write("a.md", "For ${{ workflow.tag }}.")
+    workflow = loaded("agents: {a: {system_prompt: a.md}}")
+    values = Values(workflow="review", tag="pr-1")
+    assert workflow.seated(workflow.agents[0], values).instructions == "For pr-1."
+    write("a.md", "For ${{ nobody }}.")
+    with pytest.raises(InvalidFile, match=r"a\.md: \$\{\{ nobody \}\}: there is nothing of this name"):
+        loaded("agents: {a: {system_prompt: a.md}}")
+
+
+WRONG = [
+    (
+        "agents: {a: {system_prompt: x}}\nkickof: hi",
+        "review.yaml:2: kickof: there is no such field\nDid you mean 'kickoff'",
+    ),
+    ("agents:\n  a: {sytem_prompt: x}", "review.yaml:2: agents.a.sytem_prompt: there is no such field\nDid you mean"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {documentowner: a}", "Did you mean 'documentOwner'?"),
+    ("kickoff: hi", "agents: this field is required"),
+    ("agents: {}", "agents: "),
+    ("agents: [a]", "agents: expected fields with values"),
+    ("agents: {a: }", "agents.a: expected fields with values"),
+    ("agents: {a: {model: x}}", "neither a `system_prompt` nor a `worker`"),
+    ("agents: {a: {system_prompt: x, worker: b}}", "instructions of its own"),
+    ("agents: {a: {system_prompt: x, prompt: {append: y}}}", "adds to the instructions of a `worker`"),
+    ("agents: {a: {worker: b, ref: c}}", "the same field"),
+    ("agents: {a: {system_prompt: x, backend: pydantic, runtime: pydantic}}", "the same field"),
+    ("agents: {a: {system_prompt: x, backend: pydantc}}", "review.yaml:1: agents.a.runtime: expected"),
+    ("agents: {a: {worker: nobody}}", "agents.a.worker: there is no worker 'nobody'"),
+    ("agents: {a: {worker: chief, tools: [Bash]}}", "agents.a.tools[0]: the worker chief has no tool 'Bash'"),
+    ("agents: {a: {system_prompt: x, tools: [Raed]}}", "no built-in tool 'Raed'\nDid you mean 'Read'?"),
+    ("agents: {a b: {system_prompt: x}}", "'a b' cannot name an agent"),
+    ("agents: {all: {system_prompt: x}}", "'all' cannot name an agent"),
+    ("agents: {Person: {system_prompt: x}}", "'Person' cannot name an agent"),
+    ("agents: {a@b: {system_prompt: x}}", "cannot name an agent"),
+    ("name: global\nagents: {a: {system_prompt: x}}", "review.yaml:1: name: no file can be named 'global'"),
+    ("name: a:b\nagents: {a: {system_prompt: x}}", "cannot be a name"),
+    ("name: ../x\nagents: {a: {system_prompt: x}}", "cannot be a name"),
+    ("agents: {a: {system_prompt: nothing.md}}", "agents.a.system_prompt: there is no file"),
+    ("agents: {a: {system_prompt: ../outside.md}}", "lies outside the project"),
+    ("agents: {a: {system_prompt: '  '}}", "there is nothing in it"),
+    ("agents: {a: {system_prompt: x, workdir: ./nowhere}}", "agents.a.workdir: there is no folder"),
+    ("agents: {a: {system_prompt: x, wakeup: soon}}", "agents.a.wakeup: 'soon' is no time to wake at"),
+    ("agents: {a: {system_prompt: x, wakeup: 0.1s}}", "too often"),
+    ("agents: {a: {system_prompt: x, wakeup: 61 * * * *}}", "is not a cron line"),
+    ("agents: {a: {system_prompt: x, wakeup: 0 0 31 2 *}}", "cron line"),
+    ("agents: {a: {system_prompt: x, wakeup_prompt: hi}}", "there is no `wakeup`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {documentOwner: b}", "there is no agent 'b'"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {config: {dir: a, bind: b}}", "the same folder"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: file, config: {db: a}}", "goes with `provider: sqlite`"),
+    ("agents: {a: {system_prompt: x}}\ncontext: {provider: memory, documents: file}", "does not go with"),
+    ("agents: {a: {system_prompt: x}}\ncontext: 5", "context: expected fields with values"),
+    ("agents: {a: {system_prompt: x}}\nparams: [a, a]", "two params named 'a'"),
+    ("agents: {a: {system_prompt: x}}\nparams: [{default: 1}]", "a `name:`"),
+    ("agents: {a: {system_prompt: x}}\nparams: {a: {name: b}}", "its name is another one"),
+    ("agents: {a: {system_prompt: x}}\nparams: {env: 1}", "'env' cannot be a name here"),
+    ("agents: {a: {system_prompt: x}}\nparams: [a-b, a_b]", "the same variable"),
+    ("agents: {a: {system_prompt: x}}\nparams: 5", "params: expected fields with values"),
+    ("agents: {a: {system_prompt: x}}\nenv: [A-B]", "cannot name a variable"),
+    ("agents: {a: {system_prompt: x}}\nsetup: [{as: x}]", "setup[0].shell: this field is required"),
+    (
+        "agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: x}, {shell: b, as: x}]",
+        "two steps keep their output as 'x'",
+    ),
+    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, as: params}]", "cannot be a name here"),
+    ('agents: {a: {system_prompt: x}}\nsetup: [{shell: "a\\0b"}]', "NUL"),
+    ("agents: {a: {system_prompt: x}}\nsetup: [{shell: a, timeout: 0}]", "is not a duration"),
+    ("agents: {a: {system_prompt: x}}\nbudget: lots", "expected dollars"),
+    ("agents: {a: {system_prompt: x}}\nbudget: -1", "expected dollars"),
+    ("agents: {a: {system_prompt: x}}\nlimits: {max_hops: 0}", "limits.max_hops"),
+    ("agents: {a: {system_prompt: x}}\nlimits: {max_hop: 1}", "Did you mean 'max_hops'?"),
+    ("agents: {a: {system_prompt: x}}\nagents: {b: {system_prompt: x}}", "duplicate key"),
+    ("[1, 2]", "expected fields with values"),
+    ("", "expected fields with values"),
+    ("agents: &a {a: *a}", ""),
+    ("agents: !!python/object:os.system {a: 1}", ""),
+]
+
+
+@pytest.mark.req("AW-1")
+@pytest.mark.parametrize(("text", "said"), WRONG)
+def test_what_is_wrong_is_said_with_file_line_and_field(
+    loaded: Loaded, write: Write, project: Path, text: str, said: str
+):
+    write("workers/chief.yaml", CHIEF)
+    (project.parent / "outside.md").write_text("secret")
+    with pytest.raises(InvalidFile) as caught:
+        loaded(text)
+    assert str(caught.value).startswith(str(project / "review.yaml"))
+    assert said in str(caught.value)
+
+
+NAMELESS = [
+    ("kickoff", "${{ dif }}", "Did you mean 'diff'?"),
+    ("kickoff", "${{ params.toppic }}", "Did you mean 'topic'?"),
+    ("kickoff", "${{ env.HOME }}", "`env: [HOME]`"),
+    ("kickoff", "${{ workflow.path }}", "there is nothing of this name"),
+    ("kickoff", "${{ githb.sha }}", "there is nothing of this name"),
+    ("kickoff", "${{ a b }}", "is not a placeholder"),
+    ("kickoff", "${{ diff", "is not a placeholder"),
+    ("kickoff", "${{}}", "is not a placeholder"),
+    ("kickoff", "${{ ${{ diff }} }}", "is not a placeholder"),
+    ("setup", "[{shell: 'cat ${{ later }}', as: later}]", "not known here yet"),
+    ("context", "{config: {dir: 'x/${{ diff }}'}}", "not known here yet"),
+]
+
+
+@pytest.mark.req("AW-4")
+@pytest.mark.parametrize(("field", "text", "said"), NAMELESS)
+def test_a_placeholder_without_a_meaning_is_told_before_anything_runs(loaded: Loaded, field: str, text: str, said: str):
+    fields: dict[str, Any] = {"setup": "[{shell: git diff, as: diff}]"}
+    fields[field] = json.dumps(text) if field == "kickoff" else text
+    rest = "".join(f"{name}: {value}\n" for name, value in fields.items())
+    with pytest.raises(InvalidFile, match=re.escape(said)) as caught:
+        loaded(f"agents: {{a: {{system_prompt: x}}}}\nparams: [topic]\n{rest}")
+    assert f"{field}" in caught.value.message
+
+
+def test_hostile_files_are_refused_at_once(loaded: Loaded, write: Write, project: Path, home: Home):
+    for text in ("a: " * 100_000, "[" * 5000, "x: &x [*x, *x]", "agents:\n" + "  a: {system_prompt: x}\n" * 2):
+        with pytest.raises(InvalidFile):
+            loaded(text)
+    laughs = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"a{n}: &a{n} [{','.join(f'*a{n - 1}' for _ in range(10))}]\n" for n in range(1, 9)
+    )
+    with pytest.raises(InvalidFile, match="too much data"):
+        loaded(laughs)
+    (project / "big.yaml").write_bytes(b"#" * 1_100_000)
+    with pytest.raises(InvalidFile, match="larger than"):
+        load(project / "big.yaml", lambda name: pytest.fail(name))
+    with pytest.raises(InvalidFile, match="not a regular file"):
+        load(project, lambda name: pytest.fail(name))
+    many = "".join(f"  a{n}: {{system_prompt: x}}\n" for n in range(101))
+    with pytest.raises(InvalidFile, match="agents"):
+        loaded(f"agents:\n{many}")
+
+
+_anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+_fields = ["name", "agents", "context", "params", "env", "setup", "kickoff", "budget", "limits", "description"]
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(_fields), _anything, max_size=4), _anything)
+def test_whatever_stands_in_it_is_loaded_or_told(fields: dict[str, Any], agent: Any):
+    for agents in (fields.get("agents", {"a": {"system_prompt": "x"}}), {"a": agent}):
+        source = yaml.Source(Path("review.yaml"), "", {**fields, "agents": agents}, {})
+        with contextlib.suppress(GuildError):
+            check(source)
+
+
+def test_a_workflow_goes_on_record_and_comes_back_whatever_became_of_its_files(
+    loaded: Loaded, write: Write, project: Path
+):
+    chief = write("workers/chief.yaml", CHIEF)
+    prompt = write("a.md", "Be ${{ workflow.tag }}.")
+    (project / "src").mkdir()
+    workflow = loaded(FULL.replace("Help ${{ env.TEAM }}.", "a.md"))
+    kept = json.loads(json.dumps(frozen(workflow)))
+    for path in (chief, prompt, workflow.path):
+        path.unlink()
+    assert thawed(workflow.text, kept) == workflow

@@ -1,0 +1,87 @@
+"""Targets are parsed and shown by the seed's two tables."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guildhall.core.errors import UsageError
+from guildhall.workflow.target import Target, check_tag, missing, parse
+
+TABLE = [
+    ("alice", "alice@global:main", "alice"),
+    ("alice@review", "alice@review:main", "alice@review"),
+    ("alice@review:pr-123", "alice@review:pr-123", "alice@review:pr-123"),
+    ("@review", "@review:main", "@review"),
+    ("@review:pr-123", "@review:pr-123", "@review:pr-123"),
+    ("alice@global", "alice@global:main", "alice"),
+    ("alice@review:main", "alice@review:main", "alice@review"),
+    ("alice@global:dev", "alice@global:dev", "alice@global:dev"),
+    ("@global", "@global:main", "@global"),
+]
+
+
+@pytest.mark.req("AW-2")
+@pytest.mark.parametrize(("typed", "whole", "shown"), TABLE)
+def test_the_tables(typed: str, whole: str, shown: str):
+    target = parse(typed)
+    assert (target.whole, str(target)) == (whole, shown)
+
+
+_names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
+_targets = st.builds(Target, st.none() | _names, _names | st.just("global"), _names | st.just("main"))
+
+
+@pytest.mark.req("AW-2")
+@given(_targets)
+def test_what_is_shown_is_understood(target: Target):
+    assert parse(str(target)) == parse(target.whole) == target
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_target_or_told(text: str):
+    with contextlib.suppress(UsageError):
+        target = parse(text)
+        assert parse(str(target)) == target
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("", "it is empty"),
+        ("@", "no workflow after the @"),
+        ("alice@", "Did you mean 'alice'?"),
+        ("alice@:dev", "Did you mean 'alice@global:dev'?"),
+        ("@review:", "Did you mean '@review'?"),
+        ("review:pr-1", "Did you mean '@review:pr-1'?"),
+        ("a@b@c", "more than one @"),
+        ("@a:b:c", "more than one colon"),
+        ("alice @review", "Did you mean 'alice@review'?"),
+        ("../x@review", "cannot name an agent"),
+        ("alice@../x", "cannot name a workflow"),
+        ("alice@review:a/b", "cannot name a tag"),
+        ("x" * 500, "cannot name an agent"),
+        ("a\0b", "cannot name an agent"),
+    ],
+)
+def test_a_wrong_one_is_told_with_what_was_meant(typed: str, said: str):
+    with pytest.raises(UsageError) as caught:
+        parse(typed)
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_one_that_is_not_there_is_told_with_the_nearest():
+    known = [parse("alice@review"), parse("@review:pr-1")]
+    assert "Did you mean 'alice@review'?" in str(missing(parse("alcie@review"), known))
+    assert "guild ls" in str(missing(parse("x"), []))
+
+
+def test_a_tag_is_a_name():
+    assert check_tag("pr-123") == "pr-123"
+    for tag in ("", "a/b", "..", "a b", ".x", "x" * 65):
+        with pytest.raises(UsageError):
+            check_tag(tag)
