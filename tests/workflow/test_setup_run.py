@@ -90,9 +90,7 @@ def killed(trusted: Write, guild: Guild, project: Path) -> str:
     trusted("review.yaml", KILLED)
     guild("run", "review.yaml")
     wait_until_gone(int((project / "sleeper").read_text()))
-    ls = guild("ls", "--json")
-    print(ls, guild("ls"))
-    lost = ls.json["needs_you"]["runs"][0]
+    lost = guild("ls", "--json").json["needs_you"]["runs"][0]
     assert lost["status"] == "lost"
     return lost["run"]
 
