@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.workflow.test_load import SIMPLE, TEAM
 from tests.workflow.test_setup import wait_until_gone
 
 if TYPE_CHECKING:
@@ -109,3 +111,33 @@ def test_after_a_kill_what_has_ended_is_not_repeated_and_the_rest_is_asked_about
     resumed = guild("resume", killed) if guild("show", killed, "--json").json["status"] != "completed" else answered
     assert resumed.code == 0, resumed.err
     assert (project / "log").read_text() == log
+
+
+DIFF = """\
++@app.route("/")
++import x from "@scope/pkg"
++# ask @coder, @coordinator or coder@example.org
++${{ env.HOME }} $(touch pwned)
+"""
+
+
+@pytest.mark.req("AW-1", "AW-3")
+@pytest.mark.parametrize(("example", "woken"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
+def test_the_examples_of_the_seed_run_unchanged_and_a_diff_wakes_nobody(
+    trusted: Write, write: Write, guild: Guild, project: Path, example: str, woken: str
+):
+    for name in ("coordinator", "reviewer", "coder"):
+        write(f"prompts/{name}.md", f"You are the {name}.\n")
+    write("said.txt", DIFF)
+    write("bin/gh", f"#!/bin/sh\ncat {project}/said.txt\n").chmod(0o755)
+    trusted("review.yaml", example)
+    path = f"{project}/bin:{os.environ['PATH']}"
+    model = ("--override-model", "script:answers.yaml")
+    ran = guild("run", "review.yaml", *model, "--output", "stream-json", env={"PATH": path})
+    assert ran.code == 0, ran.err
+    told = events(ran)
+    started = [event["worker"] for event in told if event["type"] == "run_started"]
+    assert started[1:] == [woken]
+    first = next(event for event in told if event["type"] == "message")
+    assert DIFF.strip() in first["content"]
+    assert not (project / "pwned").exists()
