@@ -121,7 +121,7 @@ DIFF = """\
 """
 
 
-@pytest.mark.req("AW-1", "AW-3")
+@pytest.mark.req("AW-1", "AW-3", "AW-4")
 @pytest.mark.parametrize(("example", "woken"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
 def test_the_examples_of_the_seed_run_unchanged_and_a_diff_wakes_nobody(
     trusted: Write, write: Write, guild: Guild, project: Path, example: str, woken: str
