@@ -85,12 +85,7 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        from guildhall.hall.workflows import load_workflow
-        from guildhall.workflow.trust import demand_trust
-
-        workflow = load_workflow(self._hall, Path(start.file), frame)
-        demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
-        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
+        prepared = await self._hall.workflows.begin(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
