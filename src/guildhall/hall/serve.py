@@ -181,7 +181,7 @@ class Process:
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
-            "runs": sum(run.status == "running" for run in self._hall.history.recent()),
+            "runs": self._hall.runs.count if "runs" in vars(self._hall) else 0,
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }

@@ -76,6 +76,13 @@ def find(home: Home) -> Address | None:
     return address if address is not None and address.boot == told.get("boot") else None
 
 
+def process_of(home: Home) -> int | None:
+    """The process of the live hall, also of one whose file is gone."""
+    told = _holder(home)
+    pid = told.get("pid") if told and told.get("hall") else None
+    return pid if type(pid) is int else None
+
+
 def _holder(home: Home) -> dict[str, Any] | None:
     """What the holder of the home's lock says about itself; None: nobody holds it."""
     try:
@@ -214,20 +221,24 @@ def _tail(log: Path) -> str:
 # ending
 
 
-def stop(address: Address) -> None:
+def stop(pid: int) -> None:
     """Asks the hall to leave, and returns when it has left. What runs there goes on when the next one starts."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Returns when the process of a hall that is leaving has ended."""
     try:
-        watched = os.pidfd_open(address.pid)
+        watched = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], _GONE_WITHIN)[0]:
             raise TimedOut(
-                f"the hall (process {address.pid}) has not left within {_GONE_WITHIN:g} seconds",
-                hint=f"`kill -9 {address.pid}` ends it at once; nothing on record is lost.",
+                f"the hall (process {pid}) has not left within {_GONE_WITHIN:g} seconds",
+                hint=f"`kill -9 {pid}` ends it at once; nothing on record is lost.",
             )
-    except ProcessLookupError:
-        return
     finally:
         os.close(watched)
