@@ -24,6 +24,7 @@ import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes t
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.start import EMBEDDED_VARIABLE, find, process_of, stop
 from tests import requirements
+from tests.children import Place
 from tests.warm import Warm
 
 if TYPE_CHECKING:
@@ -226,6 +227,14 @@ def guild_hall(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Ge
     command = GuildWithHall(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
     yield command
     command.end()
+
+
+@pytest.fixture(scope="session")
+def place() -> Generator[Place]:
+    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    place = Place()
+    yield place
+    place.close()
 
 
 # A skipped test is a failed one where all are required

@@ -33,11 +33,8 @@ def test_the_log_holds_no_secret_of_its_own_and_none_that_a_request_brought() ->
 
 
 def test_what_others_add_keeps_it(home: Home) -> None:
-    home.path.mkdir(mode=0o700)
-    home.settings.write_text("hall: {idle: 0.1s}")
-
     async def go() -> None:
-        async with served(home) as hall:
+        async with served(home, idle=0.1) as hall:
             schedules = [True]
             hall.hall.lives.append(lambda: bool(schedules))
             await asyncio.sleep(0.2)
@@ -50,11 +47,8 @@ def test_what_others_add_keeps_it(home: Home) -> None:
 
 
 def test_a_connection_keeps_it_and_its_end_lets_it_go(home: Home) -> None:
-    home.path.mkdir(mode=0o700)
-    home.settings.write_text("hall: {idle: 0.1s}")
-
     async def go() -> None:
-        async with served(home) as hall:
+        async with served(home, idle=0.1) as hall:
             client = await hall.client()
             await client.hello(home.path)
             await asyncio.sleep(0.2)

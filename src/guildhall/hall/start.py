@@ -60,8 +60,8 @@ class Address:
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:
-    """Whether commands are to be halls of their own while they run."""
-    return environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
+    """Whether commands are to be halls of their own while they run. Only Linux has what a process of it needs."""
+    return sys.platform != "linux" or environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
 
 
 # finding
