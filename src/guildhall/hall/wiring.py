@@ -341,7 +341,7 @@ class Hall:
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
-        runs = "runs" in vars(self) and self.runs.any_alive
+        runs = "runs" in vars(self) and self.runs.count > 0
         return runs or ("condenser" in vars(self) and self.condenser.busy) or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
