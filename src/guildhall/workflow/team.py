@@ -165,6 +165,7 @@ class Team:
             room=self.room.id,
             agent=agent.name,
             batch=step.batch,
+            more=step.more,
             clock=self.clock,
             told=told,
         )
