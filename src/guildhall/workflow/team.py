@@ -20,7 +20,7 @@ from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
-from guildhall.workflow import records
+from guildhall.workflow import election, records
 from guildhall.workflow.instance import OVER
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
@@ -84,6 +84,9 @@ class Team:
         await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
+        if election.is_needed(self.workflow, self.room.record()):
+            await self._phase("election")
+            await self._elect()
         await self._phase("kickoff")
         await self._kick_off()
         await self._phase("live")
@@ -108,6 +111,17 @@ class Team:
         self.wake(frozenset(self._wakes))
 
     # Beginning
+
+    async def _elect(self) -> None:
+        await election.Election(
+            instance=self.instance.id,
+            workflow=self.workflow,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
+            request=self.request,
+        ).hold()
 
     async def _kick_off(self) -> None:
         pieces = kickoff(self.workflow, self.values)
