@@ -192,7 +192,7 @@ class RoomAgain:
         await self.room.vote(said["proposal"], said["choice"], then.actor, said["reason"])
 
     async def _elect(self, then: Operation) -> None:
-        await self.room.elect_owner(then.arguments["within"])
+        await self.room.elect_owner(then.actor, then.arguments["within"])
 
     async def _archive(self, then: Operation) -> None:
         number = (then.actor.key or "").rpartition("-")[2]
@@ -226,9 +226,7 @@ class RoomAgain:
             await self._put(path, then.result["content"])
         elif then.op in _CHANGES and "digest" in then.result:
             actor, digest = then.actor, then.result["digest"]
-            before = self._record.read(
-                lambda c: shared_records.change_of(c, self.room.id, path, actor.run, actor.key, digest)
-            )
+            before = self._record.read(lambda c: shared_records.before_change(c, self.room.id, path, actor, digest))
             await self._put(path, None if before is None else self._content(path, before))
         elif then.op == "document_read" and then.result.get("error", {}).get("code") == "not_found":
             await self._put(path, None)
@@ -316,8 +314,13 @@ def _tell(then: Operation) -> Do:
     return lambda turn: channel.tell(turn, **then.arguments)
 
 
-def _settle(_: Operation) -> Do:
-    return lambda turn: {"ended": [one.id for one in proposals.settle_open(turn)]}
+def _settle(then: Operation) -> Do:
+    def settle(turn: Turn) -> dict[str, Any]:
+        one = then.arguments.get("proposal")
+        ended = proposals.settle_open(turn) if one is None else proposals.settle(turn, one)
+        return {"ended": [proposal.id for proposal in ended]}
+
+    return settle
 
 
 def _expire(_: Operation) -> Do:

@@ -95,12 +95,12 @@ def intended(connection: Connection, room: str, run: str, key: str) -> Intent | 
     return None if row is None else Intent(id=row.id, before=row.before, digest=row.digest, content=row.content)
 
 
-def change_of(connection: Connection, room: str, path: str, run: str | None, key: str | None, digest: str) -> str | None:
+def before_change(connection: Connection, room: str, path: str, actor: Actor, digest: str) -> str | None:
     """What a document was before a change that gave it this hash: its hash then; None: there was none."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
     mine += [document_log.c.action != "read", document_log.c.status == "done"]
-    if key is not None:
-        mine += [document_log.c.run == run, document_log.c.key == key]
+    if actor.key is not None:
+        mine += [document_log.c.run == actor.run, document_log.c.key == actor.key]
     return connection.execute(select(document_log.c.before).where(*mine).limit(1)).scalar()
 
 

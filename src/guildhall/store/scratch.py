@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sqlalchemy import create_engine
+
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.tables import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,12 +25,19 @@ def temporary(prefix: str, *, in_memory: bool = True) -> tempfile.TemporaryDirec
     return tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True)
 
 
+def _make(path: Path) -> None:
+    """All tables at once: nobody has an older one of these to bring up to date."""
+    engine = create_engine(f"sqlite:///{path}")
+    metadata.create_all(engine)
+    engine.dispose()
+
+
 @contextmanager
 def scratch() -> Generator[Store]:
     """An empty database with all tables, gone afterwards."""
     with temporary("guild-scratch-") as folder:
         path = Path(folder) / "scratch.db"
-        prepare(path)
+        _make(path)
         store = Store(path)
         try:
             yield store

@@ -108,10 +108,10 @@ class AgentTurn:
         why = (stretch.error or {}).get("message") or stretch.reason or "no reason given"
         said = f"{self.agent} could not handle {numbers}, and has stopped trying: {why}"
         hops = max(mail.message.hops for mail in dead) + 1
-        arguments = {"text": said, "to": sorted(senders | {PERSON}), "hops": hops}
-        taken = take(
-            connection, self.room, "tell", Actor.system(run=run), at, arguments, lambda turn: tell(turn, **arguments)
-        )
+        to = sorted(senders | {PERSON})
+        arguments = {"text": said, "to": to, "hops": hops}
+        actor = Actor.system(run=run)
+        taken = take(connection, self.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, to, hops))
         if taken.turn is not None:
             self.told.append(taken.turn)
 
