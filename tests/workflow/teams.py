@@ -52,6 +52,7 @@ class Team:
     events: list[Event] = field(default_factory=list["Event"])
     hall: Any = None
     client: Any = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def file(self, text: str = "", name: str = "team.yaml", agents: str = "ann bob", **fields: Any) -> None:
         """Writes the workflow: these agents, whose model is the script; the kickoff is for the first."""
@@ -73,7 +74,7 @@ class Team:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={})
-            self.hall.workflows.first_pause = QUICK
+            self.hall.workflows.first_pause = self.hall.workflows.debounce = QUICK
             self.client = EmbeddedHall(self.hall, stays=True)
             try:
                 async with asyncio.timeout(20):
@@ -100,7 +101,17 @@ class Team:
         async with aclosing(stream) as events:
             async for event in events:
                 self.events.append(event)
+                self.news.set()
         return self.hall.history.get(self.events[-1].run)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Returns once events have come after which the condition holds."""
+        while not condition():
+            await self.news.wait()
+            self.news.clear()
+
+    def heard(self, type: str) -> list[Event]:
+        return [event for event in self.events if event.type == type]
 
     @property
     def room(self) -> Room:

@@ -1,4 +1,4 @@
-"""The election of who writes the documents: asked of each agent, kept over a crash, and left out where it is not needed."""
+"""The election of who writes the documents: each agent is asked, a crash loses no vote, and where none is needed."""
 
 from __future__ import annotations
 
@@ -124,8 +124,7 @@ def test_votes_are_neither_lost_nor_repeated_when_the_hall_stops_in_the_middle(t
 
     async def begin(team: Team) -> None:
         task = asyncio.create_task(team.run())
-        while not any(event.type == "vote" for event in team.events):
-            await asyncio.sleep(0.01)
+        await team.until(lambda: team.heard("vote"))
         run.append(team.events[0].run)
         task.cancel()
 

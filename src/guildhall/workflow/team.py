@@ -75,7 +75,8 @@ class Team:
     clock: Clock
     runs: Runs
     request: RunRequest  # of the whole workflow: models and modes are handed down from it
-    debounce: float = DEBOUNCE
+    first_pause: float  # seconds before an agent is tried again that was disturbed
+    debounce: float
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     _rests: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -180,6 +181,7 @@ class Team:
             batch=step.batch,
             more=step.more,
             clock=self.clock,
+            first_pause=self.first_pause,
             told=told,
         )
         seat = self._seat(agent, turn)

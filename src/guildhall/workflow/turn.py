@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # of a run that fails by what it does
 RETRIES = 5  # of one that was disturbed from outside
-_FIRST_PAUSE = 1.0  # seconds
+FIRST_PAUSE = 1.0  # seconds
+_LONGEST_PAUSE = 60.0
 _DISTURBED = frozenset({"runtime_crashed"})
 
 HOW_TO = """\
@@ -65,6 +66,7 @@ class AgentTurn:
     batch: Sequence[Mail]
     more: int = 0  # that wait beside these
     clock: Clock
+    first_pause: float  # seconds
     told: list[Turn]  # what is to be announced once it is committed
 
     def began(self, connection: Connection, run: str) -> None:
@@ -88,7 +90,7 @@ class AgentTurn:
         if stretch.reason == "limit":
             self._stands(connection, "failed", run=run)  # with more, it goes on
         elif _disturbed(connection, run, stretch) and attempts <= RETRIES:
-            pause = _FIRST_PAUSE * 2 ** (attempts - 1)
+            pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))
             due = stamp(self.clock.now() + timedelta(seconds=pause))
             self._stands(connection, "backoff", run=run, attempts=attempts, due=due)
         elif not _disturbed(connection, run, stretch) and attempts < ATTEMPTS:

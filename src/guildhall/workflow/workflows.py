@@ -22,7 +22,8 @@ from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, load, thawed
 from guildhall.workflow.setup import TOOLS, Commands, environment
 from guildhall.workflow.start import check_places, values_of
-from guildhall.workflow.team import Team
+from guildhall.workflow.team import DEBOUNCE, Team
+from guildhall.workflow.turn import FIRST_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,13 @@ class Workflows:
         rooms: Rooms,
         find: Callable[[str, Frame], Worker],
         settings: Callable[[Frame], Settings],
+        first_pause: float = FIRST_PAUSE,
+        debounce: float = DEBOUNCE,
     ) -> None:
+        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
+
+        `debounce`: for so many seconds a team that is quiet stays together.
+        """
         self._home = home
         self._store = store
         self._clock = clock
@@ -74,6 +81,8 @@ class Workflows:
         self._rooms = rooms
         self._find = find
         self._settings = settings
+        self.first_pause = first_pause
+        self.debounce = debounce
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
@@ -147,6 +156,8 @@ class Workflows:
             clock=self._clock,
             runs=self._runs,
             request=request,
+            first_pause=self.first_pause,
+            debounce=self.debounce,
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
@@ -219,7 +230,8 @@ class Workflows:
         """Something happened in a room: whoever follows the workflow sees it."""
         if (team := self._teams.get(happened.room)) is not None:
             root = team.instance.id
-            data = {"actor": happened.actor, **happened.data}
+            told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
+            data = {"actor": happened.actor, **told}
             self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
     def answered(self, run: str) -> None:
