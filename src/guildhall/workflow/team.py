@@ -179,6 +179,7 @@ class Team:
             room=self.room.id,
             agent=agent.name,
             batch=step.batch,
+            more=step.more,
             clock=self.clock,
             first_pause=self.first_pause,
             told=told,
@@ -246,7 +247,11 @@ class Team:
         return standing
 
     def _result(self) -> str:
-        """The last that an agent said to all."""
-        names = {agent.name for agent in self.workflow.agents}
-        said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
-        return said[-1].content if said else ""
+        return result_of(self.workflow, self.room)
+
+
+def result_of(workflow: Workflow, room: Room) -> str:
+    """The last that an agent said to all."""
+    names = {agent.name for agent in workflow.agents}
+    said = [message for message in room.messages() if message.sender in names and message.kind == "message"]
+    return said[-1].content if said else ""

@@ -125,12 +125,12 @@ class Workflows:
         asked = replace(
             request,
             worker=str(workflow.path),
-            input=workflow.definition.kickoff or f"Start {workflow.name}.",
+            input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
             budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
         seat = self._conductor(workflow, frame, began)
-        return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
+        return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """A workflow that stopped, ready to go on where it was."""
@@ -163,16 +163,8 @@ class Workflows:
         self._runs.launch(prepared, team)
 
     async def _open_room(self, workflow: Workflow, values: Values) -> Room:
-        context = workflow.definition.context
-        owner = context.document_owner
-        folder = workflow.room_folder(values)
-        furnishing = Furnishing(
-            documents=workflow.documents(values),
-            owner=None if owner == NOBODY else owner,
-            projection=folder if context.enabled and context.provider == "file" else None,
-            max_hops=workflow.definition.limits.max_hops,
-        )
-        return await self._rooms.open(workflow.name, values.tag, [agent.name for agent in workflow.agents], furnishing)
+        seats = [agent.name for agent in workflow.agents]
+        return await self._rooms.open(workflow.name, values.tag, seats, furnished(workflow, values))
 
     def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
@@ -249,6 +241,18 @@ class Workflows:
                 team.wake_all()
 
 
+def furnished(workflow: Workflow, values: Values) -> Furnishing:
+    """The room that the file wants."""
+    context = workflow.definition.context
+    owner = context.document_owner
+    return Furnishing(
+        documents=workflow.documents(values),
+        owner=None if owner == NOBODY else owner,
+        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
+        max_hops=workflow.definition.limits.max_hops,
+    )
+
+
 def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
     if before is None:
         return
@@ -261,7 +265,12 @@ def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
         raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
 
 
-def _conducting(workflow: Workflow) -> Worker:
+def asked_of(workflow: Workflow) -> str:
+    """What the run of a workflow is on record as asked for."""
+    return workflow.definition.kickoff or f"Start {workflow.name}."
+
+
+def conducting(workflow: Workflow) -> Worker:
     """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
     definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
     return Worker(
