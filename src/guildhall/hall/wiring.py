@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
@@ -243,6 +243,7 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
+        from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -253,6 +254,8 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
+            load=partial(load_workflow, self),
+            demand=partial(demand, self),
             settings=self.settings,
         )
 
@@ -338,7 +341,7 @@ class Hall:
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
-        runs = "runs" in vars(self) and self.runs.any_alive
+        runs = "runs" in vars(self) and self.runs.count > 0
         return runs or ("condenser" in vars(self) and self.condenser.busy) or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
