@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.room import mentions, records
@@ -99,6 +99,11 @@ def _said_too_often(turn: Turn, sender: str, text: str, reached: Sequence[str]) 
 def _wording(text: str) -> str:
     """What is said, without what does not count: capitals, signs, spaces."""
     return " ".join(_WORDS.findall(text.casefold())) or text.strip()
+
+
+def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """The room itself says something to some, quoting what it says."""
+    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
 def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:

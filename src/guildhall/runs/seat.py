@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -27,3 +27,12 @@ class Seat:
     ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
     closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+
+
+def seat_on_record(tools: Sequence[Tool]) -> Seat:
+    """A seat as a replay sees it: with its tools, and nothing is carried out."""
+
+    def never(*_: object) -> NoReturn:
+        raise AssertionError
+
+    return Seat(tools=tuple(tools), execute=never, began=never, ended=never)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Workflow
 
+TOOLS = ("proposal_vote",)
 _SECONDS = 300.0  # that there are to vote
 _TURNS = 5
 _LONGEST_NAME = 64
@@ -103,14 +104,14 @@ class Election:
             return made
         if made is not None:
             return await self.runs.sit_down_again(self.instance, made.id, self._seat(agent))
-        worker = _voter(agent)
-        text = f"{_candidates(self.workflow)}\n\n{announcement(proposal)}"
+        worker = voter(agent)
+        text = ballot(self.workflow, proposal)
         request = replace(self.request, worker=worker.name, input=text, workflow=None, budget=None, max_turns=None)
         return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
 
     def _seat(self, agent: Agent) -> Seat:
         return Seat(
-            tools=room_tools(self.room, agent.name, ("proposal_vote",)),
+            tools=room_tools(self.room, agent.name, TOOLS),
             execute=lambda run: Desk(self.room, agent.name, run).execute,
             began=lambda connection, run: None,
             ended=lambda connection, run, stretch: None,
@@ -125,7 +126,7 @@ def _call(agent: Agent) -> str:
     return f"election/{agent.name}"
 
 
-def _voter(agent: Agent) -> Worker:
+def voter(agent: Agent) -> Worker:
     """The agent as one that can vote and nothing else. By another name: its usual runs are counted without this one."""
     own = agent.worker.definition
     definition = WorkerDefinition(
@@ -139,8 +140,8 @@ def _voter(agent: Agent) -> Worker:
     return replace(agent.worker, definition=definition, instructions=_TOLD.format(agent=agent.name), workdir=None)
 
 
-def _candidates(workflow: Workflow) -> str:
-    """Who stands for it, and what each is for."""
+def ballot(workflow: Workflow, proposal: Proposal) -> str:
+    """What an agent is told that votes: who stands for it, and what each is for."""
     named = ((agent.name, agent.worker.description) for agent in workflow.agents)
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in named]
-    return "\n".join(["Who is to write the documents?", *lines])
+    return "\n".join(["Who is to write the documents?", *lines, "", announcement(proposal)])

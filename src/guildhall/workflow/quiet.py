@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import RuntimeFailed
 from guildhall.room import inbox, proposals
 from guildhall.room.model import Actor
-from guildhall.room.turn import begin
+from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.runs.model import Stretch
 from guildhall.workflow import records
@@ -57,11 +57,16 @@ def look(
     if proposals.open_count(connection, instance.room):
         if not settle:
             return Standing(busy=False)
-        turn = begin(connection, instance.room, Actor.system(run=instance.id), at)
-        proposals.settle_open(turn)
-        return Standing(busy=True, turn=turn)
+        return Standing(busy=True, turn=_settled(connection, instance, at))
     worst = _worst(connection, instance.id, agents)
     return Standing(busy=False, stretch=worst or (_WAITING if held else None))
+
+
+def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
+    def settle(turn: Turn) -> dict[str, Any]:
+        return {"ended": [proposal.id for proposal in proposals.settle_open(turn)]}
+
+    return take(connection, instance.room, "settle", Actor.system(run=instance.id), at, {}, settle).turn
 
 
 def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
@@ -100,7 +105,9 @@ def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> S
 
 def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> dict[str, Any]:
     """What is told of agents that have given up: which, why, and what to do then."""
-    errors = {agent.name: records.notes(connection, instance, agent.name).get("error") or {} for agent in lost}
+    errors: dict[str, dict[str, Any]] = {}
+    for agent in lost:
+        errors[agent.name] = records.notes(connection, instance, agent.name).get("error") or {}
     said = [f"{name}: {error.get('message') or 'it failed'}" for name, error in errors.items()]
     hint = f"Put right what it says; what they were told is kept, and is delivered again by: guild resume {instance}"
     first = next(iter(errors.values()))

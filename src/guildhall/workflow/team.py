@@ -63,6 +63,7 @@ class Step:
     until: str | None = None
     text: str = ""  # what the run is told first
     number: int = 0
+    more: int = 0  # messages that wait beside these
 
     @property
     def something(self) -> bool:
@@ -221,14 +222,14 @@ class Team:
         if not batch:
             return Step()
         more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
-        before = effects_before(connection, self.instance.id, name)
+        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        before = effects_before(connection, self.instance.id, name, number)
         if self.alone:
             text = alone_message(connection, self.room.id, batch, before=before)
         else:
             names = [one.name for one in self.workflow.agents]
             text = first_message(name, names, batch, more=more, before=before)
-        number = records.runs_of_agent(connection, self.instance.id, name) + 1
-        return Step(batch=batch, number=number, text=text)
+        return Step(batch=batch, number=number, text=text, more=more)
 
     async def _take(self, agent: Agent, step: Step) -> Run | None:
         """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
@@ -238,6 +239,7 @@ class Team:
             room=self.room.id,
             agent=agent.name,
             batch=step.batch,
+            more=step.more,
             clock=self.clock,
             most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
             first_pause=self.first_pause,
@@ -326,9 +328,8 @@ class Team:
             at = stamp(self.clock.now())
             if ask.answer and ask.answer.choice == "yes":
                 woken.append(loops.release(connection, self.instance.id, self.room.id, at))
-            else:
-                turns.append(self.room.turn(connection, Actor.person()))
-                loops.drop(turns[-1], self.instance.id)
+            elif turn := loops.drop(connection, self.instance, at):
+                turns.append(turn)
 
         await ledger.apply(ask, key, {}, then)
         self.room.wake(frozenset[str]().union(*woken))
@@ -386,9 +387,13 @@ class Team:
         return standing
 
     def _result(self) -> str:
-        """The last that an agent said to all; of agents that are alone, what each of them gave."""
         if self.alone:
             return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
-        names = {agent.name for agent in self.workflow.agents}
-        said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
-        return said[-1].content if said else ""
+        return result_of(self.workflow, self.room)
+
+
+def result_of(workflow: Workflow, room: Room) -> str:
+    """The last that an agent said to all."""
+    names = {agent.name for agent in workflow.agents}
+    said = [message for message in room.messages() if message.sender in names and message.kind == "message"]
+    return said[-1].content if said else ""

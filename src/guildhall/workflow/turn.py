@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.room import inbox
-from guildhall.room.channel import post
-from guildhall.room.model import PERSON, SYSTEM, Actor, Said
-from guildhall.room.turn import begin
+from guildhall.room.channel import tell
+from guildhall.room.model import PERSON, SYSTEM, Actor
+from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.workflow import loops, records
 
@@ -64,13 +64,14 @@ class AgentTurn:
     room: str
     agent: str
     batch: Sequence[Mail]
+    more: int = 0  # that wait beside these
     clock: Clock
     most_rounds: int  # in which nothing but talk happens
     first_pause: float  # seconds
     told: list[Turn]  # what is to be announced once it is committed
 
     def began(self, connection: Connection, run: str) -> None:
-        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()))
+        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()), left=self.more)
         records.seat_run(connection, self.instance, self.agent, run)
 
     def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
@@ -115,10 +116,13 @@ class AgentTurn:
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
         said = f"{self.agent} could not handle {numbers}, and has stopped trying: {error.get('message')}"
-        turn = begin(connection, self.room, Actor.system(run=run), at)
         hops = max(mail.message.hops for mail in dead) + 1
-        post(turn, Said.quote(said), kind="system", to=sorted(senders | {PERSON}), hops=hops)
-        self.told.append(turn)
+        to = sorted(senders | {PERSON})
+        arguments = {"text": said, "to": to, "hops": hops}
+        actor = Actor.system(run=run)
+        taken = take(connection, self.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, to, hops))
+        if taken.turn is not None:
+            self.told.append(taken.turn)
 
     def _attempts(self, connection: Connection) -> int:
         return records.agent(connection, self.instance, self.agent).attempts

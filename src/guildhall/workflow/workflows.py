@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.config import anchored
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event
 from guildhall.core.ids import digest
@@ -22,9 +20,9 @@ from guildhall.workers.model import Worker
 from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
-from guildhall.workflow.load import frozen, load, thawed
-from guildhall.workflow.setup import TOOLS, Commands, environment
-from guildhall.workflow.start import budget_of, check_places, values_of
+from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
+from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
@@ -66,13 +64,15 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        find: Callable[[str, Frame], Worker],
+        load: Callable[[str, Frame], Workflow],
+        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
     ) -> None:
-        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
+        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
 
+        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
         `debounce`: for so many seconds a team that is quiet stays together.
         """
         self._home = home
@@ -82,7 +82,8 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._find = find
+        self._load = load
+        self._demand = demand
         self._settings = settings
         self.first_pause = first_pause
         self.debounce = debounce
@@ -90,21 +91,17 @@ class Workflows:
 
     # Starting
 
-    def load(self, file: str, frame: Frame) -> Workflow:
-        path = frame.cwd / Path(file).expanduser()
-        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
-
     async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self.load(start.file, frame)
-        model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
+        workflow = self._load(start.file, frame)
+        request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
-        explicit = request.budget is not None or workflow.budget is not None
-        budget = budget_of(workflow, settings, request.budget) if explicit else None
-        request = replace(request, model=model, override_model=override, budget=budget)
+        if workflow.budget is not None:
+            request = replace(request, budget=budget_of(workflow, settings, request.budget))
         self._check_models(workflow, request, frame, settings)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
+        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -133,11 +130,11 @@ class Workflows:
         asked = replace(
             request,
             worker=str(workflow.path),
-            input=workflow.definition.kickoff or f"Start {workflow.name}.",
+            input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
         )
         seat = self._conductor(workflow, frame, began)
-        return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
+        return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     def _check_models(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
         """Raises where an agent has no model that it could ask, or none with which the team's budget could be kept."""
@@ -193,17 +190,8 @@ class Workflows:
         self._runs.launch(prepared, team)
 
     async def _open_room(self, workflow: Workflow, values: Values) -> Room:
-        context = workflow.definition.context
-        owner = context.document_owner
-        folder = workflow.room_folder(values)
-        furnishing = Furnishing(
-            documents=workflow.documents(values),
-            owner=None if owner == NOBODY else owner,
-            projection=folder if context.enabled and context.provider == "file" else None,
-            max_hops=workflow.definition.limits.max_hops,
-            max_repeats=workflow.definition.limits.max_repeats,
-        )
-        return await self._rooms.open(workflow.name, values.tag, [agent.name for agent in workflow.agents], furnishing)
+        seats = [agent.name for agent in workflow.agents]
+        return await self._rooms.open(workflow.name, values.tag, seats, furnished(workflow, values))
 
     def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
@@ -211,7 +199,7 @@ class Workflows:
 
         def commands(run: str) -> Commands:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, text=text)
+                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
             return Commands(folder=workflow.folder, env=env, told=told)
 
@@ -287,6 +275,19 @@ def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
     return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
 
 
+def furnished(workflow: Workflow, values: Values) -> Furnishing:
+    """The room that the file wants."""
+    context = workflow.definition.context
+    owner = context.document_owner
+    return Furnishing(
+        documents=workflow.documents(values),
+        owner=None if owner == NOBODY else owner,
+        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
+        max_hops=workflow.definition.limits.max_hops,
+        max_repeats=workflow.definition.limits.max_repeats,
+    )
+
+
 def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
     if before is None:
         return
@@ -299,7 +300,12 @@ def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
         raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
 
 
-def _conducting(workflow: Workflow) -> Worker:
+def asked_of(workflow: Workflow) -> str:
+    """What the run of a workflow is on record as asked for."""
+    return workflow.definition.kickoff or f"Start {workflow.name}."
+
+
+def conducting(workflow: Workflow) -> Worker:
     """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
     definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
     return Worker(
