@@ -61,11 +61,8 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        load: Callable[[str, Frame], Workflow],
-        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
     ) -> None:
-        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is."""
         self._home = home
         self._store = store
         self._clock = clock
@@ -73,21 +70,17 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._load = load
-        self._demand = demand
         self._settings = settings
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
 
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self._load(start.file, frame)
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
