@@ -19,6 +19,7 @@ from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import Team
@@ -113,7 +114,7 @@ class Workflows:
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
             budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
-        seat = self._conductor(workflow, frame, began)
+        seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
