@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
@@ -243,7 +243,6 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
-        from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -254,8 +253,6 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            load=partial(load_workflow, self),
-            demand=partial(demand, self),
             settings=self.settings,
         )
 
