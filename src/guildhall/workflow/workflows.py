@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -19,9 +18,9 @@ from guildhall.workers.model import Worker
 from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
-from guildhall.workflow.load import frozen, load, thawed
-from guildhall.workflow.setup import TOOLS, Commands, environment
-from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
+from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import Team
 
 if TYPE_CHECKING:
@@ -62,9 +61,11 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        find: Callable[[str, Frame], Worker],
+        load: Callable[[str, Frame], Workflow],
+        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
     ) -> None:
+        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is."""
         self._home = home
         self._store = store
         self._clock = clock
@@ -72,22 +73,21 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._find = find
+        self._load = load
+        self._demand = demand
         self._settings = settings
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
 
-    def load(self, file: str, frame: Frame) -> Workflow:
-        path = frame.cwd / Path(file).expanduser()
-        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
-
     async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self.load(start.file, frame)
+        workflow = self._load(start.file, frame)
+        request = from_here(request, frame)
         frame = workflow.frame(frame)
-        allowed = self._settings(frame).env
-        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+        settings = self._settings(frame)
+        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
+        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -118,7 +118,7 @@ class Workflows:
             worker=str(workflow.path),
             input=workflow.definition.kickoff or f"Start {workflow.name}.",
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
-            budget=request.budget if request.budget is not None else workflow.budget,
+            budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
         seat = self._conductor(workflow, frame, began)
         return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
@@ -169,7 +169,7 @@ class Workflows:
 
         def commands(run: str) -> Commands:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, text=text)
+                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
             return Commands(folder=workflow.folder, env=env, told=told)
 
