@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
-_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
+LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
 class Hall:
@@ -74,7 +74,7 @@ class Hall:
         readonly: bool = False,
         process: bool = False,
         children: bool = False,
-        patience: float = _PATIENCE,
+        patience: float = LOCK_PATIENCE,
     ) -> None:
         """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
 

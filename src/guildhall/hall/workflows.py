@@ -18,6 +18,7 @@ from guildhall.workers.trust import Trust
 from guildhall.workflow.load import load
 from guildhall.workflow.plan import as_far_as_known, plan
 from guildhall.workflow.recognise import workflows_in
+from guildhall.workflow.replays import WorkflowReplays
 from guildhall.workflow.start import budget_of, from_here
 from guildhall.workflow.trust import demand_trust
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.hall.wiring import Hall
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Plan
+    from guildhall.runs.replay import Replayed
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.plan import WorkflowPlan
@@ -94,3 +96,18 @@ async def plans_of_agents(
         worker = replace(agent.worker, keeps=workflow.keeps(values))
         found[agent.name] = await hall.planner.plan(worker, there, own, seat=seat)
     return found
+
+
+async def replay(hall: Hall, run: str, frame: Frame) -> Replayed:
+    """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
+    root = hall.history.get(hall.history.get(run).root)
+    if not root.request.get("workflow"):
+        return await hall.recordings.replay(run, frame)
+    replays = WorkflowReplays(
+        store=hall.store,
+        history=hall.history,
+        recordings=hall.recordings,
+        find=hall.find_worker,
+        settings=hall.settings,
+    )
+    return await replays.replay(run, frame)
