@@ -24,13 +24,13 @@ import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes t
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.start import EMBEDDED_VARIABLE, find, process_of, stop
 from tests import requirements
-from tests.children import Place
 from tests.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from guildhall.hall.start import Address
+    from tests.children import Place
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = Path(__file__).parent / "blocked"
@@ -232,6 +232,8 @@ def guild_hall(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Ge
 @pytest.fixture(scope="session")
 def place() -> Generator[Place]:
     """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    from tests.children import Place
+
     place = Place()
     yield place
     place.close()
