@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -20,7 +21,6 @@ from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
@@ -85,11 +85,12 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
+        from guildhall.hall.workflows import load_workflow
         from guildhall.workflow.trust import demand_trust
 
-        workflows = self._hall.workflows
-        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
-        prepared = await workflows.begin(start, request, frame)
+        workflow = load_workflow(self._hall, Path(start.file), frame)
+        demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
+        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event

@@ -64,15 +64,15 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
         resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
         since = connection.execute(resumed).scalar_one()
         tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
-        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > since).limit(1)
-        anew = since is not None and connection.execute(further).first() is not None
+        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
+        anew = since is not None and connection.execute(further.limit(1)).first() is not None
         connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
 
 
 def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
     by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
-    query = _RUNS.where(by_itself, runs.c.parent.is_(None), runs.c.workflow.is_(None)).order_by(_PLACE)
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import moment, stamp
 from guildhall.room import inbox
-from guildhall.room.model import Actor, Said
-from guildhall.room.model import Piece as SaidPiece
+from guildhall.room.model import Actor
 from guildhall.room.toolbox import Desk, room_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance, Phase
-    from guildhall.workflow.interpolate import Piece, Values
+    from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
@@ -110,9 +109,9 @@ class Team:
     # Beginning
 
     async def _kick_off(self) -> None:
-        pieces = kickoff(self.workflow, self.values)
-        if pieces:
-            await self.room.send(_said(pieces), Actor.system(run=self.instance.id, key="kickoff"))
+        said = kickoff(self.workflow, self.values)
+        if said.text.strip():
+            await self.room.send(said, Actor.system(run=self.instance.id, key="kickoff"))
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:
         at = stamp(self.clock.now())
@@ -234,7 +233,3 @@ class Team:
         names = {agent.name for agent in self.workflow.agents}
         said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
         return said[-1].content if said else ""
-
-
-def _said(pieces: Sequence[Piece]) -> Said:
-    return Said(tuple(SaidPiece(piece.text, piece.quoted) for piece in pieces))

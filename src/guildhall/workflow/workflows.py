@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -19,7 +18,7 @@ from guildhall.workers.model import Worker
 from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
-from guildhall.workflow.load import frozen, load, thawed
+from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.setup import TOOLS, Commands, environment
 from guildhall.workflow.start import check_places, values_of
 from guildhall.workflow.team import Team
@@ -62,7 +61,6 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        find: Callable[[str, Frame], Worker],
         settings: Callable[[Frame], Settings],
     ) -> None:
         self._home = home
@@ -72,19 +70,13 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._find = find
         self._settings = settings
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
 
-    def load(self, file: str, frame: Frame) -> Workflow:
-        path = frame.cwd / Path(file).expanduser()
-        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
-
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self.load(start.file, frame)
         frame = workflow.frame(frame)
         allowed = self._settings(frame).env
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
