@@ -15,6 +15,7 @@ from guildhall.room.rooms import Furnishing, Rooms
 from guildhall.room.toolbox import TOOLS, VOTING, Desk, room_tools
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall
+from guildhall.workers.model import SYSTEM_TOOLS
 from tests.room.conftest import PERSON, TEAM, Heard
 from tests.room.desks import At
 
@@ -56,6 +57,7 @@ CONTRACT = {
 def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
     tools = {each.name: each for each in room_tools(room, "coder")}
     assert tools.keys() == CONTRACT.keys() == TOOLS.keys()
+    assert tools.keys() <= set(SYSTEM_TOOLS)  # so that a rule may name them
     for name, each in tools.items():
         schema = each.input_schema
         required = set(schema.get("required", ()))

@@ -37,8 +37,8 @@ def post(
         raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
     seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
     found = mentions.find(said, seated)
-    addressed = _addressed(to, seated)
     sender = sender or turn.actor.name
+    addressed = _addressed(to, seated, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
         raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
@@ -76,9 +76,19 @@ def post(
     return posted
 
 
-def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:
+def notice(turn: Turn, text: str, *, to: Sequence[str] = (), hops: int = 0) -> Posted:
+    """Says something in the name of the room, on record: for transactions of others, where nothing else notes it."""
+    posted = post(turn, Said.quote(text), kind="system", to=to, sender=SYSTEM, hops=hops)
+    arguments = {"text": text, "to": list(to), "hops": hops}
+    records.log(turn.connection, turn.room.id, "notice", turn.actor, turn.at, arguments, posted.as_dict())
+    return posted
+
+
+def _addressed(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:
     if ALL in to:
         return list(seated)
+    if lenient:  # what the room says is for those who are still here
+        return [name for name in to if name in seated or name == PERSON]
     for name in to:
         if name not in seated and name != PERSON:
             raise NotFound(f"there is no agent {name[:80]!r} in this room", hint=did_you_mean(name, seated))

@@ -116,11 +116,11 @@ class Room:
 
     async def settle_open(self) -> list[Proposal]:
         """Ends every open proposal with the votes that there are. See `proposals.settle_open` for one's own turn."""
-        return await self._settle("settle", proposals.settle_open)
+        return await self._settle(proposals.settle_open)
 
     async def expire(self) -> list[Proposal]:
         """Ends every proposal whose time is up."""
-        return await self._settle("expire", proposals.expire)
+        return await self._settle(proposals.expire)
 
     async def perform(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do) -> Mapping[str, Any]:
         """Makes an operation, once: in the log and in effect together. What it is refused with is raised."""
@@ -194,11 +194,18 @@ class Room:
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self._trouble(f"a decision could not be archived: {error}")
 
-    async def _settle(self, op: str, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
-        result = await self.perform(
-            op, Actor.system(), {}, lambda turn: {"ended": [proposal.id for proposal in do(turn)]}
-        )
-        return [self._proposal(id) for id in result["ended"]]
+    async def _settle(self, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
+        return await self._to_its_end(self._settled(do))
+
+    async def _settled(self, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
+        def write(connection: Connection) -> tuple[Turn, list[Proposal]]:
+            turn = self.turn(connection, Actor.system())
+            return turn, do(turn)
+
+        turn, ended = await self._store.write(write)
+        self._announce(turn)
+        await self._bring_up(turn)
+        return ended
 
     def _proposal(self, id: str) -> Proposal:
         return self._store.read(lambda connection: proposals.proposal_in(connection, self.id, id))
