@@ -83,10 +83,10 @@ def settle_document(connection: Connection, id: int, status: str) -> None:
     connection.execute(update(document_log).where(document_log.c.id == id).values(status=status))
 
 
-def intended(connection: Connection, room: str, run: str, key: str) -> Intent | None:
-    """The change that a call was about to make when it was cut off."""
+def intended(connection: Connection, room: str, run: str, key: str, *, status: str = "intended") -> Intent | None:
+    """The change that a call was about to make when it was cut off; or, with `done`, that it made."""
     mine = (document_log.c.room == room) & (document_log.c.run == run) & (document_log.c.key == key)
-    statement = select(document_log).where(mine, document_log.c.status == "intended")
+    statement = select(document_log).where(mine, document_log.c.status == status)
     row = connection.execute(statement.order_by(document_log.c.id.desc()).limit(1)).first()
     return None if row is None else Intent(id=row.id, before=row.before, digest=row.digest, content=row.content)
 
