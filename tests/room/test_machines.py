@@ -16,12 +16,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precon
 from guildhall.core.errors import GuildError
 from guildhall.room import inbox, proposals, records
 from guildhall.room.model import Actor
-from guildhall.room.replay import replay
 from guildhall.room.rooms import Furnishing, Rooms
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
+from guildhall.store.scratch import scratch
 from tests.room.conftest import Heard, Moments
 from tests.room.desks import At
+from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
 AGENTS = st.sampled_from(TEAM)
@@ -62,11 +63,8 @@ class InRoom(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Whatever was done, the log makes the same room again."""
-        scratch = self.folder / "scratch.db"
-        shutil.copy(type(self).prepared, scratch)
-        again = Store(scratch)
-        assert self.runner.run(replay(self.store, self.room.id, again)) is None
-        again.close()
+        with scratch() as empty:
+            assert self.runner.run(first_difference(self.store, self.room.id, empty)) is None
         self.runner.close()
         self.store.close()
         shutil.rmtree(self.folder)
@@ -296,7 +294,7 @@ class Votes(InRoom):
         bound = [one for one in self.room.proposals() if one.type == "assignment" and one.binding and one.result]
         assert len(posted) == len(bound)
         archive = self.store.read(lambda c: records.history(c, self.room.id))
-        assert len([row for row in archive if row["op"] == "archive"]) == sum(
+        assert len([row for row in archive if row.op == "archive"]) == sum(
             one.result is not None for one in self.room.proposals()
         )
 

@@ -154,7 +154,7 @@ def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     assert store.read(lambda c: inbox.seen(c, room.id, "r-1")).until == 1
     assert store.read(lambda c: inbox.seen(c, room.id, "r-2")).until == 0
     log = store.read(lambda c: records.history(c, room.id))
-    assert [row["op"] for row in log] == ["open", "send", "inbox_shown", "send"]
+    assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
 
 def test_nothing_to_do_wakes_nobody(room: Room, heard: Heard):
@@ -262,7 +262,7 @@ def test_the_same_call_again_is_the_same_call(room: Room, store: Store, name: st
     first = coder.call(name, "same", **given)
     assert coder.call(name, "same", **given) == first
     log = store.read(lambda c: records.history(c, room.id))
-    assert [row["op"] for row in log] == ["open", name]
+    assert [one.op for one in log] == ["open", name]
     assert "was" in coder.call("team_list", "same").text
 
 

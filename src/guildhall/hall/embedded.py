@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -21,6 +20,7 @@ from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
+    from pathlib import Path
 
     from sqlalchemy import Connection
 
@@ -85,12 +85,7 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        from guildhall.hall.workflows import load_workflow
-        from guildhall.workflow.trust import demand_trust
-
-        workflow = load_workflow(self._hall, Path(start.file), frame)
-        demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
-        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
+        prepared = await self._hall.workflows.begin(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -160,7 +155,9 @@ class EmbeddedHall:
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        return await self._hall.recordings.replay(run, frame)
+        from guildhall.hall.workflows import replay
+
+        return await replay(self._hall, run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
         return await self._hall.forks.fork(run, at, frame, model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.room import mentions, records
@@ -76,12 +76,9 @@ def post(
     return posted
 
 
-def notice(turn: Turn, text: str, *, to: Sequence[str] = (), hops: int = 0) -> Posted:
-    """Says something in the name of the room, on record: for transactions of others, where nothing else notes it."""
-    posted = post(turn, Said.quote(text), kind="system", to=to, sender=SYSTEM, hops=hops)
-    arguments = {"text": text, "to": list(to), "hops": hops}
-    records.log(turn.connection, turn.room.id, "notice", turn.actor, turn.at, arguments, posted.as_dict())
-    return posted
+def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """The room itself says something to some, quoting what it says."""
+    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
 def _addressed(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:

@@ -125,13 +125,19 @@ def cancel(turn: Turn, id: str) -> Proposal:
 
 def settle_open(turn: Turn) -> list[Proposal]:
     """Ends every open proposal with the votes that there are: nobody can move any more. Those that it ended."""
-    return _settle(turn, "settle", proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
+    return _settle(turn, proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
+
+
+def settle(turn: Turn, id: str) -> list[Proposal]:
+    """Ends a proposal with the votes that there are; nothing, where it has ended already."""
+    proposal = proposal_in(turn.connection, turn.room.id, id)
+    return _settle(turn, [proposal], "quiet") if proposal.status == "open" else []
 
 
 def expire(turn: Turn) -> list[Proposal]:
     """Ends every proposal whose time is up; those that it ended."""
     due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]
-    return _settle(turn, "expire", due, "timeout")
+    return _settle(turn, due, "timeout")
 
 
 def next_end(connection: Connection, room: str) -> str | None:
@@ -147,12 +153,9 @@ def _is_due(proposal: Proposal, at: str) -> bool:
     return proposal.expires_at is not None and proposal.expires_at <= at
 
 
-def _settle(turn: Turn, op: str, ending: Sequence[Proposal], how: Ending) -> list[Proposal]:
+def _settle(turn: Turn, ending: Sequence[Proposal], how: Ending) -> list[Proposal]:
     for proposal in ending:
         _end(turn, proposal, how)
-    if ending:
-        result = {"ended": [proposal.id for proposal in ending]}
-        records.log(turn.connection, turn.room.id, op, turn.actor, turn.at, {}, result)
     return [proposal_in(turn.connection, turn.room.id, proposal.id) for proposal in ending]
 
 

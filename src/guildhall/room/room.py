@@ -95,16 +95,21 @@ class Room:
         result = await self.perform("send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict())
         return Posted.from_dict(result)
 
-    async def elect_owner(self, within: float | None = None) -> Proposal:
+    async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
         """Opens the election of an owner of the documents. It wakes nobody: whoever opens it asks for votes.
 
-        `within` is how many seconds there are to vote.
+        `within` is how many seconds there are to vote. Opened again by the same call, it is the same election.
         """
         draft = Draft(type="election", title=DOCUMENT_OWNER, timeout=within)
         result = await self.perform(
-            "elect", Actor.system(), {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
+            "elect", actor, {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
         )
         return self._proposal(result["id"])
+
+    async def settle(self, proposal: str) -> Proposal:
+        """Ends a proposal with the votes that there are, if it is still open."""
+        await self._settle("settle", lambda turn: proposals.settle(turn, proposal), {"proposal": proposal})
+        return self._proposal(proposal)
 
     async def vote(self, proposal: str, choice: str, actor: Actor, reason: str | None = None) -> Proposal:
         """Votes; the proposal as it is afterwards."""
@@ -116,11 +121,11 @@ class Room:
 
     async def settle_open(self) -> list[Proposal]:
         """Ends every open proposal with the votes that there are. See `proposals.settle_open` for one's own turn."""
-        return await self._settle(proposals.settle_open)
+        return await self._settle("settle", proposals.settle_open)
 
     async def expire(self) -> list[Proposal]:
         """Ends every proposal whose time is up."""
-        return await self._settle(proposals.expire)
+        return await self._settle("expire", proposals.expire)
 
     async def perform(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do) -> Mapping[str, Any]:
         """Makes an operation, once: in the log and in effect together. What it is refused with is raised."""
@@ -194,18 +199,13 @@ class Room:
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self._trouble(f"a decision could not be archived: {error}")
 
-    async def _settle(self, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
-        return await self._to_its_end(self._settled(do))
-
-    async def _settled(self, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
-        def write(connection: Connection) -> tuple[Turn, list[Proposal]]:
-            turn = self.turn(connection, Actor.system())
-            return turn, do(turn)
-
-        turn, ended = await self._store.write(write)
-        self._announce(turn)
-        await self._bring_up(turn)
-        return ended
+    async def _settle(
+        self, op: str, do: Callable[[Turn], list[Proposal]], arguments: Mapping[str, Any] | None = None
+    ) -> list[Proposal]:
+        result = await self.perform(
+            op, Actor.system(), arguments or {}, lambda turn: {"ended": [proposal.id for proposal in do(turn)]}
+        )
+        return [self._proposal(id) for id in result["ended"]]
 
     def _proposal(self, id: str) -> Proposal:
         return self._store.read(lambda connection: proposals.proposal_in(connection, self.id, id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import LargeBinary, cast, func, insert, select, update
+from sqlalchemy import LargeBinary, cast, delete, func, insert, select, update
 
 from guildhall.store.tables import document_log, documents, resources
 
@@ -25,6 +25,8 @@ class Intent:
     content: str | None
 
 
+EDIT = "edit"  # by hand, noticed afterwards
+_NO_CHANGE = ("read", EDIT)  # what is no change by somebody in the room
 _MOST_IDS = 1_000  # looked at for a name that is near
 
 
@@ -60,6 +62,10 @@ def put_document(connection: Connection, room: str, path: str, content: str, at:
         connection.execute(insert(documents).values(room=room, path=path, content=content, at=at))
 
 
+def drop_document(connection: Connection, room: str, path: str) -> None:
+    connection.execute(delete(documents).where(documents.c.room == room, documents.c.path == path))
+
+
 def document_sizes(connection: Connection, room: str) -> list[tuple[str, int]]:
     """Every document with its size in bytes, in order."""
     size = func.length(cast(documents.c.content, LargeBinary))
@@ -83,18 +89,27 @@ def settle_document(connection: Connection, id: int, status: str) -> None:
     connection.execute(update(document_log).where(document_log.c.id == id).values(status=status))
 
 
-def intended(connection: Connection, room: str, run: str, key: str, *, status: str = "intended") -> Intent | None:
-    """The change that a call was about to make when it was cut off; or, with `done`, that it made."""
+def intended(connection: Connection, room: str, run: str, key: str) -> Intent | None:
+    """The change that a call was about to make when it was cut off."""
     mine = (document_log.c.room == room) & (document_log.c.run == run) & (document_log.c.key == key)
-    statement = select(document_log).where(mine, document_log.c.status == status)
+    statement = select(document_log).where(mine, document_log.c.status == "intended")
     row = connection.execute(statement.order_by(document_log.c.id.desc()).limit(1)).first()
     return None if row is None else Intent(id=row.id, before=row.before, digest=row.digest, content=row.content)
+
+
+def before_change(connection: Connection, room: str, path: str, actor: Actor, digest: str) -> str | None:
+    """What a document was before a change that gave it this hash: its hash then; None: there was none."""
+    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
+    mine += [document_log.c.action != "read", document_log.c.status == "done"]
+    if actor.key is not None:
+        mine += [document_log.c.run == actor.run, document_log.c.key == actor.key]
+    return connection.execute(select(document_log.c.before).where(*mine).limit(1)).scalar()
 
 
 def last_seen(connection: Connection, room: str, path: str, by: str | None) -> str | None:
     """The hash of a document as somebody last left or saw it; without a name, as it was last written here."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.status == "done"]
-    mine.append(document_log.c.action != "read" if by is None else document_log.c.by == by)
+    mine.append(document_log.c.action.not_in(_NO_CHANGE) if by is None else document_log.c.by == by)
     statement = select(document_log.c.digest).where(*mine).order_by(document_log.c.id.desc()).limit(1)
     return connection.execute(statement).scalar()
 
@@ -102,7 +117,7 @@ def last_seen(connection: Connection, room: str, path: str, by: str | None) -> s
 def written_here(connection: Connection, room: str, path: str, digest: str) -> bool:
     """Whether a document was given this hash by somebody in the room, and not by an edit from outside."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
-    statement = select(document_log.c.id).where(*mine, document_log.c.action != "read").limit(1)
+    statement = select(document_log.c.id).where(*mine, document_log.c.action.not_in(_NO_CHANGE)).limit(1)
     return connection.execute(statement).first() is not None
 
 
