@@ -79,11 +79,6 @@ def post(
     return posted
 
 
-def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
-    """The room itself says something to some, quoting what it says."""
-    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
-
-
 def _held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
     """Whether a message does not go out: it has come too far, or those who talk are to be stopped."""
     if hops > turn.room.max_hops or (turn.room.holding and hops > 0 and kind == "message"):
@@ -104,6 +99,11 @@ def _said_too_often(turn: Turn, sender: str, text: str, reached: Sequence[str]) 
 def _wording(text: str) -> str:
     """What is said, without what does not count: capitals, signs, spaces."""
     return " ".join(_WORDS.findall(text.casefold())) or text.strip()
+
+
+def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """The room itself says something to some, quoting what it says."""
+    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
 def _addressed(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:

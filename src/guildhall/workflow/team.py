@@ -61,9 +61,9 @@ class Step:
     run: str | None = None
     batch: Sequence[Mail] = ()
     until: str | None = None
-    more: int = 0  # mail that waits beside the batch
     text: str = ""  # what the run is told first
     number: int = 0
+    more: int = 0  # messages that wait beside these
 
     @property
     def something(self) -> bool:
@@ -222,14 +222,14 @@ class Team:
         if not batch:
             return Step()
         more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
-        before = effects_before(connection, self.instance.id, name)
+        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        before = effects_before(connection, self.instance.id, name, number)
         if self.alone:
             text = alone_message(connection, self.room.id, batch, before=before)
         else:
             names = [one.name for one in self.workflow.agents]
             text = first_message(name, names, batch, more=more, before=before)
-        number = records.runs_of_agent(connection, self.instance.id, name) + 1
-        return Step(batch=batch, more=more, number=number, text=text)
+        return Step(batch=batch, number=number, text=text, more=more)
 
     async def _take(self, agent: Agent, step: Step) -> Run | None:
         """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
@@ -328,9 +328,8 @@ class Team:
             at = stamp(self.clock.now())
             if ask.answer and ask.answer.choice == "yes":
                 woken.append(loops.release(connection, self.instance.id, self.room.id, at))
-            else:
-                turns.append(self.room.turn(connection, Actor.person()))
-                loops.drop(turns[-1], self.instance.id)
+            elif turn := loops.drop(connection, self.instance, at):
+                turns.append(turn)
 
         await ledger.apply(ask, key, {}, then)
         self.room.wake(frozenset[str]().union(*woken))
