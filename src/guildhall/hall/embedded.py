@@ -85,11 +85,7 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        from guildhall.workflow.trust import demand_trust
-
-        workflows = self._hall.workflows
-        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
-        prepared = await workflows.begin(start, request, frame)
+        prepared = await self._hall.workflows.begin(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event

@@ -204,6 +204,7 @@ class Team:
             execute=lambda run: Desk(self.room, agent.name, run).execute,
             began=turn.began,
             ended=turn.ended,
+            around=self.workflow.around(agent),
         )
 
     def _seconds_until(self, due: str | None) -> float:

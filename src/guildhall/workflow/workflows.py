@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -19,9 +18,9 @@ from guildhall.workers.model import Worker
 from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
-from guildhall.workflow.load import frozen, load, thawed
-from guildhall.workflow.setup import TOOLS, Commands, environment
-from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
+from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
@@ -63,13 +62,15 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        find: Callable[[str, Frame], Worker],
+        load: Callable[[str, Frame], Workflow],
+        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
     ) -> None:
-        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
+        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
 
+        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
         `debounce`: for so many seconds a team that is quiet stays together.
         """
         self._home = home
@@ -79,7 +80,8 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._find = find
+        self._load = load
+        self._demand = demand
         self._settings = settings
         self.first_pause = first_pause
         self.debounce = debounce
@@ -87,16 +89,14 @@ class Workflows:
 
     # Starting
 
-    def load(self, file: str, frame: Frame) -> Workflow:
-        path = frame.cwd / Path(file).expanduser()
-        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
-
     async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self.load(start.file, frame)
+        workflow = self._load(start.file, frame)
+        request = from_here(request, frame)
         frame = workflow.frame(frame)
-        allowed = self._settings(frame).env
-        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+        settings = self._settings(frame)
+        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
+        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -127,7 +127,7 @@ class Workflows:
             worker=str(workflow.path),
             input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
-            budget=request.budget if request.budget is not None else workflow.budget,
+            budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
         seat = self._conductor(workflow, frame, began)
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
@@ -172,7 +172,7 @@ class Workflows:
 
         def commands(run: str) -> Commands:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, text=text)
+                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
             return Commands(folder=workflow.folder, env=env, told=told)
 
