@@ -243,9 +243,14 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
+        return self.conducted()
+
+    def conducted(self, **otherwise: Any) -> Workflows:
+        """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
         from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
+        kept: dict[str, Any] = {"demand": partial(demand, self), **otherwise}
         return Workflows(
             home=self.home,
             store=self.store,
@@ -255,8 +260,8 @@ class Hall:
             history=self.history,
             rooms=self.rooms,
             load=partial(load_workflow, self),
-            demand=partial(demand, self),
             settings=self.settings,
+            **kept,
         )
 
     async def prepare_again(

@@ -21,6 +21,7 @@ from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
 from guildhall.workflow.instance import OVER
+from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -77,6 +78,7 @@ class Team:
     request: RunRequest  # of the whole workflow: models and modes are handed down from it
     first_pause: float  # seconds before an agent is tried again that was disturbed
     debounce: float
+    pace: Pace = field(default_factory=Pace)
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     _rests: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -121,6 +123,7 @@ class Team:
             clock=self.clock,
             runs=self.runs,
             request=self.request,
+            pace=self.pace,
         ).hold()
 
     async def _kick_off(self) -> None:
@@ -143,7 +146,7 @@ class Team:
             wake.clear()
             step = self.store.read(lambda connection: self._step(connection, agent.name))
             if step.something:
-                await self._take(agent, step)
+                await self._take(agent, await self._in_turn(agent.name, step))
                 continue
             self._rests.set()
             with suppress(TimeoutError):
@@ -155,10 +158,11 @@ class Team:
         if state.status in ("running", "backoff") and state.run is not None:
             if state.due_at is not None and state.due_at > stamp(self.clock.now()):
                 return Step(until=state.due_at)
-            return Step(run=state.run)
+            return Step(run=state.run, number=records.runs_of_agent(connection, self.instance.id, name))
         if state.status == "waiting" and state.run is not None:
             asked = run_records.list_asks(connection, run=state.run, status="open")
-            return Step() if asked else Step(run=state.run)
+            number = records.runs_of_agent(connection, self.instance.id, name)
+            return Step() if asked else Step(run=state.run, number=number)
         if state.status == "stopped" or state.run is not None:
             return Step()
         batch = inbox.unread(connection, self.room.id, name)
@@ -166,6 +170,17 @@ class Team:
         more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
         before = self._before(connection, name, number) if state.attempts else ""
         return Step(batch=batch, number=number, more=more, before=before)
+
+    async def _in_turn(self, name: str, step: Step) -> Step:
+        """A step, when it is its turn; with the mail that there is then."""
+        if step.run is not None:
+            return step
+        until = await self.pace.begins(who(name, step.number))
+        if until is None:
+            return step
+        step = self.store.read(lambda connection: self._step(connection, name))
+        batch = [mail for mail in step.batch if mail.message.id <= until]
+        return replace(step, batch=batch or step.batch)
 
     def _before(self, connection: Connection, name: str, number: int) -> str:
         last = run_records.run_of_call(connection, self.instance.id, f"{name}/{number - 1}")
@@ -184,7 +199,8 @@ class Team:
             first_pause=self.first_pause,
             told=told,
         )
-        seat = self._seat(agent, turn)
+        mine = who(agent.name, step.number)
+        seat = self._seat(agent, turn, mine)
         try:
             if step.run is not None:
                 return await self.runs.sit_down_again(self.instance.id, step.run, seat)
@@ -197,11 +213,13 @@ class Team:
         finally:
             for one in told:
                 await self.room.follow(one)
+            self.pace.done(begins(mine))
+            self.pace.done(ends(mine))
 
-    def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
+    def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(
             tools=room_tools(self.room, agent.name),
-            execute=lambda run: Desk(self.room, agent.name, run).execute,
+            execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
             began=turn.began,
             ended=turn.ended,
             around=self.workflow.around(agent),

@@ -19,6 +19,7 @@ from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.pace import Pace
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import RunRequest, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute
     from guildhall.workflow.instance import AgentState, Start
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
@@ -67,11 +69,14 @@ class Workflows:
         settings: Callable[[Frame], Settings],
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
+        commands: Callable[..., Execute] = Commands,
+        pace: Pace | None = None,
     ) -> None:
         """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
 
         `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
-        `debounce`: for so many seconds a team that is quiet stays together.
+        `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
+        commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
         """
         self._home = home
         self._store = store
@@ -85,6 +90,8 @@ class Workflows:
         self._settings = settings
         self.first_pause = first_pause
         self.debounce = debounce
+        self._commands = commands
+        self._pace = pace or Pace()
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
@@ -158,6 +165,7 @@ class Workflows:
             request=request,
             first_pause=self.first_pause,
             debounce=self.debounce,
+            pace=self._pace,
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
@@ -170,11 +178,11 @@ class Workflows:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
         env = environment(workflow, frame)
 
-        def commands(run: str) -> Commands:
+        def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
                 self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
-            return Commands(folder=workflow.folder, env=env, told=told)
+            return self._commands(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 
@@ -207,6 +215,10 @@ class Workflows:
         if found is None:
             raise target.missing(wanted.team, [one.target for one in self.listed()])
         return found
+
+    def rooms_alive(self) -> list[Room]:
+        """The rooms in which a team is at work."""
+        return [team.room for team in self._teams.values()]
 
     # Speaking
 
