@@ -16,6 +16,7 @@ HOME = "@HOME@"
 RUN = "@RUN@"  # the id of a run, in what a model is told
 
 TIME = "@TIME@"  # when something was said in a room
+WHY = "@WHY@"  # for what reason an agent has failed, in what the others are told of it
 
 TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
 

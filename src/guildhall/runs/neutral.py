@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.models.case import HOME, PROJECT, RUN, TIME
+from guildhall.models.case import HOME, PROJECT, RUN, TIME, WHY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ _LONG = 4_000  # characters of a text that are kept; the rest is compared by its
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
 _TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _DATED = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text with times in it
+_WHY = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # a provider says it in its own words
 _HALF = re.compile("[\ud800-\udfff]")
 
 
@@ -71,7 +72,9 @@ def told(message: Sequence[Mapping[str, Any]], neutral: Neutral) -> str | list[s
 
 
 def _timeless(neutral: Neutral, text: str) -> str:
-    return _DATED.sub(rf"\1{TIME}", _TIME.sub(TIME, text)) if neutral.times else text
+    if not neutral.times:
+        return text
+    return _WHY.sub(rf"\1{WHY}", _DATED.sub(rf"\1{TIME}", _TIME.sub(TIME, text)))
 
 
 def _part(part: Mapping[str, Any]) -> str:
