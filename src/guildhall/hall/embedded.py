@@ -85,7 +85,11 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._hall.workflows.begin(start, request, frame)
+        from guildhall.hall.workflows import demand, load_workflow
+
+        workflow = load_workflow(self._hall, start.file, frame)
+        demand(self._hall, workflow, request, frame)
+        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event

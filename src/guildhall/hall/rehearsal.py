@@ -30,13 +30,11 @@ if TYPE_CHECKING:
     from guildhall.models.case import Spoken
     from guildhall.models.model import OnText, Query, Source
     from guildhall.models.script import Script, ScriptSource
-    from guildhall.runs.model import RunRequest
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
-    from guildhall.workflow.model import Workflow
     from guildhall.workflow.workflows import Workflows
 
 _PAUSE = 0.01  # seconds before an agent is tried again
@@ -46,6 +44,8 @@ _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and
 
 class RehearsalHall(Hall):
     """Makes the runs of a test. No key is known here, and no provider is ever asked."""
+
+    runs_commands = False
 
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
         """`trusted` are the files of the copied project that the person trusts in the real one."""
@@ -62,10 +62,8 @@ class RehearsalHall(Hall):
 
     @cached_property
     def workflows(self) -> Workflows:
-        """No command of a setup is run, so that none needs to be trusted; agents move in the recorded order."""
-        workflows = self.conducted(
-            demand=self._demand, commands=self._commands, pace=self.pace, first_pause=_PAUSE, debounce=_DEBOUNCE
-        )
+        """No command of a setup is run; agents move in the recorded order."""
+        workflows = self.conducted(commands=self._commands, pace=self.pace, first_pause=_PAUSE, debounce=_DEBOUNCE)
 
         async def speak(spoken: Spoken) -> None:
             for room in workflows.rooms_alive():
@@ -73,12 +71,6 @@ class RehearsalHall(Hall):
 
         self.pace.speak = speak
         return workflows
-
-    def _demand(self, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
-        from guildhall.hall.calling import demand_trust
-
-        for agent in workflow.agents:
-            demand_trust(self, self.find_seated(agent.worker, frame), frame)
 
     def _commands(self, **_: Any) -> Execute:
         async def recorded(tool: Tool, call: ToolCall) -> ToolResult:
@@ -100,10 +92,18 @@ class RehearsalHall(Hall):
 
     def find_worker(self, name: str, frame: Frame) -> Worker:
         """A worker, if what it may write is in the copy of the project."""
-        return self.find_seated(super().find_worker(name, frame), frame)
+        worker = super().find_worker(name, frame)
+        self.refuse_outside(worker, frame)
+        return worker
 
-    def find_seated(self, worker: Worker, frame: Frame) -> Worker:
-        """The same for one that was found already."""
+    def refuse_outside(self, worker: Worker, frame: Frame) -> None:
+        """Raises where a worker may write outside of the copy of the project."""
+        if worker.workdir is not None and not worker.workdir.is_relative_to(self._project):
+            raise ToolUnavailable(
+                f"workdir: {worker.workdir} is outside of the project, and the agent {worker.name} may write there",
+                where=worker.place,
+                hint="A test works on a copy of the project alone: use a folder inside it.",
+            )
         for folder in worker.folders(frame):
             if folder.writable and not folder.path.is_relative_to(self._project):
                 raise ToolUnavailable(
@@ -111,7 +111,6 @@ class RehearsalHall(Hall):
                     where=worker.place,
                     hint="A test works on a copy of the project alone: use a folder inside it.",
                 )
-        return worker
 
     async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
         """No server is started or reached for a test."""

@@ -172,6 +172,7 @@ async def _staged(hall: RehearsalHall, case: Case, stage: _Stage, frame: Frame) 
     workflow = load_workflow(hall, start.file, frame)
     there = workflow.frame(frame)
     for agent in workflow.agents:
+        hall.refuse_outside(agent.worker, there)
         stage.permit(await hall.planner.plan(agent.worker, there))
     allowed = hall.settings(there).env
     values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)

@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
@@ -59,11 +59,13 @@ if TYPE_CHECKING:
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
-_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
+LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
+
+    runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class Hall:
         readonly: bool = False,
         process: bool = False,
         children: bool = False,
-        patience: float = _PATIENCE,
+        patience: float = LOCK_PATIENCE,
     ) -> None:
         """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
 
@@ -247,10 +249,8 @@ class Hall:
 
     def conducted(self, **otherwise: Any) -> Workflows:
         """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
-        from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
-        kept: dict[str, Any] = {"demand": partial(demand, self), **otherwise}
         return Workflows(
             home=self.home,
             store=self.store,
@@ -259,9 +259,8 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            load=partial(load_workflow, self),
             settings=self.settings,
-            **kept,
+            **otherwise,
         )
 
     async def prepare_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, literal_column, select, update
+from sqlalchemy import String, bindparam, delete, func, insert, literal_column, select, update
 
 from guildhall.room.model import Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 
 _UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
 SHOWN = ("inbox_shown", "inbox_read")  # the operations that show a run its inbox
+
+# What every call of a room tool needs, put together once: making a statement costs more than executing it.
+_IN_ROOM = bindparam("in_room", type_=String)
+_OF_RUN = bindparam("of_run", type_=String)
+_ROOM = select(rooms).where(rooms.c.id == _IN_ROOM)
+_SEATS = (
+    select(seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
+    .where(seats.c.room == _IN_ROOM)
+    .order_by(seats.c.ordinal)
+)
+_AGENTS = select(seats.c.agent).where(seats.c.room == _IN_ROOM).order_by(seats.c.ordinal)
+_LAST_MESSAGE = select(func.max(messages.c.id)).where(messages.c.room == _IN_ROOM)
+_RECORDED = select(room_log.c.op, room_log.c.result).where(
+    room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.key == bindparam("of_key", type_=String)
+)
+_SEEN = select(
+    func.max(room_log.c.result["until"].as_integer()), func.max(room_log.c.result["hops"].as_integer())
+).where(room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.op.in_(SHOWN))
+_ADD_MESSAGE = insert(messages)
+_ADD_TO_LOG = insert(room_log)
 
 
 # Rooms and seats
@@ -36,7 +56,7 @@ def change_room(connection: Connection, room: str, **values: Any) -> None:
 
 
 def room(connection: Connection, id: str) -> RoomRecord | None:
-    row = connection.execute(select(rooms).where(rooms.c.id == id)).mappings().first()
+    row = connection.execute(_ROOM, {"in_room": id}).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
@@ -61,9 +81,13 @@ def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str)
 
 def seats_of(connection: Connection, room: str) -> list[Seat]:
     """In the order of the workflow's file."""
-    columns = (seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
-    found = connection.execute(select(*columns).where(seats.c.room == room).order_by(seats.c.ordinal))
+    found = connection.execute(_SEATS, {"in_room": room})
     return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
+
+
+def agents_of(connection: Connection, room: str) -> list[str]:
+    """The names of those who are seated, in the order of the workflow's file."""
+    return list(connection.execute(_AGENTS, {"in_room": room}).scalars())
 
 
 def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
@@ -75,9 +99,8 @@ def change_seat(connection: Connection, room: str, agent: str, at: str, **values
 
 def add_message(connection: Connection, room: str, message: Mapping[str, Any]) -> int:
     """Adds a message; its number in the room."""
-    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
-    number = (last or 0) + 1
-    connection.execute(insert(messages).values(room=room, id=number, **message))
+    number = count_messages(connection, room) + 1
+    connection.execute(_ADD_MESSAGE, {"room": room, "id": number, **message})
     return number
 
 
@@ -91,8 +114,7 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 
 def count_messages(connection: Connection, room: str) -> int:
     """Numbers are given without gaps: the last one is the count."""
-    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
-    return last or 0
+    return connection.execute(_LAST_MESSAGE, {"in_room": room}).scalar_one() or 0
 
 
 # Inboxes
@@ -195,8 +217,7 @@ def forget_hops(connection: Connection, room: str, numbers: Iterable[int]) -> No
 
 def recorded(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
     """The operation and the result of a call that was made before."""
-    mine = (room_log.c.room == room) & (room_log.c.run == run) & (room_log.c.key == key)
-    row = connection.execute(select(room_log.c.op, room_log.c.result).where(mine)).first()
+    row = connection.execute(_RECORDED, {"in_room": room, "of_run": run, "of_key": key}).first()
     return None if row is None else (row.op, row.result)
 
 
@@ -210,17 +231,8 @@ def log(
     result: Mapping[str, Any],
 ) -> None:
     """Gives an operation its place in the order of all that happened."""
-    statement = insert(room_log).values(
-        room=room,
-        op=op,
-        actor=actor.name,
-        run=actor.run,
-        key=actor.key,
-        arguments=dict(arguments),
-        result=dict(result),
-        at=at,
-    )
-    connection.execute(statement)
+    entry = {"room": room, "op": op, "actor": actor.name, "run": actor.run, "key": actor.key, "at": at}
+    connection.execute(_ADD_TO_LOG, {**entry, "arguments": dict(arguments), "result": dict(result)})
 
 
 def history(connection: Connection, room: str, *, since: int = 0) -> list[Operation]:
@@ -242,11 +254,7 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[Operat
 
 def seen(connection: Connection, room: str, run: str) -> Seen:
     """What of its inbox a run was shown, all in all."""
-    result = room_log.c.result
-    statement = select(func.max(result["until"].as_integer()), func.max(result["hops"].as_integer())).where(
-        room_log.c.room == room, room_log.c.run == run, room_log.c.op.in_(SHOWN)
-    )
-    until, hops = connection.execute(statement).one()
+    until, hops = connection.execute(_SEEN, {"in_room": room, "of_run": run}).one()
     return Seen(until=until or 0, hops=hops)
 
 

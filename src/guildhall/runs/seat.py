@@ -26,6 +26,7 @@ class Seat:
     began: Callable[[Connection, str], None]  # in the transaction in which the run is made
     ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+    plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
 
 
 def seat_on_record(tools: Sequence[Tool]) -> Seat:

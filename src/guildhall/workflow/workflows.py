@@ -20,6 +20,7 @@ from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.pace import Pace
+from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
@@ -64,17 +65,14 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        load: Callable[[str, Frame], Workflow],
-        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
         commands: Callable[..., Execute] = Commands,
         pace: Pace | None = None,
     ) -> None:
-        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
+        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
 
-        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
         `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
         commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
         """
@@ -85,8 +83,6 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._load = load
-        self._demand = demand
         self._settings = settings
         self.first_pause = first_pause
         self.debounce = debounce
@@ -96,14 +92,12 @@ class Workflows:
 
     # Starting
 
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self._load(start.file, frame)
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -136,7 +130,7 @@ class Workflows:
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
             budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
-        seat = self._conductor(workflow, frame, began)
+        seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
