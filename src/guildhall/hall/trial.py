@@ -253,16 +253,17 @@ class _Play:
     def _reply(self, ask: Ask) -> Reply | None:
         entry = self.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
         data: Mapping[str, Any] = entry.data if entry else {}
+        about = (data.get("tool"), data.get("limit"), ask.kind == "loop")
         mine = self.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]
-            if runs[:1] == [ask.run] and (reply.tool, reply.limit) == (data.get("tool"), data.get("limit")):
+            if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == about:
                 return self._replies.pop(place)
         return None
 
 
 def _about(reply: Reply) -> str:
-    return reply.tool or f"the limit {reply.limit}"
+    return reply.tool or ("the loop" if reply.loop else f"the limit {reply.limit}")
 
 
 def _question(ask: Ask) -> str:

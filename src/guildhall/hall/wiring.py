@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.fork import Forks
     from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Ask
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared
     from guildhall.runs.recordings import Recordings
@@ -98,7 +99,7 @@ class Hall:
             self._find_lost(self.store)
         self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
         self.bus = EventBus()
-        self.asks = Asks(self.store, self.clock)
+        self.asks = Asks(self.store, self.clock, self._ask_closed)
         self.history = History(self.store, self.clock)
 
     def _tidy_up(self) -> None:
@@ -262,6 +263,10 @@ class Hall:
             settings=self.settings,
             **otherwise,
         )
+
+    def _ask_closed(self, ask: Ask) -> None:
+        if "workflows" in vars(self):
+            self.workflows.answered(ask)
 
     async def prepare_again(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None

@@ -31,14 +31,15 @@ class Reply(_Strict):
     answer: Annotated[str, Field(min_length=1)]
     tool: str | None = None
     limit: str | None = None
+    loop: bool = False  # agents go round in circles
     worker: str | None = None  # None: the worker of the test
     run: PositiveInt = 1  # which of that worker's runs asked
     note: str | None = None
 
     @model_validator(mode="after")
     def _about_one_thing(self) -> Reply:
-        if (self.tool is None) == (self.limit is None):
-            raise ValueError("say what was asked about: either `tool` (an approval) or `limit`")
+        if (self.tool is not None) + (self.limit is not None) + self.loop != 1:
+            raise ValueError("say what was asked about: either `tool` (an approval), `limit` or `loop`")
         return self
 
 

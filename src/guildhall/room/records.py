@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import String, bindparam, delete, func, insert, literal_column, select, update
 
-from guildhall.room.model import Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
+from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -53,6 +53,15 @@ def add_room(connection: Connection, room: RoomRecord) -> None:
 
 def change_room(connection: Connection, room: str, **values: Any) -> None:
     connection.execute(update(rooms).where(rooms.c.id == room).values(**values))
+
+
+def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
+    """Whether what agents say to one another is held back; says whether that has changed."""
+    found = room(connection, id)
+    if found is None or found.holding == holding:
+        return False
+    change_room(connection, id, settings={**found.settings, HOLDING: holding})
+    return True
 
 
 def room(connection: Connection, id: str) -> RoomRecord | None:
@@ -115,6 +124,20 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 def count_messages(connection: Connection, room: str) -> int:
     """Numbers are given without gaps: the last one is the count."""
     return connection.execute(_LAST_MESSAGE, {"in_room": room}).scalar_one() or 0
+
+
+def since_outside(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
+    """What agents have said, or one of them, since somebody from outside last spoke; of the newest so many messages."""
+    after = count_messages(connection, room) - limit
+    mine = (messages.c.room == room) & (messages.c.id > after)
+    if sender is not None:
+        mine &= (messages.c.sender == sender) | (messages.c.hops == 0)
+    found: list[Message] = []
+    for row in connection.execute(select(messages).where(mine).order_by(messages.c.id.desc())):
+        if row.hops == 0:
+            break
+        found.append(_message(row))
+    return found[::-1]
 
 
 # Inboxes
@@ -193,6 +216,7 @@ def mark(
     was: DeliveryStatus,
     now: DeliveryStatus,
     until: int | None = None,
+    only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
     """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
@@ -200,10 +224,25 @@ def mark(
         mine.append(deliveries.c.agent == agent)
     if until is not None:
         mine.append(deliveries.c.message <= until)
+    if only is not None:
+        mine.append(deliveries.c.message.in_(only))
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
         connection.execute(update(deliveries).where(*mine).values(status=now))
+    return found
+
+
+def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
+    """Holds back what agents have said to agents and is unread, `but` that to some; which deliveries these were."""
+    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+    columns = (deliveries.c.agent, deliveries.c.message)
+    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
+    for agent, message in found:
+        here = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (deliveries.c.message == message)
+        connection.execute(update(deliveries).where(here).values(status="held"))
     return found
 
 
@@ -256,6 +295,13 @@ def seen(connection: Connection, room: str, run: str) -> Seen:
     """What of its inbox a run was shown, all in all."""
     until, hops = connection.execute(_SEEN, {"in_room": room, "of_run": run}).one()
     return Seen(until=until or 0, hops=hops)
+
+
+def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
+    """The messages of its inbox that a run was shown."""
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & room_log.c.op.in_(SHOWN)
+    results = connection.execute(select(room_log.c.result).where(mine)).scalars()
+    return frozenset(number for result in results for number in result.get("messages", ()))
 
 
 def _message(row: Row[Any]) -> Message:

@@ -189,10 +189,10 @@ class _Writer:
     def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
         said = {entry.data["ask"]: entry.data for entry in journal.kind("answered")}
         for entry in journal.entries:
-            if entry.kind not in {"tool_asked", "limit_asked"}:
+            if entry.kind not in {"tool_asked", "limit_asked", "loop_asked"}:
                 continue
-            about = "tool" if entry.kind == "tool_asked" else "limit"
-            reply = {about: entry.data[about], **who}
+            about = entry.kind.removesuffix("_asked")
+            reply = {about: entry.data.get(about, True), **who}
             if (answer := said.get(entry.data["ask"])) is not None:
                 note = {"note": self._neutral.text(answer["note"])} if answer["note"] else {}
                 yield {**reply, "answer": answer["choice"], **note}
