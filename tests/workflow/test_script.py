@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,14 +14,14 @@ from hypothesis import strategies as st
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
+from guildhall.models.case import Case, Command, Reply, Spoken
 from guildhall.models.script import Script
 from guildhall.room.model import Actor
+from guildhall.runs.model import Answer
 from tests.workflow.teams import Team, call, say, send
 from tests.workflow.test_replays import ran
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from guildhall.hall.client import Tested
     from tests.conftest import Guild
 
@@ -78,11 +80,11 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     assert guild("test").code == 0, guild("test").out
 
     path = team.project / "team.yaml"
-    text = path.read_text().replace("You are bob.", "You are Bob.").replace("echo 1", "echo 2")
+    text = path.read_text().replace("You are at work.", "You are at WORK.").replace("echo 1", "echo 2")
     path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
     failed = guild("test")
     assert failed.code == 1
-    for line in ("the command of setup step 1", "+echo 2", "bob: the system prompt", "+You are Bob.", "+@ann begin x"):
+    for line in ("the command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
         assert line in failed.out
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0
@@ -172,6 +174,65 @@ def test_a_run_of_a_team_is_not_forked(team: Team, guild: Guild) -> None:
         assert f"guild script {shown['run']}" in forked.err
 
 
+def test_the_example_of_the_documentation_passes(team: Team) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing-workers.md").read_text()
+    example = page.partition("\n## Workflows\n")[2].partition("```yaml\n")[2].partition("```")[0]
+    (team.project / "tests.yaml").write_text(example)
+    diff = "gh pr diff ${{ params.pr }}".replace("${", '"${').replace("}}", '}}"')
+    team.file(
+        name="review.yaml",
+        agents="reviewer coder",
+        params={"pr": {}},
+        setup=[{"shell": diff, "as": "diff"}],
+        kickoff="@reviewer look at ${{ diff }}",
+    )
+
+    async def work(team: Team) -> None:
+        found = await outcome(team, team.project / "tests.yaml")
+        assert found.passed, told(found)
+
+    team.inside(work)
+    for field in (*Case.model_fields, *Command.model_fields, *Spoken.model_fields, *Reply.model_fields):
+        assert f"`{field}" in page or f"{field}:" in page, field
+
+
+def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
+    team.file(agents="ann bob", limits={"max_hops": 2})
+    ping = [[send("@bob ping 1"), say()], [send("@bob ping 2"), say()], [say()]]
+    pong = [[send("@ann pong 1"), say()], [send("@ann pong 2"), say()], [say()]]
+    team.script(ann=ping, bob=pong)
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        while run.status == "waiting":
+            (ask,) = team.hall.asks.open()
+            assert ask.kind == "loop"
+            await team.client.answer(ask.id, Answer(choice="yes"))
+            run = await team.resume(run.id)
+        assert run.status == "completed"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        path = await recorded(team, run.id)
+        assert "loop: true" in path.read_text()
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
+def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
+    team.file(agents="ann bob", context=False, kickoff="@ann @bob look")
+    team.script(ann=[[say("one")]], bob=[[say("two")]])
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert run.output == "ann:\none\n\nbob:\ntwo"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        found = await outcome(team, await recorded(team, run.id))
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workflow": "team.yaml", "worker": "ann"}, "not of both"),
     ({"worker": "ann"}, "`input` is missing"),
@@ -193,8 +254,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("case", "wrong"), WRONG)
 def test_a_test_that_says_odd_things_ends_and_says_so(team: Team, case: dict[str, Any], wrong: str) -> None:
-    import json
-
     team.file(agents="ann")
     team.script(ann=[[say()]])
     script = {"test": {**case, "output": ""}, "workers": {"ann": [[say()]]}}
