@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, stamp
@@ -65,6 +65,8 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
+
+    runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
 
     def __init__(
         self,
@@ -244,7 +246,10 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
-        from guildhall.hall.workflows import demand, load_workflow
+        return self.conducted()
+
+    def conducted(self, **otherwise: Any) -> Workflows:
+        """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -255,9 +260,8 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            load=partial(load_workflow, self),
-            demand=partial(demand, self),
             settings=self.settings,
+            **otherwise,
         )
 
     def _ask_closed(self, ask: Ask) -> None:

@@ -27,6 +27,7 @@ class Seat:
     ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
     closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+    plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
 
 
 def seat_on_record(tools: Sequence[Tool]) -> Seat:

@@ -19,7 +19,7 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election
-from guildhall.workflow.alone import alone_message
+from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -88,7 +88,12 @@ class TeamAgain:
         end = self._journal(self.instance.id).entries[-1]
         if self.found or end.kind != "ended" or end.data["status"] != "completed":
             raise Over
-        return Outcome(output=result_of(self.workflow, self._room.room), messages=[])
+        return Outcome(output=self._result(), messages=[])
+
+    def _result(self) -> str:
+        if not self.workflow.definition.context.enabled:
+            return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
+        return result_of(self.workflow, self._room.room)
 
     # The agents
 

@@ -21,6 +21,8 @@ from guildhall.workflow import records, target
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance
 from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.pace import Pace
+from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.team import DEBOUNCE, Team
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, RunRequest, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute
     from guildhall.workflow.instance import AgentState, Start
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
@@ -64,16 +67,16 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        load: Callable[[str, Frame], Workflow],
-        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
+        commands: Callable[..., Execute] = Commands,
+        pace: Pace | None = None,
     ) -> None:
-        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
+        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
 
-        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
-        `debounce`: for so many seconds a team that is quiet stays together.
+        `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
+        commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
         """
         self._home = home
         self._store = store
@@ -82,26 +85,24 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._load = load
-        self._demand = demand
         self._settings = settings
         self.first_pause = first_pause
         self.debounce = debounce
+        self._commands = commands
+        self._pace = pace or Pace()
         self._teams: dict[str, Team] = {}  # by room
 
     # Starting
 
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self._load(start.file, frame)
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
-        if workflow.budget is not None:
-            request = replace(request, budget=budget_of(workflow, settings, request.budget))
-        self._check_models(workflow, request, frame, settings)
+        explicit = request.budget is not None or workflow.budget is not None
+        request = replace(request, budget=budget_of(workflow, settings, request.budget) if explicit else None)
+        self._check_prices(workflow, request, frame, settings)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow)
@@ -133,15 +134,15 @@ class Workflows:
             input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
         )
-        seat = self._conductor(workflow, frame, began)
+        seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
-    def _check_models(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
-        """Raises where an agent has no model that it could ask, or none with which the team's budget could be kept."""
-        for agent in workflow.agents:
+    def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
+        """Raises where an agent's model has no price, so that the team's budget could not be kept."""
+        for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self._runs.source(choice.model, frame)
-            if request.budget is not None and not has_price(source):
+            if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
                     "cannot be kept",
@@ -184,6 +185,7 @@ class Workflows:
             request=request,
             first_pause=self.first_pause,
             debounce=self.debounce,
+            pace=self._pace,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team
@@ -197,11 +199,11 @@ class Workflows:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
         env = environment(workflow, frame)
 
-        def commands(run: str) -> Commands:
+        def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
                 self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
-            return Commands(folder=workflow.folder, env=env, told=told)
+            return self._commands(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 
@@ -234,6 +236,10 @@ class Workflows:
         if found is None:
             raise target.missing(wanted.team, [one.target for one in self.listed()])
         return found
+
+    def rooms_alive(self) -> list[Room]:
+        """The rooms in which a team is at work."""
+        return [team.room for team in self._teams.values()]
 
     # Speaking
 
