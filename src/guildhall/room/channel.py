@@ -35,7 +35,7 @@ def post(
     check_text(text, "the message")
     if not text.strip():
         raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
-    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    seated = records.seated(turn.connection, turn.room.id)
     found = mentions.find(said, seated)
     sender = sender or turn.actor.name
     addressed = _addressed(to, seated, lenient=sender == SYSTEM)

@@ -58,7 +58,7 @@ class Draft:
 
 def create(turn: Turn, draft: Draft) -> Proposal:
     """Puts something to the vote of all who have a seat."""
-    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    seated = records.seated(turn.connection, turn.room.id)
     title = check_line(draft.title, "the title")
     _may_be_made(turn, draft, title)
     options = _options(draft, seated)
@@ -276,7 +276,7 @@ def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
 
 
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
-    seated = {seat.agent for seat in records.seats_of(turn.connection, turn.room.id)}
+    seated = records.seated(turn.connection, turn.room.id)
     return [name for name in names if name in seated]
 
 
