@@ -58,7 +58,7 @@ class Draft:
 
 def create(turn: Turn, draft: Draft) -> Proposal:
     """Puts something to the vote of all who have a seat."""
-    seated = records.seated(turn.connection, turn.room.id)
+    seated = records.agents_of(turn.connection, turn.room.id)
     title = check_line(draft.title, "the title")
     _may_be_made(turn, draft, title)
     options = _options(draft, seated)
@@ -145,6 +145,12 @@ def next_end(connection: Connection, room: str) -> str | None:
     return min((one.expires_at for one in proposal_records.open_ones(connection, room) if one.expires_at), default=None)
 
 
+def decided_since(connection: Connection, room: str, at: str) -> bool:
+    """Whether a proposal has got its result since then."""
+    decided = (one for one in proposal_records.all_of(connection, room) if one.result is not None)
+    return any((one.ended_at or "") >= at for one in decided)
+
+
 def open_count(connection: Connection, room: str) -> int:
     return len(proposal_records.open_ones(connection, room))
 
@@ -184,7 +190,8 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
 
 def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
     if proposal.type == "election":
-        roles = {**turn.room.roles, _role(proposal.title): result}
+        now = records.room(turn.connection, turn.room.id) or turn.room  # another may have ended in this very turn
+        roles = {**now.roles, _role(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
         if _gives_documents(proposal.title):
             records.change_room(turn.connection, turn.room.id, owner=result)
@@ -276,7 +283,7 @@ def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
 
 
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
-    seated = records.seated(turn.connection, turn.room.id)
+    seated = records.agents_of(turn.connection, turn.room.id)
     return [name for name in names if name in seated]
 
 

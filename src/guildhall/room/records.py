@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, literal_column, select, text, update
 
-from guildhall.room.model import Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
+from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -80,6 +80,15 @@ def change_room(connection: Connection, room: str, **values: Any) -> None:
     connection.execute(update(rooms).where(rooms.c.id == room).values(**values))
 
 
+def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
+    """Whether what agents say to one another is held back; says whether that has changed."""
+    found = room(connection, id)
+    if found is None or found.holding == holding:
+        return False
+    change_room(connection, id, settings={**found.settings, HOLDING: holding})
+    return True
+
+
 def room(connection: Connection, id: str) -> RoomRecord | None:
     row = connection.execute(_ROOM, {"id": id}).mappings().first()
     return None if row is None else RoomRecord(**row)
@@ -94,7 +103,7 @@ def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord 
 
 def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
     """Seats exactly these agents, in this order. Who stays keeps what it said of itself."""
-    there = set(seated(connection, room))
+    there = set(agents_of(connection, room))
     for ordinal, agent in enumerate(agents):
         mine = (seats.c.room == room) & (seats.c.agent == agent)
         if agent in there:
@@ -110,8 +119,8 @@ def seats_of(connection: Connection, room: str) -> list[Seat]:
     return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
 
 
-def seated(connection: Connection, room: str) -> list[str]:
-    """The names alone, in the same order."""
+def agents_of(connection: Connection, room: str) -> list[str]:
+    """The names of those who are seated, in the order of the workflow's file."""
     return list(connection.execute(_SEATED, {"room": room}).scalars())
 
 
@@ -140,6 +149,20 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 def count_messages(connection: Connection, room: str) -> int:
     """Numbers are given without gaps: the last one is the count."""
     return connection.execute(_LAST, {"room": room}).scalar_one() or 0
+
+
+def since_outside(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
+    """What agents have said, or one of them, since somebody from outside last spoke; of the newest so many messages."""
+    after = count_messages(connection, room) - limit
+    mine = (messages.c.room == room) & (messages.c.id > after)
+    if sender is not None:
+        mine &= (messages.c.sender == sender) | (messages.c.hops == 0)
+    found: list[Message] = []
+    for row in connection.execute(select(messages).where(mine).order_by(messages.c.id.desc())):
+        if row.hops == 0:
+            break
+        found.append(_message(row))
+    return found[::-1]
 
 
 # Inboxes
@@ -209,6 +232,7 @@ def mark(
     was: DeliveryStatus,
     now: DeliveryStatus,
     until: int | None = None,
+    only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
     """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
@@ -216,10 +240,25 @@ def mark(
         mine.append(deliveries.c.agent == agent)
     if until is not None:
         mine.append(deliveries.c.message <= until)
+    if only is not None:
+        mine.append(deliveries.c.message.in_(only))
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
         connection.execute(update(deliveries).where(*mine).values(status=now))
+    return found
+
+
+def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
+    """Holds back what agents have said to agents and is unread, `but` that to some; which deliveries these were."""
+    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+    columns = (deliveries.c.agent, deliveries.c.message)
+    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
+    for agent, message in found:
+        here = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (deliveries.c.message == message)
+        connection.execute(update(deliveries).where(here).values(status="held"))
     return found
 
 
@@ -272,6 +311,13 @@ def seen(connection: Connection, room: str, run: str) -> Seen:
     """What of its inbox a run was shown, all in all."""
     until, hops = connection.execute(_SEEN, {"room": room, "run": run}).one()
     return Seen(until=until or 0, hops=hops)
+
+
+def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
+    """The messages of its inbox that a run was shown."""
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWN
+    results = connection.execute(select(room_log.c.result).where(mine)).scalars()
+    return frozenset(number for result in results for number in result.get("messages", ()))
 
 
 def _message(row: Row[Any]) -> Message:

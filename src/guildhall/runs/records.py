@@ -173,12 +173,11 @@ def _rounded(dollars: float | None) -> float | None:
 # journal
 
 
-_ADD_ENTRY = insert(journal)  # made once: making a statement costs more than executing it
+_ADD_ENTRY = insert(journal)  # put together once: making it costs more than executing it
 
 
 def add_entry(connection: Connection, entry: Entry) -> None:
-    row = {"run": entry.run, "seq": entry.seq, "kind": entry.kind, "key": entry.key, "data": entry.data, "at": entry.at}
-    connection.execute(_ADD_ENTRY, row)
+    connection.execute(_ADD_ENTRY, vars(entry))
 
 
 def entries(connection: Connection, run: str, after: int = -1) -> list[Entry]:
