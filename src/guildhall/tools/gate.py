@@ -70,7 +70,7 @@ class Gate:
         self._mode: Mode = mode
         self._ledger = ledger
         self._execute = execute
-        self._closed = closed or (lambda call: None)
+        self._closed = closed
 
     async def call(self, call: ToolCall) -> ToolResult:
         """The result of a call. The same call, by its key, is executed once however often it is made."""
@@ -86,7 +86,7 @@ class Gate:
         doubtful = self._ledger.interrupted(call) and not tool.repeatable
         if doubtful and (settled := await self._settle_doubt(call, tool)) is not None:
             return settled  # first of all: a rule of today does not undo what may have happened
-        if (why := self._closed(call)) is not None:
+        if self._closed is not None and (why := self._closed(call)) is not None:
             return await self._refuse(call, why, None, Verdict(decision="refuse", reason=why, rule=CLOSED))
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)

@@ -408,6 +408,7 @@ class Team:
         return standing
 
     def _result(self) -> str:
+        """The last that an agent said to all; of agents that are alone, what each of them gave."""
         if self.alone:
             return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
         return result_of(self.workflow, self.room)

@@ -99,9 +99,9 @@ class Workflows:
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
-        if workflow.budget is not None:
-            request = replace(request, budget=budget_of(workflow, settings, request.budget))
-        self._check_models(workflow, request, frame, settings)
+        explicit = request.budget is not None or workflow.budget is not None
+        request = replace(request, budget=budget_of(workflow, settings, request.budget) if explicit else None)
+        self._check_prices(workflow, request, frame, settings)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
@@ -137,12 +137,12 @@ class Workflows:
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
-    def _check_models(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
-        """Raises where an agent has no model that it could ask, or none with which the team's budget could be kept."""
-        for agent in workflow.agents:
+    def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
+        """Raises where an agent's model has no price, so that the team's budget could not be kept."""
+        for agent in workflow.agents if request.budget is not None else ():
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
             source = self._runs.source(choice.model, frame)
-            if request.budget is not None and not has_price(source):
+            if not has_price(source):
                 raise ModelUnusable(
                     f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
                     "cannot be kept",
