@@ -9,6 +9,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox
+from guildhall.room.channel import tell
 from guildhall.room.model import Actor, Piece, Said
 from guildhall.room.rooms import Furnishing, Rooms
 from tests.room.conftest import PERSON, TEAM, Heard, agent
@@ -78,6 +79,20 @@ def test_who_is_told_by_name_need_not_be_mentioned(rooms: Rooms):
         asyncio.run(room.send("fix the bug", PERSON, to=["cder"]))
 
 
+def test_what_the_room_says_in_the_transaction_of_another_reaches_those_who_are_here(rooms: Rooms, store: Store):
+    room = opened(rooms)
+
+    def write(connection: Any) -> Any:
+        turn = room.turn(connection, Actor.system(run="w-1"))
+        return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
+
+    turn, posted = store.submit(write).result(5)
+    assert posted["reached"] == ["reviewer", "person"]
+    assert turn.wakes == {"reviewer"}
+    (message,) = room.messages()
+    assert (message.kind, message.sender, message.hops) == ("system", "system", 3)
+
+
 def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(rooms: Rooms, heard: Heard):
     room = opened(rooms)
     assert asyncio.run(room.send("@person done", agent("coder"))).reached == ("person",)
@@ -141,7 +156,7 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     room = opened(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now", run="r-9")).result(5)
+    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now")).result(5)
     assert [(mail.message.id, mail.message.sender) for mail in buried] == [(1, "reviewer"), (2, "reviewer")]
     assert numbers(room, "coder") == [3]
     assert len(store.read(lambda c: inbox.dead(c, room.id))) == 2

@@ -85,7 +85,11 @@ class EmbeddedHall:
                 yield event
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._hall.workflows.begin(start, request, frame)
+        from guildhall.hall.workflows import demand, load_workflow
+
+        workflow = load_workflow(self._hall, start.file, frame)
+        demand(self._hall, workflow, request, frame)
+        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -164,9 +168,11 @@ class EmbeddedHall:
 
     async def script(self, run: str) -> str:
         from guildhall.runs.script import script_of
+        from guildhall.workflow.script import team_part
 
         tree = [(one, self._hall.history.journal(one.id)) for one in self._hall.history.tree(run)]
-        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ))
+        team = team_part(tree, self._hall.store)
+        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
         from guildhall.hall.trial import tested
