@@ -72,7 +72,7 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
 def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
     by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
-    query = _RUNS.where(by_itself, runs.c.parent.is_(None), runs.c.workflow.is_(None)).order_by(_PLACE)
+    query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 

@@ -21,6 +21,7 @@ from guildhall.runs.execute import Stops
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import records
+from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.instance import OVER
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
@@ -29,6 +30,7 @@ from guildhall.workflow.turn import AgentTurn, effects_of, first_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
 
     from sqlalchemy import Connection
 
@@ -76,9 +78,22 @@ class Team:
     clock: Clock
     runs: Runs
     request: RunRequest  # of the whole workflow: models and modes are handed down from it
+    zone: tzinfo
     debounce: float = DEBOUNCE
+    _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _at: Phase = "setup"
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     _rests: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.alarms = Alarms(
+            run=self.instance.id,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            zone=self.zone,
+            seats=lambda: (self.workflow, self.values),
+        )
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         await self._phase("setup")
@@ -87,13 +102,17 @@ class Team:
         await self._phase("kickoff")
         await self._kick_off()
         await self._phase("live")
-        serving = [asyncio.create_task(self._serve(agent)) for agent in self.workflow.agents]
+        for agent in self.workflow.agents:
+            self._begin(agent)
+        ringing = asyncio.create_task(self.alarms.keep())
         try:
-            await self._until_quiet(serving)
+            await self._until_quiet(ringing)
         finally:
-            for task in serving:
+            tasks = [*self._serving.values(), ringing]
+            self._serving.clear()
+            for task in tasks:
                 task.cancel()
-            for task in serving:
+            for task in tasks:
                 with suppress(asyncio.CancelledError, Exception):
                     await task
         return Outcome(output=self._result(), messages=[])
@@ -107,6 +126,24 @@ class Team:
     def wake_all(self) -> None:
         self.wake(frozenset(self._wakes))
 
+    # Coming and going
+
+    def sit(self, workflow: Workflow, name: str) -> None:
+        """An agent has a seat now, or works again; `workflow` has all that are seated."""
+        self.workflow = workflow
+        if name not in self._serving and self._at in ("live", "quiet"):
+            self._begin(workflow.agent(name))
+
+    async def leave(self, name: str) -> None:
+        """An agent works no more: what it is at is cut off. The rest go on."""
+        if (task := self._serving.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        self._rests.set()
+
+    def _begin(self, agent: Agent) -> None:
+        self._serving[agent.name] = asyncio.create_task(self._serve(agent))
+
     # Beginning
 
     async def _kick_off(self) -> None:
@@ -119,6 +156,7 @@ class Team:
         ended = at if phase in OVER else None
         columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+        self._at = phase
         self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
 
     # The agents
@@ -129,6 +167,8 @@ class Team:
             wake.clear()
             step = self.store.read(lambda connection: self._step(connection, agent.name))
             if step.something:
+                if self._at == "quiet":
+                    await self._phase("live")
                 await self._take(agent, step)
                 continue
             self._rests.set()
@@ -197,13 +237,19 @@ class Team:
 
     # The end
 
-    async def _until_quiet(self, serving: Sequence[asyncio.Task[None]]) -> None:
-        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands."""
+    async def _until_quiet(self, ringing: asyncio.Task[None]) -> None:
+        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands.
+
+        One that was started, and not only run, never is done: it is quiet until somebody says something.
+        """
         while True:
             resting = asyncio.ensure_future(self._rests.wait())
-            done, _ = await asyncio.wait({resting, *serving}, return_when=asyncio.FIRST_COMPLETED)
+            others = {ringing, *self._serving.values()}
+            done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
             resting.cancel()
             for task in done - {resting}:
+                if task.cancelled():
+                    continue  # the agent has left
                 task.result()  # an agent's own loop broke: that is not to be kept quiet
             self._rests.clear()
             if self._look().busy:
@@ -212,7 +258,10 @@ class Team:
             standing = await self.store.write(self._end_if_quiet)
             if standing.turn is not None:
                 await self.room.follow(standing.turn)
-            if not standing.busy:
+            if not standing.busy and self.instance.mode == "start":
+                if self._at == "live":
+                    await self._phase("quiet")
+            elif not standing.busy:
                 if standing.stretch is not None:
                     raise Stops(standing.stretch)
                 return
