@@ -47,9 +47,10 @@ def main(wanted: list[str]) -> int:
 
 def _line(result: Result) -> str:
     metric = result.metric
-    floor = f"{metric.floor_name} {result.floor * 1000:.2f} ms"
+    floor = f"{metric.floor_name} {metric.shown(result.floor):.2f} {metric.unit}"
+    measured = f"{metric.shown(result.measured):.2f} {metric.unit}"
     target = f"{metric.target:.2f}x" if metric.target is not None else "-"
-    shown = f"{metric.name:28} {floor:>24} {result.measured * 1000:>9.2f} ms {result.ratio:>7.2f}x {target:>8}"
+    shown = f"{metric.name:28} {floor:>24} {measured:>12} {result.ratio:>7.2f}x {target:>8}"
     return f"{shown}  {result.verdict}{f' ({metric.note})' if metric.note else ''}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One thing to measure. Both functions do it once and say how many seconds it took."""
+    """One thing to measure. Both functions do it once and say how many seconds it took, or how many bytes."""
 
     name: str  # "1 guild --help"; the number is that of the table in bench/README.md
     floor_name: str
@@ -25,6 +25,11 @@ class Metric:
     target: float | None  # the ratio that is wanted; None where it is only reported
     rounds: int = 15
     note: str = ""
+    unit: Literal["ms", "MB"] = "ms"
+
+    def shown(self, value: float) -> float:
+        """A value in the unit of the metric."""
+        return value * 1000 if self.unit == "ms" else value / 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +55,8 @@ class Result:
         return {
             "name": self.metric.name,
             "floor": self.metric.floor_name,
-            "floor_ms": round(self.floor * 1000, 3),
-            "measured_ms": round(self.measured * 1000, 3),
+            f"floor_{self.metric.unit.lower()}": round(self.metric.shown(self.floor), 3),
+            f"measured_{self.metric.unit.lower()}": round(self.metric.shown(self.measured), 3),
             "ratio": round(self.ratio, 2),
             "target": self.metric.target,
             "verdict": self.verdict,

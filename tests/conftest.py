@@ -24,6 +24,7 @@ import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes t
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.start import EMBEDDED_VARIABLE, find, stop
 from tests import requirements
+from tests.children import Place
 from tests.warm import Warm
 
 if TYPE_CHECKING:
@@ -223,9 +224,17 @@ def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
     """The same with a hall in a process of its own, which ends with the test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
-    command = GuildWithHall(warm, scratch)
+    command = GuildWithHall(warm, scratch, measured=False)
     yield command
     command.end()
+
+
+@pytest.fixture(scope="session")
+def place() -> Generator[Place]:
+    """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    place = Place()
+    yield place
+    place.close()
 
 
 # A skipped test is a failed one where all are required

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +18,18 @@ from guildhall.core.paths import Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
-from guildhall.runtimes.childruntime import ChildRuntime
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import tool
 from guildhall.tools.model import Blob, Toolbox
+from tests.children import Killing
 from tests.runs.places import put_worker
 from tests.runs.trees import calls, put_answers
-from tests.runtimes.conftest import place as place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from pydantic_ai.messages import ModelMessage, ModelResponse
-    from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.settings import ModelSettings
-
-    from guildhall.runtimes.model import Assignment, Doors, Outcome, Runtime
-    from guildhall.runtimes.nursery import Nursery
-    from guildhall.tools.model import ToolCall, ToolResult
-    from tests.runtimes.conftest import Place
+    from guildhall.runtimes.model import Runtime
+    from tests.children import Place
 
 MESSAGES = 59  # of the tree below; the first test holds it to what is really there
 WAITING = (15, 16, 17)  # around the call that needs approval
@@ -129,61 +120,6 @@ class Desk:
 async def _followed(stream: Any) -> list[Any]:
     async with aclosing(stream) as events:
         return [event async for event in events]
-
-
-class Killing(ChildRuntime):
-    """The real runtime, with somebody at the doors who kills the process behind them when so many messages came."""
-
-    def __init__(self, nursery: Nursery, *numbers: int) -> None:
-        super().__init__(nursery)
-        self.nursery = nursery
-        self.numbers = numbers
-        self.count = 0
-        self.theirs: set[int] = set()
-
-    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        return await super().execute(assignment, _Killer(self, doors))
-
-
-class _Killer:
-    """The doors of one process."""
-
-    def __init__(self, killing: Killing, doors: Doors) -> None:
-        self._killing = killing
-        self._doors = doors
-        self._pid: int | None = None
-
-    async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
-    ) -> ModelResponse:
-        await self._message()
-        answer = await self._doors.model(key, messages, settings, parameters)
-        await self._message()
-        return answer
-
-    async def tool(self, call: ToolCall) -> ToolResult:
-        await self._message()
-        result = await self._doors.tool(call)
-        await self._message()
-        return result
-
-    async def _message(self) -> None:
-        killing = self._killing
-        if self._pid is None:  # it has just been born
-            (self._pid,) = set(killing.nursery.pids[1:]) - killing.theirs
-            killing.theirs.add(self._pid)
-        killing.count += 1
-        if killing.count in killing.numbers and self._pid in killing.nursery.pids:
-            os.kill(self._pid, signal.SIGKILL)
-            for _ in range(1000):
-                if self._pid not in killing.nursery.pids:
-                    return
-                await asyncio.sleep(0.001)
-            raise AssertionError("it does not die")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A warm parent for each process that runs tests, and one that is up to no good for those that need it."""
+"""Both runtimes, to be tested as one; and a warm parent that is up to no good, for those tests that need it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.runtimes.childruntime import ChildRuntime
-from guildhall.runtimes.nursery import Nursery
 from guildhall.runtimes.pydantic import PydanticRuntime
+from tests.children import Place
 from tests.conftest import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Callable, Generator
 
     from guildhall.runtimes.model import Assignment, Doors, Runtime
-
-
-class Place:
-    """An event loop that outlives a test, with a nursery in it."""
-
-    def __init__(self, command: Sequence[str] | None = None) -> None:
-        self._runner = asyncio.Runner()
-        self.nursery = Nursery(command)
-        self.nursery.start()
-
-    def runs(self, work: Coroutine[Any, Any, Any]) -> Any:
-        async def bounded() -> Any:
-            async with asyncio.timeout(20):
-                return await work
-
-        return self._runner.run(bounded())
-
-    def close(self) -> None:
-        self._runner.run(self.nursery.close())
-        self._runner.close()
-
-
-@pytest.fixture(scope="session")
-def place() -> Generator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 @pytest.fixture(scope="session")

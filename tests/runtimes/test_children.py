@@ -28,7 +28,8 @@ from tests.runtimes.test_pydantic import Doors, calls, says, told
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.runtimes.conftest import Place
+    from guildhall.core.paths import Home
+    from tests.children import Place
 
 PATIENCE = 10.0
 
@@ -68,13 +69,13 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def counted(place: Place, number: int) -> None:
+async def counted(nursery: Nursery, number: int) -> None:
     """Waits until there are so many processes."""
     for _ in range(500):
-        if len(place.nursery.pids) == number:
+        if len(nursery.pids) == number:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(place.nursery.pids)
+    raise AssertionError(nursery.pids)
 
 
 class Held(Doors):
@@ -102,12 +103,20 @@ def test_a_child_has_nothing_of_the_hall(wild: Place, monkeypatch: pytest.Monkey
     assert found == {
         "environment": {"LC_CTYPE": "C.UTF-8"},  # Python sets it by itself where there is none
         "descriptors": [0, 1, 2, 3],
-        "leads_to": ["/dev/null"] * 3,
+        "lead_nowhere": [True] * 3,
         "group": True,
         "cwd": "/",
         "files": [0, 0],
-        "threads": 1,
     }
+
+
+def test_a_child_reaches_nothing(wild: Place, home: Home) -> None:
+    home.path.mkdir()
+    secret = home.path / "hall.json"
+    secret.write_text("token")
+    others = json.dumps([str(secret), str(home.path), os.getpid()])
+    assert json.loads(wildly(wild, f"reaches {others}")) == {}
+    assert [path.name for path in home.path.iterdir()] == ["hall.json"]
 
 
 def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
@@ -115,7 +124,7 @@ def test_the_warm_parent_has_nothing_of_the_hall(place: Place) -> None:
     folder = Path(f"/proc/{place.nursery.pids[0]}")
     assert (folder / "environ").read_bytes() == b""
     assert len(list((folder / "task").iterdir())) == 1, "threads do not live on in a fork"
-    assert len(list((folder / "fd").iterdir())) == 4
+    until(lambda: len(list((folder / "fd").iterdir())) == 4)  # once it has rehearsed
     assert (folder / "cwd").readlink() == Path("/")
 
 
@@ -288,7 +297,7 @@ def test_one_that_hangs_is_ended_at_once_when_its_run_is(wild: Place) -> None:
     async def work() -> list[Watched]:
         runtime = ChildRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
-        await counted(wild, 4)
+        await counted(wild.nursery, 4)
         children = [Watched(pid) for pid in wild.nursery.pids[1:]]
         for task in hanging:
             task.cancel()
@@ -333,6 +342,40 @@ def test_what_waits_for_ever_when_the_child_dies_can_be_cancelled(place: Place) 
     place.runs(work())
 
 
+def test_twenty_whose_warm_parent_is_killed(wild: Place) -> None:
+    """Those that are not born yet are born of another one."""
+
+    async def work() -> list[BaseException | Any]:
+        runtime = ChildRuntime(wild.nursery)
+        runs = [asyncio.create_task(runtime.execute(sent("looks"), Doors())) for _ in range(20)]
+        await asyncio.sleep(0)
+        os.kill(wild.nursery.pids[0], signal.SIGKILL)
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    ended = wild.runs(work())
+    assert all(isinstance(one, RuntimeCrashed) or json.loads(one.output)["group"] for one in ended)
+    assert any(not isinstance(one, RuntimeCrashed) for one in ended)
+
+
+def test_an_idle_warm_parent_that_is_killed_is_replaced_at_once(wild: Place) -> None:
+    assert still_well(wild)
+    first = wild.nursery.pids[0]
+
+    async def work() -> None:
+        watched = Watched(first)
+        os.kill(first, signal.SIGKILL)
+        assert await asyncio.to_thread(watched.gone)
+        for _ in range(500):
+            if wild.nursery.pids[0] != first:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError
+
+    wild.runs(work())
+    assert not Path(f"/proc/{first}").exists(), "it is reaped"
+    assert still_well(wild)
+
+
 def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
     async def work() -> None:
         births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
@@ -340,7 +383,7 @@ def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
         for task in births:
             task.cancel()
         await asyncio.gather(*births, return_exceptions=True)
-        await counted(wild, 1)
+        await counted(wild.nursery, 1)
 
     wild.runs(work())
     assert still_well(wild)
@@ -351,7 +394,7 @@ def test_a_killed_warm_parent_takes_its_children_with_it_and_is_replaced(wild: P
     async def work() -> list[Watched]:
         runtime = ChildRuntime(wild.nursery)
         hanging = [asyncio.create_task(runtime.execute(sent("hangs"), Doors())) for _ in range(3)]
-        await counted(wild, 4)
+        await counted(wild.nursery, 4)
         everyone = [Watched(pid) for pid in wild.nursery.pids]
         first = wild.nursery.pids[0]
         os.kill(first, signal.SIGKILL)
@@ -393,6 +436,27 @@ def test_a_warm_parent_that_does_not_answer_is_given_up() -> None:
             await nursery.birth(1024)
 
     lonely(["/bin/sh", "-c", "exec sleep 60"], work, patience=0.1)
+
+
+def test_a_warm_parent_that_does_not_bury_is_replaced(wild: Place) -> None:
+    async def work(nursery: Nursery) -> None:
+        runtime = ChildRuntime(nursery)
+        hanging = asyncio.create_task(runtime.execute(sent("hangs"), Doors()))
+        await counted(nursery, 2)
+        os.kill(nursery.pids[0], signal.SIGSTOP)
+        both = [Watched(pid) for pid in nursery.pids]
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+        assert all(one.gone() for one in both)
+        assert (await runtime.execute(sent("looks"), Doors())).output
+
+    lonely(list(wild.nursery._command), work, patience=2.0)
+
+
+def test_a_child_that_lets_go_of_its_socket_is_ended(wild: Place) -> None:
+    with pytest.raises(RuntimeCrashed, match="SIGKILL"):
+        wildly(wild, "closes")
 
 
 def test_a_closed_nursery_has_no_children() -> None:

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.runtimes.zygote import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ENDLESS = b"x" * 1024**2
 
@@ -45,8 +48,19 @@ def _asks(connection: socket.socket, text: str) -> None:
 
 
 def _stays(connection: socket.socket, _: str) -> None:
-    """Starts another process and waits for it."""
-    subprocess.run(["/bin/sleep", "60"], check=False)
+    """Has another process beside it."""
+    _another(apart=False)
+    time.sleep(60)
+
+
+def _another(*, apart: bool) -> int:
+    pid = os.fork()
+    if pid == 0:
+        if apart:
+            os.setsid()
+        time.sleep(60)
+        os._exit(0)
+    return pid
 
 
 def _endless(connection: socket.socket, _: str) -> None:
@@ -59,6 +73,12 @@ def _hangs(connection: socket.socket, _: str) -> None:
         signal.signal(number, signal.SIG_IGN)
     while True:
         pass
+
+
+def _closes(connection: socket.socket, _: str) -> None:
+    """Lets go of its socket, and lives on."""
+    connection.shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
 
 
 def _exits(connection: socket.socket, code: str) -> None:
@@ -84,8 +104,34 @@ def _eats(connection: socket.socket, _: str) -> None:
 
 def _leaves(connection: socket.socket, how: str) -> None:
     """Starts another process, which stays when this one has ended."""
-    process = subprocess.Popen(["/bin/sleep", "60"], start_new_session=how == "apart")
-    _tells(connection, process.pid)
+    _tells(connection, _another(apart=how == "apart"))
+
+
+def _reaches(connection: socket.socket, others: str) -> None:
+    """What it can do to the rest of the machine: `others` are a file, a folder and a process."""
+    file, folder, pid = json.loads(others)
+    attempts: dict[str, Callable[[], Any]] = {
+        "read a file": Path(file).read_text,
+        "list a folder": lambda: list(Path(folder).iterdir()),
+        "write a file": (Path(folder) / "new").touch,
+        "remove a file": Path(file).unlink,
+        "look at the hall": Path(f"/proc/{pid}/environ").read_bytes,
+        "kill the hall": lambda: os.kill(int(pid), signal.SIGKILL),
+        "execute": lambda: subprocess.run(["/bin/true"], check=True),
+        "go to the network": lambda: socket.create_connection(("127.0.0.1", 9), timeout=1),
+        "make a local socket": lambda: socket.socket(socket.AF_UNIX),
+    }
+    done: dict[str, str] = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except PermissionError:
+            continue
+        except Exception as error:  # noqa: BLE001 - any other is as good as done
+            done[name] = repr(error)
+        else:
+            done[name] = "done"
+    _tells(connection, done)
 
 
 def _looks(connection: socket.socket, _: str) -> None:
@@ -94,14 +140,21 @@ def _looks(connection: socket.socket, _: str) -> None:
         connection,
         {
             "environment": dict(os.environ),
-            "descriptors": sorted(int(fd.name) for fd in Path("/proc/self/fd").iterdir())[:-1],
-            "leads_to": [str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in range(3)],
+            "descriptors": [fd for fd in range(1000) if _is_open(fd)],
+            "lead_nowhere": [os.fstat(fd).st_rdev == os.makedev(1, 3) for fd in range(3)],
             "group": os.getpgid(0) == os.getsid(0) == os.getpid(),
             "cwd": str(Path.cwd()),
             "files": resource.getrlimit(resource.RLIMIT_FSIZE),
-            "threads": len(list(Path("/proc/self/task").iterdir())),
         },
     )
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def _tells(connection: socket.socket, what: Any) -> None:

@@ -288,6 +288,9 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
             return visible.one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
+        case "tool_output":
+            lines = str(data.get("text", "")).rstrip("\n").splitlines()
+            return "\n".join(f"  {visible.one_line(line, width - 3)}" for line in lines)
         case "tool_result":
             mark = "✗" if data.get("is_error") else "←"
             return visible.one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)

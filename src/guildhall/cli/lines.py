@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli.visible import one_line
 from guildhall.core.clock import moment
-from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +52,8 @@ def _json(data: Any) -> str:
 
 
 def _assembled(data: Mapping[str, Any]) -> str:
+    from guildhall.runtimes.model import labelled
+
     return "; ".join([str(data.get("model") or ""), *map(labelled, _parts(data.get("attachments")))])
 
 

@@ -30,6 +30,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def read(self, words: list[str]) -> argparse.Namespace:
         """The arguments; positions and options may stand in any order."""
+        self.usage = self.prog  # argparse would lay out the whole of it, and nobody reads it here
         args, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return args

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.cli import exit_codes, visible
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
@@ -17,14 +16,16 @@ from guildhall.hall.start import find, find_or_start, is_embedded, same_version
 from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
     from guildhall.hall.remote import RemoteHall, Welcome
 
-    Work = Callable[[HallClient, Frame], Awaitable[int]]
+    Work = Callable[[HallClient, Frame], Coroutine[Any, Any, int]]
+
+T = TypeVar("T")
 
 _TRIES = 3  # to reach a hall that leaves just then
 # Ctrl-C, a polite kill, and the terminal that was closed all mean: stop here, so that it can go on later.
@@ -39,6 +40,8 @@ def with_hall(
     With the hall's own process, where there is one. Work that is not only looking starts one; looking is done here.
     `here`: this process looks by itself in any case, because the work is its own.
     """
+    import asyncio
+
     environ = dict(os.environ)
     home = Home.locate(environ)
 
@@ -57,6 +60,33 @@ def with_hall(
             await client.close()
 
     return asyncio.run(until_stopped(done(), screen))
+
+
+def with_look(work: Work, screen: Screen) -> int:
+    """The same for work that asks a few questions, then prints: without an event loop where a hall is running."""
+    environ = dict(os.environ)
+    address = None if is_embedded(environ) else find(Home.locate(environ))
+    if address is not None:
+        from guildhall.hall.postcard import Postcard
+        from guildhall.hall.remote import RemoteHall
+
+        client = RemoteHall(same_version(address), Postcard(address))
+        try:
+            return without_loop(work(client, _frame(environ, frozenset(), screen, None)))
+        except HallGone:  # it left just now; nothing is printed yet
+            pass
+        finally:
+            without_loop(client.close())
+    return with_hall(work, screen, readonly=True)
+
+
+def without_loop(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of work that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this work has to wait, and there is no event loop")
 
 
 async def _reached(
@@ -81,6 +111,8 @@ async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: boo
 
     One that leaves at this very moment has done nothing yet: then there is none.
     """
+    import asyncio
+
     from guildhall.hall.remote import RemoteHall
 
     for _ in range(_TRIES):
@@ -137,6 +169,8 @@ def _allowed(home: Home, root: Path, *, looking: bool) -> frozenset[str]:
 
 async def until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
+    import asyncio
+
     task = asyncio.ensure_future(work)
     stopped = False
 

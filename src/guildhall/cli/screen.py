@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -93,6 +92,8 @@ class Screen:
 
     @property
     def width(self) -> int:
+        import shutil  # here, for the sake of commands that need not know
+
         return max(shutil.get_terminal_size().columns, 40)
 
     # text of others: secrets go first, then it is cut, wrapped and spelled out, so that no half of one is left over

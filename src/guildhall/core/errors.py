@@ -29,7 +29,6 @@ that speaks them. `hint` says what to do next; `where` is `file:line` or a field
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -223,6 +222,8 @@ class Interrupted(GuildError):
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was probably meant to be, if one is close."""
+    import difflib
+
     candidates = sorted(known)
     matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     if not matches:

@@ -269,7 +269,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 async def _answer(send: Send, status: int, told: Mapping[str, Any], *, last: bool = False) -> None:
-    body = json.dumps(told).encode()
+    body = json.dumps(told).encode() + b"\n"
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(b"cache-control", b"no-store")]
     headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []

@@ -7,8 +7,6 @@ purpose: the client of every command imports it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import collections.abc
 import inspect
 import types
@@ -29,6 +27,8 @@ _HOMES = {
     "Attachment": "guildhall.runtimes.model",
     "Blame": "guildhall.memory.provenance",
     "Bounds": "guildhall.runs.model",
+    "Check": "guildhall.hall.client",
+    "Checked": "guildhall.hall.client",
     "Decision": "guildhall.policy.model",
     "Definition": "guildhall.workers.definition",
     "Entry": "guildhall.runs.model",
@@ -51,14 +51,18 @@ _HOMES = {
     "RunRequest": "guildhall.runs.model",
     "Scope": "guildhall.memory.model",
     "Seen": "guildhall.workers.trust",
+    "Shown": "guildhall.hall.client",
     "Start": "guildhall.workflow.instance",
     "Status": "guildhall.workers.definition",
+    "Tested": "guildhall.hall.client",
+    "Trusting": "guildhall.hall.client",
     "Worker": "guildhall.workers.model",
     "WorkflowPlan": "guildhall.workflow.plan",
 }
 # Where the same name means another thing.
 _HOMES_IN = {
     ("guildhall.hall.client", "Remembered"): ("guildhall.memory.model", "Entry"),
+    ("guildhall.hall.remote", "Remembered"): ("guildhall.memory.model", "Entry"),
     ("guildhall.memory.provenance", "Entry"): ("guildhall.memory.model", "Entry"),
 }
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
@@ -76,7 +80,7 @@ class _Names(dict[str, Any]):
             return getattr(import_module(elsewhere[0]), elsewhere[1])
         if name == "Path":
             return Path
-        for common in (typing, collections.abc):
+        for common in (collections.abc, typing):
             if hasattr(common, name):
                 return getattr(common, name)
         if name in _HOMES:
@@ -95,15 +99,16 @@ class Verb:
 
 
 @cache
-def verb(name: str) -> Verb:
-    """The verb of this name."""
-    from guildhall.hall.client import HallClient
+def verb(name: str, of: type | None = None) -> Verb:
+    """The verb of this name, as `HallClient` has it or another class that has the same verbs."""
+    if of is None:
+        from guildhall.hall.client import HallClient as of  # noqa: N813
 
-    method: types.FunctionType = vars(HallClient)[name]
-    names = _Names(HallClient.__module__)
+    method: types.FunctionType = vars(of)[name]
+    names = _Names(of.__module__)
     takes = {part: _meant(text, names) for part, text in method.__annotations__.items()}
     gives = takes.pop("return")
-    streams = get_origin(gives) is collections.abc.AsyncIterator
+    streams = get_origin(gives) in (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)
     given = inspect.signature(method).parameters.values()
     needs = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
     return Verb(takes, needs, get_args(gives)[0] if streams else gives, streams)
@@ -136,6 +141,8 @@ def encode(value: Any) -> Any:
     if isinstance(value, GuildError):
         return value.as_dict()
     if isinstance(value, bytes):
+        import base64
+
         return base64.b64encode(value).decode()
     if isinstance(value, collections.abc.Mapping):
         return {str(key): encode(part) for key, part in cast("dict[Any, Any]", value).items()}
@@ -225,9 +232,11 @@ def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object
 
 
 def _bytes(data: Any, place: str) -> bytes:
+    import base64
+
     try:
         return base64.b64decode(data, validate=True)
-    except (binascii.Error, TypeError, ValueError):
+    except (TypeError, ValueError):
         raise _wrong(place, "bytes in base64", data) from None
 
 

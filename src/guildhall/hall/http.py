@@ -149,7 +149,8 @@ class Listener:
 def _bound() -> socket.socket:
     """A socket on loopback: on the port that people know, or on the next one that is free."""
     for port in (*range(FIRST_PORT, FIRST_PORT + _PORTS), 0):
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))

@@ -16,8 +16,11 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.core.frame import Frame
 from guildhall.runs import records
+from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from guildhall.hall.wiring import Hall
     from guildhall.runs.model import Run
 
@@ -71,5 +74,11 @@ class Recovery:
             hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
         )
         now = stamp(self._hall.clock.now())
-        await self._hall.store.write(lambda connection: records.give_up(connection, run.id, error.as_dict(), now))
+
+        def write(connection: Connection) -> None:
+            records.give_up(connection, run.id, error.as_dict(), now)
+            if run.request.get("workflow"):
+                workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+
+        await self._hall.store.write(write)
         _log.warning("%s is given up: %s", run.id, error.message)

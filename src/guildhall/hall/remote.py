@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, HallGone
 from guildhall.hall.codec import decode, encode, error_of, verb
-from guildhall.hall.wire import Wire
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import Check, Checked, Shown, Tested, Trusting
+    from guildhall.hall.postcard import Postcard
     from guildhall.hall.start import Address
+    from guildhall.hall.wire import Wire
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Scope
     from guildhall.memory.provenance import Blame
@@ -45,9 +47,16 @@ class Welcome:
 class RemoteHall:
     """The verbs of a hall, asked for over HTTP."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, postcard: Postcard | None = None) -> None:
+        """With a `postcard` each verb is asked for at once, and no stream can be had."""
         self.address = address
-        self._wire = Wire(address)
+        self._postcard = postcard
+
+    @cached_property
+    def _wire(self) -> Wire:
+        from guildhall.hall.wire import Wire
+
+        return Wire(self.address)
 
     async def hello(self, root: Path) -> Welcome:
         """Comes in: from now on the hall does not leave by itself. HallGone: there is none, and nothing was done."""
@@ -58,17 +67,17 @@ class RemoteHall:
         return await self._asked("status", {})
 
     async def _asked(self, name: str, body: Any) -> Any:
-        status, told = await self._wire.ask(f"/api/{name}", body)
+        status, told = await (self._postcard or self._wire).ask(f"/api/{name}", body)
         if status != 200:
             raise error_of(told.get("error"))
         return told["result"]
 
     async def _call(self, name: str, /, **arguments: Any) -> Any:
         told = await self._asked(name, {part: encode(value) for part, value in arguments.items()})
-        return decode(verb(name).gives, told)
+        return decode(verb(name, RemoteHall).gives, told)
 
     async def _stream(self, name: str, /, **arguments: Any) -> AsyncGenerator[Any]:
-        kind, body = verb(name).gives, {part: encode(value) for part, value in arguments.items()}
+        kind, body = verb(name, RemoteHall).gives, {part: encode(value) for part, value in arguments.items()}
         async with self._wire.stream(f"/api/{name}", body) as (status, lines), aclosing(lines):
             async for told in lines:
                 if status != 200 or "error" in told:
@@ -77,6 +86,8 @@ class RemoteHall:
 
     async def _followed(self, name: str, /, **arguments: Any) -> AsyncGenerator[Event]:
         """The events of a run. Whoever leaves them early parks it; one that is only cut off lets it go on."""
+        import asyncio
+
         async with aclosing(self._stream(name, **arguments)) as events:
             first = asyncio.ensure_future(anext(events))
             try:
@@ -95,6 +106,8 @@ class RemoteHall:
                 raise
 
     async def _park_beginning(self, first: asyncio.Future[Event]) -> None:
+        import asyncio
+
         with suppress(GuildError, TimeoutError):
             async with asyncio.timeout(_TO_BEGIN):
                 event = await first
@@ -248,4 +261,7 @@ class RemoteHall:
         return []
 
     async def close(self) -> None:
-        await self._wire.close()
+        if self._postcard is not None:
+            await self._postcard.close()
+        if "_wire" in vars(self):
+            await self._wire.close()

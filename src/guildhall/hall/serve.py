@@ -106,6 +106,14 @@ class Process:
             await asyncio.gather(*work, return_exceptions=True)
             await self._depart()
 
+    @property
+    def clients(self) -> int:
+        return self._listener.clients
+
+    @property
+    def recovering(self) -> bool:
+        return self._recovery.under_way
+
     def leave(self) -> None:
         """New work is refused from now on; what runs is parked, and `serve` returns."""
         self._leave.set()

@@ -82,7 +82,7 @@ def _holder(home: Home) -> dict[str, Any] | None:
         descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor) as file:
+    with os.fdopen(descriptor, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -96,7 +96,7 @@ def _read(path: Path) -> Address | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor) as file:
+    with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise HallUnavailable(
@@ -113,7 +113,7 @@ def _read(path: Path) -> Address | None:
     return address if known else None
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, Any]:
     try:
         told = json.loads(text)
     except ValueError:
@@ -195,7 +195,7 @@ def _told(reading: int) -> dict[str, Any] | None:
             )
         piece = os.read(reading, 65536)
         if not piece:
-            return _object(text.decode()) or None
+            return _object(text) or None
         text += piece
 
 

@@ -1,4 +1,7 @@
-"""As much of HTTP/1.1 as a client of the hall needs, on asyncio's streams: importing a whole client takes too long."""
+"""Questions to a hall on asyncio's streams: several at once, and answers that come line by line.
+
+Not a library for HTTP: importing one takes longer than what most commands do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import HallGone
+from guildhall.hall.postcard import gone, head, request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.hall.start import Address
 
 _LONGEST = 1 << 30  # bytes of an answer or of a line in it; the hall says what it has
-_LOST = (OSError, EOFError, asyncio.LimitOverrunError, ValueError)
+_LOST = (OSError, EOFError, asyncio.LimitOverrunError, ValueError, LookupError)
 
 
 class Wire:
@@ -33,7 +36,7 @@ class Wire:
         except BaseException as error:
             await connection.close()
             if isinstance(error, _LOST):
-                raise self._gone() from None
+                raise gone(self._address) from None
             raise
         self._idle.append(connection)
         return answer
@@ -56,14 +59,14 @@ class Wire:
         try:
             streams = await asyncio.open_connection("127.0.0.1", self._address.port, limit=_LONGEST)
         except OSError:
-            raise self._gone() from None
+            raise gone(self._address) from None
         return _Connection(*streams, self._address)
 
     async def _kept(self, beginning: Any) -> int:
         try:
             return await beginning
         except _LOST:
-            raise self._gone() from None
+            raise gone(self._address) from None
 
     async def _lines(self, connection: _Connection) -> AsyncGenerator[Any]:
         """Each line, until the hall says that it was the last one."""
@@ -72,16 +75,10 @@ class Wire:
                 line = await connection.reader.readuntil(b"\n")
                 told = json.loads(line)
             except _LOST:
-                raise self._gone() from None
+                raise gone(self._address) from None
             if told == {"end": True}:
                 return
             yield told
-
-    def _gone(self) -> HallGone:
-        return HallGone(
-            f"the hall (process {self._address.pid}) is gone",
-            hint="What ran there is on record, and goes on with the next command that needs a hall: guild ls",
-        )
 
 
 class _Connection:
@@ -101,19 +98,9 @@ class _Connection:
         return status
 
     async def _send(self, protocol: str, path: str, body: Any) -> tuple[int, dict[str, str]]:
-        data = json.dumps(body).encode()
-        head = [
-            f"POST {path} HTTP/{protocol}",
-            f"Host: 127.0.0.1:{self._address.port}",
-            f"Authorization: Bearer {self._address.token}",
-            "Content-Type: application/json",
-            f"Content-Length: {len(data)}",
-        ]
-        self._writer.write("\r\n".join([*head, "", ""]).encode() + data)
+        self._writer.write(request(self._address, path, body, protocol))
         await self._writer.drain()
-        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
-        pairs = (line.partition(":") for line in lines if line)
-        return int(first.split()[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+        return head(await self.reader.readuntil(b"\r\n\r\n"))
 
     async def close(self) -> None:
         self._writer.close()

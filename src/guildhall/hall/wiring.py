@@ -204,7 +204,7 @@ class Hall:
     @cached_property
     def runtime(self) -> Runtime:
         """What executes runs between their doors."""
-        if not self._children:
+        if not self._has_children:
             from guildhall.runtimes.pydantic import PydanticRuntime
 
             return PydanticRuntime()
@@ -224,8 +224,14 @@ class Hall:
 
         To be called in the thread that the hall lives in.
         """
-        if self._children:
+        if self._has_children:
             self.nursery.start()
+
+    @property
+    def _has_children(self) -> bool:
+        from guildhall.runtimes.nursery import available
+
+        return self._children and available()
 
     @cached_property
     def rooms(self) -> Rooms:

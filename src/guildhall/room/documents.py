@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, did_you_mean
 from guildhall.room import proposals
 from guildhall.room import shared_records as records
-from guildhall.room.model import PERSON, SYSTEM, check_text, pin
+from guildhall.room.model import PERSON, SYSTEM, check_line, check_text, pin
 from guildhall.room.shelves import check_path
 from guildhall.room.turn import begin, recorded, settled
 
@@ -104,6 +104,7 @@ class Documents:
             try:
                 path = check_path(file or DEFAULT)
                 check_text(content, "the content")
+                base = check_line(base, "the base") if base else None
                 self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
                 current = await self._shelf.read(path)
                 id, text = await self._intend(op, actor, path, current, content, base)

@@ -29,6 +29,7 @@ INBOXES = "inbox-state.json"
 PROPOSALS = "proposals.json"
 _PART = 1_000  # messages that are read at a time
 _HEADING = re.compile(r"^(?=#)", re.MULTILINE)
+_NO_HEADING = r"\\"
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -50,7 +51,8 @@ class Projection:
         if self._until is None or _size(self._folder / CHANNEL) != self._size:
             self._rebuild()
         else:
-            self._append()
+            since, self._until = self._until, None  # whatever goes wrong: the next time it is made anew
+            self._append(since)
         states = self._store.read(self._read_states)
         for name, state in zip((INBOXES, PROPOSALS), states, strict=True):
             text = json.dumps(state, indent=2, ensure_ascii=True) + "\n"
@@ -58,14 +60,14 @@ class Projection:
                 _replace(self._folder / STATE / name, [text])
                 self._states[name] = text
 
-    def _append(self) -> None:
+    def _append(self, since: int) -> None:
         path = self._folder / CHANNEL
-        while part := self._messages(self._until or 0):
+        while part := self._messages(since):
             descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o644)
             with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
                 file.writelines(map(_entry, part))
-            self._until = part[-1].id
-            self._size = _size(path)
+            since = part[-1].id
+        self._until, self._size = since, _size(path)
 
     def _rebuild(self) -> None:
         self._until = None
@@ -96,7 +98,7 @@ class Projection:
 def _entry(message: Message) -> str:
     """A message; a line of it that would pass for a heading is marked as none."""
     kind = "" if message.kind == "message" else f" ({message.kind})"
-    return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(chr(92), message.content)}\n\n"
+    return f"### {message.at} [{message.sender}]{kind}\n\n{_HEADING.sub(_NO_HEADING, message.content)}\n\n"
 
 
 def _replace(path: Path, pieces: Iterable[str]) -> None:

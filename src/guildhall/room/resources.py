@@ -28,6 +28,7 @@ def keep(turn: Turn, content: str, type: str = PLAIN) -> str:
 
 def fetch(turn: Turn, id: str) -> tuple[str, str]:
     """The content and the type of a resource."""
+    id = check_line(id, "the id")
     found = shared_records.resource(turn.connection, turn.room.id, id)
     if found is None:
         known = shared_records.resource_ids(turn.connection, turn.room.id)

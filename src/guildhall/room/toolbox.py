@@ -86,7 +86,6 @@ class _Verbs(ProposalTools):
 
     async def channel_send(self, message: str) -> str:
         """Say something in the team's channel. Whoever is mentioned as @name is woken and gets it; @all is everybody.
-
         Nobody is woken by a message without a mention, nor by names in code or quotations. @person reaches the person
         who watches. Do not answer only to say thanks or that you agree: use no_action.
 
@@ -200,7 +199,7 @@ class _Verbs(ProposalTools):
 
     # Documents
 
-    async def document_read(self, file: str = DEFAULT) -> str:
+    async def document_read(self, file: str | None = DEFAULT) -> str:
         """Read a document of the team. The first line names its base, which document_write takes.
 
         Args:
@@ -209,7 +208,7 @@ class _Verbs(ProposalTools):
         found = await self._room.documents.read(self._actor, file)
         return f"[{found['path']}, base {found['digest']}]\n{found['content']}"
 
-    async def document_write(self, content: str, file: str = DEFAULT, base: str | None = None) -> str:
+    async def document_write(self, content: str, file: str | None = DEFAULT, base: str | None = None) -> str:
         """Write a document of the team: all of it is replaced. Read it first, unless it is new.
 
         Args:
@@ -219,7 +218,7 @@ class _Verbs(ProposalTools):
         """
         return _written(await self._room.documents.write(self._actor, file, content, base))
 
-    async def document_append(self, content: str, file: str = DEFAULT) -> str:
+    async def document_append(self, content: str, file: str | None = DEFAULT) -> str:
         """Add to the end of a document of the team; it is made if there is none.
 
         Args:
@@ -243,14 +242,14 @@ class _Verbs(ProposalTools):
         lines = [f"{one['path']}  {one['size']:,} bytes" for one in found["documents"]]
         return "\n".join(lines) or "There are no documents yet."
 
-    async def document_suggest(self, suggestion: str, file: str = DEFAULT) -> str:
+    async def document_suggest(self, suggestion: str, file: str | None = DEFAULT) -> str:
         """Suggest a change of a document to its owner, who is told and decides.
 
         Args:
             suggestion: What to change, and why.
             file: The document that it is about.
         """
-        path = check_path(file)
+        path = check_path(file or DEFAULT)
         check_text(suggestion, "the suggestion")
 
         def suggest(turn: Turn) -> dict[str, Any]:
@@ -281,14 +280,14 @@ class _Verbs(ProposalTools):
         return await self._do("resource_create", {"content": content, "type": type}, keep)
 
     async def resource_read(self, id: str) -> str:
-        """Read a resource.
+        """Read a resource, whole.
 
         Args:
             id: Its id, as a message or resource_create named it.
         """
 
         def fetch(turn: Turn) -> dict[str, Any]:
-            content, _ = resources.fetch(turn, id.strip())
+            content, _ = resources.fetch(turn, id)
             return {"text": content}
 
         return await self._do("resource_read", {"id": id}, fetch)

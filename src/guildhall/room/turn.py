@@ -34,7 +34,7 @@ class Turn:
     wakes: set[str] = field(default_factory=set[str])
     happened: list[Happened] = field(default_factory=list[Happened])
 
-    def tell(self, type: HappenedType, **data: Any) -> None:
+    def tell(self, type: HappenedType, /, **data: Any) -> None:
         self.happened.append(Happened(type=type, room=self.room.id, actor=self.actor.name, at=self.at, data=data))
 
 

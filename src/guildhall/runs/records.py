@@ -64,8 +64,8 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
         resumed = select(func.max(journal.c.at)).where(journal.c.run == run, journal.c.kind == "resumed")
         since = connection.execute(resumed).scalar_one()
         tree = journal.c.run.in_(select(runs.c.id).where(runs.c.root == run))
-        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > since).limit(1)
-        anew = since is not None and connection.execute(further).first() is not None
+        further = select(journal.c.seq).where(tree, journal.c.kind.in_(_PROGRESS), journal.c.at > (since or ""))
+        anew = since is not None and connection.execute(further.limit(1)).first() is not None
         connection.execute(update(runs).where(runs.c.id == run).values(crashes=1 if anew else runs.c.crashes + 1))
 
 

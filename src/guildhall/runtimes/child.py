@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Done, Failed, Given
+from guildhall.runtimes.zygote import BROKE, DONE, LEFT_ALONE, OUT_OF_MEMORY
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from guildhall.tools.model import ToolCall
-
-# How a process ends by itself, as an exit code.
-DONE, BROKE, OUT_OF_MEMORY, LEFT_ALONE = 0, 70, 71, 72
 
 
 class HallGone(Exception):

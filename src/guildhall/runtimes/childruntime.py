@@ -17,10 +17,10 @@ from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
-from guildhall.runtimes import child as child_side
 from guildhall.runtimes.model import Outcome
 from guildhall.runtimes.pydantic import call_of, opening, parameters_of
 from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Failed, Given, said
+from guildhall.runtimes.zygote import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.model import ToolCall
 
+_GRACE = 1.0  # seconds between the last of a process and its end
 MEMORY_BYTES = 1024**3  # what a run may use beside what its process is born with
 
 
@@ -53,7 +54,7 @@ class ChildRuntime:
         try:
             return await service.outcome()
         except _Died as death:
-            status = await self._nursery.end(child)
+            status = await self._nursery.end(child, _GRACE if death.what is None else 0)
             raise RuntimeCrashed(
                 f"the process of the run {death.what or self._manner(status)}",
                 hint="Resume the run: it goes on from the last step on record.",
@@ -69,7 +70,7 @@ class ChildRuntime:
         if status is None:
             return "was killed, with the warm parent of all runs"
         code = os.waitstatus_to_exitcode(status)
-        if code == child_side.OUT_OF_MEMORY:
+        if code == OUT_OF_MEMORY:
             return f"ran out of memory: it may use {self._memory_bytes // 1024**2:,} MB"
         if code >= 0:
             return f"ended by itself (exit code {code})"

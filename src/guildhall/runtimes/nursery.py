@@ -22,7 +22,7 @@ from guildhall.core.errors import RuntimeFailed
 from guildhall.tools.jail_plan import import_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _BOOT = (
     "import json, sys; paths, fd = sys.argv[1:]; sys.path[:0] = json.loads(paths); "
@@ -36,13 +36,25 @@ _LOG_BYTES = 4096
 _REPLY_BYTES = 4096
 
 
+def available() -> bool:
+    """Whether this system has what children need; elsewhere runs are executed in the hall."""
+    if not hasattr(os, "pidfd_open"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
 class Child:
     """A process that lives, or has lived, for one run."""
 
-    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket, give_up: Callable[[], None]) -> None:
         self.pid = pid
-        self.connection = connection  # the hall's end
         self.pidfd = pidfd
+        self.connection = connection  # the hall's end
+        self.give_up = give_up  # on the warm parent that it came from
         self._ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     async def ended(self) -> int | None:
@@ -77,8 +89,13 @@ class Nursery:
 
     def start(self) -> None:
         """Starts the warm parent. Called by the thread that lives as long as the hall: with it the parent ends."""
-        if self._parent is None and not self._closed:
-            self._parent = _Parent(self._command)
+        if not self._closed and (self._parent is None or self._parent.gone):
+            self._parent = _Parent(self._command, self._lost)
+
+    def _lost(self, parent: _Parent) -> None:
+        """One that has served is replaced at once; another that cannot come up, only when it is needed."""
+        if parent.has_served:
+            self.start()
 
     @property
     def pids(self) -> list[int]:
@@ -89,32 +106,33 @@ class Nursery:
         """A new child, which may use so much memory beside what it is born with."""
         said = ""
         for _ in range(_TRIES):
-            if self._closed:
-                raise RuntimeFailed("no process is started for the run: the hall is closing")
             self.start()
+            if self._closed or self._parent is None:
+                raise RuntimeFailed("no process is started for the run: the hall is closing")
             parent = self._parent
-            if parent is None:
-                break
             try:
                 async with self._orders:
                     return await parent.birth(memory_bytes, self._patience)
             except _Gone:
-                if self._parent is parent:
-                    self._parent = None
-                said = await asyncio.to_thread(parent.end)
+                said = parent.said
         raise RuntimeFailed(
             f"no process can be started for the run: the warm parent ended {_TRIES} times", hint=said or None
         )
 
-    async def end(self, child: Child) -> int | None:
-        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known."""
+    async def end(self, child: Child, grace: float = 0) -> int | None:
+        """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known.
+
+        `grace`: seconds in which it may end by itself.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace):
+                return await child.ended()
         child.kill()
         try:
             async with asyncio.timeout(self._patience):
                 return await child.ended()
         except TimeoutError:  # whoever should bury it does not: it is gone with that one
-            if self._parent is not None:
-                self._parent.give_up()
+            child.give_up()
             return await child.ended()
 
     async def close(self) -> None:
@@ -123,7 +141,6 @@ class Nursery:
         if self._parent is not None:
             parent, self._parent = self._parent, None
             await parent.leave()
-            await asyncio.to_thread(parent.end)
 
 
 class _Gone(Exception):
@@ -133,16 +150,17 @@ class _Gone(Exception):
 class _Parent:
     """One warm parent: its process, what was ordered, the children that live."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], lost: Callable[[_Parent], None]) -> None:
+        self._lost = lost
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[theirs.fileno()],
                 env={},
                 cwd="/",
@@ -152,7 +170,9 @@ class _Parent:
         self._numbers = count(1)
         self._ordered: dict[int, tuple[asyncio.Future[Child], socket.socket]] = {}
         self._children: dict[int, Child] = {}
-        self._gone = False
+        self.gone = False
+        self.has_served = False
+        self.said = ""  # the last of what it said, once it is gone
 
     @property
     def pid(self) -> int:
@@ -163,9 +183,11 @@ class _Parent:
         return [child.pid for child in self._children.values()]
 
     async def birth(self, memory_bytes: int, seconds: float) -> Child:
-        if self._gone:
+        if self.gone:
             raise _Gone
-        self._listen()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._control, self._hear)
         number = next(self._numbers)
         born: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         ours, theirs = socket.socketpair()
@@ -176,20 +198,15 @@ class _Parent:
                 socket.send_fds(self._control, [order], [theirs.fileno()])
             async with asyncio.timeout(seconds):
                 return await born
-        except (TimeoutError, OSError):
+        except (TimeoutError, ConnectionError):
             self.give_up()
             raise _Gone from None
         finally:
             if not born.done() or born.cancelled() or born.exception() is not None:
                 ours.close()  # one that is born all the same finds nobody there, and ends
 
-    def _listen(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._control, self._hear)
-
     def _hear(self) -> None:
-        while not self._gone:
+        while not self.gone:
             try:
                 data, fds, _, _ = socket.recv_fds(self._control, _REPLY_BYTES, 1)
             except BlockingIOError:
@@ -199,7 +216,7 @@ class _Parent:
             if data:
                 self._heard(json.loads(data), fds)
             else:
-                self._lose()
+                self.give_up()
 
     def _heard(self, message: dict[str, Any], fds: list[int]) -> None:
         number: int = message["id"]
@@ -213,27 +230,16 @@ class _Parent:
             if not born.done():
                 born.set_exception(RuntimeFailed(f"no process can be started for the run: {problem}"))
             return
-        child = self._children[number] = Child(message["pid"], fds[0], ours)
+        self.has_served = True
+        child = self._children[number] = Child(message["pid"], fds[0], ours, self.give_up)
         if born.done():
             child.kill()
         else:
             born.set_result(child)
 
     def give_up(self) -> None:
-        self._process.kill()
-        self._lose()
-
-    def _lose(self) -> None:
-        """It has ended, and its children with it; what these have started is ended here."""
-        if self._gone:
-            return
-        self._gone = True
-        if self._loop is not None:
-            self._loop.remove_reader(self._control)
-        for born, _ in self._ordered.values():
-            if not born.done():
-                born.set_exception(_Gone())
-        for child in self._children.values():
+        """It has ended, or has to. Its children end with it; what these have started is ended here."""
+        for child in self._end():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.kill()
@@ -247,23 +253,36 @@ class _Parent:
 
     async def leave(self) -> None:
         """Lets it end by itself, and everything that it has started before it."""
-        if not self._gone:
-            self._control.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await asyncio.to_thread(self._process.wait, _END_SECONDS)
-            if self._loop is not None:
-                self._hear()
-            self._lose()
+        if self.gone:
+            return
+        self._control.shutdown(socket.SHUT_WR)
+        try:
+            await asyncio.to_thread(self._process.wait, _END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.give_up()
+        for child in self._end():
+            child.has_ended(None)
 
-    def end(self) -> str:
-        """Waits for its end, if need be ends it; the last of what it said."""
+    def _end(self) -> list[Child]:
+        """Reaps it, and tells those who wait for births; the children of whose ends it has not told."""
+        if self.gone:
+            return []
+        self.gone = True
+        if self._loop is not None:
+            self._loop.remove_reader(self._control)
+        self._control.close()
         self._process.kill()
         self._process.wait()
-        self._control.close()
-        with self._said as said:
-            said.seek(0)
-            return said.read()[-_LOG_BYTES:].decode("utf-8", "replace").strip()
+        with self._output as output:
+            output.seek(0, os.SEEK_END)
+            output.seek(max(0, output.tell() - _LOG_BYTES))
+            self.said = output.read().decode("utf-8", "replace").strip()
+        for born, _ in self._ordered.values():
+            if not born.done():
+                born.set_exception(_Gone())
+        left, self._children = list(self._children.values()), {}
+        self._lost(self)
+        return left
 
 
 def _own_command() -> list[str]:

@@ -25,11 +25,11 @@ _Key = Annotated[str, Field(min_length=1, max_length=1000)]
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64", val_json_bytes="base64")
 
-    def line(self) -> bytes:
+    def line(self, longest: int = LONGEST) -> bytes:
         """As it is written."""
         text = json.dumps(self.model_dump(mode="json")).encode() + b"\n"  # by json: half characters survive it
-        if len(text) > LONGEST:
-            raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {LONGEST:,}")
+        if len(text) > longest:
+            raise RuntimeFailed(f"what would be sent is too long: {len(text):,} bytes of at most {longest:,}")
         return text
 
     @classmethod

@@ -21,7 +21,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.runtimes import child, warm
+from guildhall.tools import jail_landlock, jail_launch, jail_seccomp
+from guildhall.tools.jail_plan import program_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     Live = Callable[[socket.socket], NoReturn]
 
 CONNECTION = 3  # the descriptor of a child's only socket
+DONE, BROKE, OUT_OF_MEMORY, LEFT_ALONE = 0, 70, 71, 72  # how a child ends by itself, as an exit code
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FILES = 64  # descriptors that a child may have
@@ -41,6 +43,8 @@ _ORDER_BYTES = 4096
 def main(control_fd: int) -> None:
     """Comes up, warms itself, serves until the hall is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    from guildhall.runtimes import child, warm
+
     serve(socket.socket(fileno=control_fd), child.main, [warm.rehearse] * _WARM_RUNS)
 
 
@@ -63,6 +67,7 @@ class _Zygote:
     def __init__(self, control: socket.socket, live: Live, rehearsals: Sequence[Rehearsal]) -> None:
         self._control = control
         self._live = live
+        self._confine = _confinement()
         self._rehearsals = list(rehearsals)
         self._children: dict[int, tuple[int, int]] = {}  # by pidfd: the number of the order, the process
         self._poll = select.poll()
@@ -142,12 +147,33 @@ class _Zygote:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
-                os._exit(child.LEFT_ALONE)
+                os._exit(LEFT_ALONE)
             _keep_only(connection)
             _limit(order["memory_bytes"])
+            self._confine()
             self._live(socket.socket(fileno=CONNECTION))
+        except OSError as error:
+            from guildhall.runtimes.wire import Failed
+
+            told = Failed(message=f"the process of the run could not be made ready: {error}")
+            os.write(CONNECTION, told.line())
         finally:
-            os._exit(child.BROKE)
+            os._exit(BROKE)
+
+
+def _confinement() -> Callable[[], None]:
+    """What leaves a child only the program's own files to read, and nobody to reach, where the kernel can do that."""
+    code = jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset(), modes=False))
+    if code is None or not jail_landlock.supported():
+        return lambda: None
+    rules = [(str(path), "read") for path in dict.fromkeys(path.resolve() for path in program_paths())]
+
+    def confine() -> None:
+        jail_launch.drop_capabilities()
+        jail_launch.restrict(rules)
+        jail_launch.filter_calls(code)
+
+    return confine
 
 
 def _own_children() -> list[int]:

@@ -142,22 +142,24 @@ def _first_of_namespace(spec: dict[str, Any]) -> int:
 def _become(spec: dict[str, Any]) -> NoReturn:
     os.setsid()
     _prctl(_PDEATHSIG, signal.SIGKILL)
-    _drop_capabilities()
-    _prctl(_NO_NEW_PRIVS, 1)
-    _restrict(spec["rules"])
+    drop_capabilities()
+    restrict(spec["rules"])
     os.chdir(spec["cwd"])
-    _filter(bytes.fromhex(spec["seccomp"]))
+    filter_calls(bytes.fromhex(spec["seccomp"]))
     os.execve(spec["argv"][0], spec["argv"], dict(os.environ))
 
 
-def _drop_capabilities() -> None:
+def drop_capabilities() -> None:
+    """What root may do, this process may not."""
     for capability in range(64):
         _LIBC.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that do not exist, or that we never had
     header = struct.pack("=II", _CAPABILITY_VERSION, 0)
     _check(_LIBC.capset(header, bytes(24)), "capset")
 
 
-def _restrict(rules: list[tuple[str, str]]) -> None:
+def restrict(rules: list[tuple[str, str]]) -> None:
+    """From here on nothing on the disk is there but these: a real path each, to read or to write."""
+    _prctl(_NO_NEW_PRIVS, 1)
     version = _LIBC.syscall(_CREATE_RULESET, None, 0, 1)
     all_rights = {3: (1 << 15) - 1, 4: (1 << 15) - 1}.get(version, (1 << 16) - 1)
     scoped = 3 if version >= 6 else 0  # no abstract sockets and no signals to the outside
@@ -183,7 +185,9 @@ def _give(ruleset: int, path: str, rights: int) -> None:
     os.close(opened)
 
 
-def _filter(code: bytes) -> None:
+def filter_calls(code: bytes) -> None:
+    """From here on the kernel answers only the calls that the filter lets through."""
+
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("code", ctypes.c_char_p))
 

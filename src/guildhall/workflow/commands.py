@@ -22,6 +22,8 @@ TOO_LONG = None  # instead of an exit code
 _WATCHED = 'exec 3<&0 </dev/null; { read -r _ <&3; kill -9 -$$; } >/dev/null 2>&1 & exec "$@" 3<&-'
 _CHUNK = 65_536
 _DRAIN_SECONDS = 1.0
+_END_SECONDS = 10.0
+_LONGEST_LINE = 10_000  # characters that are held back until there is a whole line
 _LAST_WORDS = 100_000  # bytes that are held of what is only shown
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -67,8 +69,9 @@ class Program:
             await asyncio.wait(reading, timeout=_DRAIN_SECONDS)
             for task in reading:
                 task.cancel()
-        code = await process.wait()
-        return code if code >= 0 else 128 - code
+            await asyncio.wait([asyncio.create_task(process.wait())], timeout=_END_SECONDS)
+        code = process.returncode
+        return 1 if code is None else code if code >= 0 else 128 - code
 
     def last_words(self, most: int) -> str:
         """The end of what it wrote, for a person."""
@@ -92,6 +95,7 @@ class Program:
 
     async def _read(self, stream: asyncio.StreamReader | None, *, keep: bool) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        line = ""
         while stream is not None and (chunk := await stream.read(_CHUNK)):
             if keep:
                 room = (self._most or 0) - len(self.kept)
@@ -99,8 +103,18 @@ class Program:
                 self.too_much = self.too_much or len(chunk) > room
             self._last += chunk
             del self._last[:-_LAST_WORDS]
-            if text := decoder.decode(chunk):
-                self._told(text)
+            line = self._tell(line + decoder.decode(chunk))
+        if line:
+            self._told(line)
+
+    def _tell(self, text: str) -> str:
+        """Tells whole lines, so that nobody sees half a secret; gives what is still to be told."""
+        whole, newline, rest = text.rpartition("\n")
+        if len(rest) > _LONGEST_LINE:
+            whole, newline, rest = text, "", ""
+        if whole or newline:
+            self._told(whole + newline)
+        return rest
 
 
 async def _exited(process: asyncio.subprocess.Process) -> None:

@@ -9,12 +9,13 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, 
 
 from guildhall.core.config import Dollars, Duration, VariableName
 from guildhall.core.yaml import shown
+from guildhall.room.model import RESERVED as ROOM_WORDS
 from guildhall.workers.definition import Line, Name, Part, RuntimeName, ToolRule, WorkerName, named_rules
 from guildhall.workflow.wakeup import Wakeup, wakeup_of
 
 NOBODY = "none"  # as a document owner
 GLOBAL = "global"  # the workflow of agents that stand alone
-RESERVED = ("all", "person", "system", NOBODY)  # no agent has one of these names
+RESERVED = ROOM_WORDS | {NOBODY}  # no agent has one of these names
 HEADS = ("env", "params", "workflow")  # what stands before the dot in a placeholder
 
 _AGENT = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")

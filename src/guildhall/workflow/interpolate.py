@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.core.errors import InvalidFile, Refused, did_you_mean
 from guildhall.core.frame import looks_secret
+from guildhall.room.model import Piece, Said
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping
 
 Kind = Literal["output", "env", "params", "workflow"]
 OF_WORKFLOW = ("name", "tag")
@@ -41,14 +42,6 @@ class Reference:
     def variable(self) -> str:
         """The variable that holds its value in a command."""
         return self.name if self.kind == "env" else _VARIABLE + str(self).replace(".", "_").replace("-", "_")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a text: written by the file's author, or quoted from elsewhere."""
-
-    text: str
-    quoted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,21 +101,17 @@ def references(text: str) -> tuple[Reference, ...]:
     return tuple(dict.fromkeys(part for part in _parts(text) if isinstance(part, Reference)))
 
 
-def fill(text: str, values: Values) -> tuple[Piece, ...]:
+def fill(text: str, values: Values) -> Said:
     """The text with its placeholders filled in."""
-    filled = (
+    pieces = (
         Piece(values.of(part), quoted=True) if isinstance(part, Reference) else Piece(part) for part in _parts(text)
     )
-    return tuple(piece for piece in filled if piece.text)
+    return Said(tuple(piece for piece in pieces if piece.text))
 
 
 def filled(text: str, values: Values) -> str:
     """The same as one text, for where nobody looks for mentions."""
-    return joined(fill(text, values))
-
-
-def joined(pieces: Sequence[Piece]) -> str:
-    return "".join(piece.text for piece in pieces)
+    return fill(text, values).text
 
 
 def command(text: str) -> str:

@@ -12,9 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed
+from guildhall.room.model import MAX_TEXT
+from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
 from guildhall.tools.model import Text, ToolCall, ToolResult
+from guildhall.workers.definition import Definition
+from guildhall.workers.model import Worker
 from guildhall.workflow.commands import TOO_LONG, Program
 from guildhall.workflow.interpolate import command, references
 
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     Told = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
 
 WORKER = "setup"  # the name under which the run is on record
-_MOST_KEPT = 1_000_000  # bytes of an output that is kept
+_MOST_KEPT = MAX_TEXT - 100_000  # bytes of an output that is kept: with what is said around it, it is a message
 _MOST_IN_VARIABLE = 120_000  # bytes: the system takes no more in one variable
 _SHOWN = 8_000  # characters of a failed command's output
 
@@ -74,6 +78,22 @@ class SetupRuntime:
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         return Outcome(output=await run_steps(self._workflow, self._values, doors.tool), messages=[])
+
+
+def setup_worker(workflow: Workflow) -> Worker:
+    """The worker that a run is on record under which is a setup and nothing else."""
+    definition = Definition(name=WORKER, description=f"The setup of {workflow.name}", base=False)
+    return Worker(definition=definition, instructions="-", scope="workflow", digest=workflow.digest, path=workflow.path)
+
+
+def setup_seat(workflow: Workflow, frame: Frame, told: Callable[[str, str, str], None]) -> Seat:
+    """The seat of a run that makes the calls. `told` hears the run, the call's key, and what its command writes."""
+    env = environment(workflow, frame)
+
+    def execute(run: str) -> Commands:
+        return Commands(folder=workflow.folder, env=env, told=lambda key, text: told(run, key, text))
+
+    return Seat(tools=TOOLS, execute=execute, ended=lambda connection, run, stretch: None)
 
 
 def call_of(number: int, step: Step, values: Values, outputs: Mapping[str, str]) -> ToolCall:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.workflow.interpolate import Piece
+    from guildhall.room.model import Said
     from guildhall.workflow.load import Text
     from guildhall.workflow.model import Agent, Workflow
 
@@ -75,12 +75,12 @@ def after_setup(workflow: Workflow, values: Values, outputs: Mapping[str, str]) 
     return known
 
 
-def kickoff(workflow: Workflow, values: Values) -> tuple[Piece, ...]:
+def kickoff(workflow: Workflow, values: Values) -> Said:
     """The first message of the channel; empty where the file has none."""
     return fill(workflow.definition.kickoff or "", values)
 
 
-def wakeup_prompt(agent: Agent, values: Values) -> tuple[Piece, ...]:
+def wakeup_prompt(agent: Agent, values: Values) -> Said:
     """What the agent is told when it wakes by itself."""
     return fill(agent.wakeup_prompt or "It is time: look whether there is something for you to do.", values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.reach import with_hall
+from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             _print(lines, screen)
         return exit_codes.DONE
 
-    return with_hall(work, screen, readonly=True)
+    return with_look(work, screen)
 
 
 def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:

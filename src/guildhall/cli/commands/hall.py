@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.lines import age
+from guildhall.cli.reach import without_loop
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     address = find(Home.locate(dict(os.environ)))
     if args.command == "hall stop":
         return _stop(address, args.json, screen)
-    told = {"running": address is not None, **(asyncio.run(_status(address)) if address else {})}
+    told = {"running": address is not None, **(without_loop(_status(address)) if address else {})}
     if args.json:
         screen.json(told)
     else:
@@ -39,9 +39,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 async def _status(address: Address) -> dict[str, Any]:
     """What it says of itself; of one that does not answer, what its file says."""
+    from guildhall.hall.postcard import Postcard
     from guildhall.hall.remote import RemoteHall
 
-    client = RemoteHall(address)
+    client = RemoteHall(address, Postcard(address))
     try:
         return await client.status()
     except GuildError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.lines import age, ahead
-from guildhall.cli.reach import with_hall
+from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 
@@ -73,7 +73,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             print_groups(groups, screen, frame.root, everything=args.all)
         return exit_codes.DONE
 
-    return with_hall(work, screen, readonly=True)
+    return with_look(work, screen)
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
-from guildhall.cli.reach import any_id, with_hall
+from guildhall.cli.reach import any_id, with_look
 from guildhall.core.ids import ASK, is_id
 from guildhall.runtimes.model import labelled
 
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             _print_run(shown, screen)
         return exit_codes.DONE
 
-    return with_hall(work, screen, readonly=True)
+    return with_look(work, screen)
 
 
 def _print_ask(ask: Ask, screen: Screen) -> None:

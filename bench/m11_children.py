@@ -1,0 +1,199 @@
+"""Metric 11: from the order to the first word of a run in a process of its own, against a bare Python. And the part of
+metric 9 that is the processes': the memory of the warm parent and of each child, shared pages counted once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai.messages import ModelResponse, TextPart
+
+from bench.frame import Metric, seconds
+from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import RunRequest
+from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.model import Assignment
+from guildhall.runtimes.nursery import Nursery
+
+if TYPE_CHECKING:
+    from guildhall.runtimes.model import Doors, Outcome
+
+AT_ONCE = 20
+BESIDE = 10  # children whose memory is looked at
+_WORKER = "name: scribe\ninstructions: Write.\nmodel: script:model.yaml\nbase: false\n"
+_MODEL = "workers: {scribe: [[{say: done}]]}\nrepeat: true\n"
+_TOLD = Assignment(system_prompt="Write.", first_message="Go.", tools=())
+
+
+def metrics(scratch: Path) -> list[Metric]:
+    (scratch / "workers").mkdir()
+    (scratch / "workers" / "scribe.yaml").write_text(_WORKER)
+    (scratch / "model.yaml").write_text(_MODEL)
+    bench = _Bench(scratch)
+    return [
+        Metric(
+            name="11 run in its own process",
+            floor_name="python -c pass",
+            floor=lambda: seconds(_spawn),
+            measured=bench.dispatched,
+            target=3.0,
+            note="from the command to its first model call",
+        ),
+        Metric(
+            name="11 twenty at once",
+            floor_name="20 x python -c pass",
+            floor=lambda: seconds(_spawn_many),
+            measured=bench.at_once,
+            target=None,
+            rounds=7,
+            note="each to its end",
+        ),
+        Metric(
+            name="9 the warm parent",
+            floor_name="bare Python",
+            floor=_bare_memory,
+            measured=bench.parent_memory,
+            target=None,
+            rounds=3,
+            note="on its own",
+            unit="MB",
+        ),
+        Metric(
+            name="9 each child",
+            floor_name="bare Python",
+            floor=_bare_memory,
+            measured=bench.child_memory,
+            target=None,
+            rounds=3,
+            note="of 10, in the middle of a run",
+            unit="MB",
+        ),
+    ]
+
+
+class _Bench:
+    """A hall with children, in an event loop that lives between two measurements."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._runner = asyncio.Runner()
+        self._nursery = Nursery()
+
+    def dispatched(self) -> float:
+        async def once() -> float:
+            hall = Hall(Home(self._scratch / "home"), environ=os.environ)
+            hall.runtime = timed = _Timed(self._nursery)
+            face = EmbeddedHall(hall)
+            frame = Frame.here(self._scratch, os.environ)
+            for _ in range(3):  # the first one finds a cold hall
+                began = time.perf_counter()
+                async for event in face.run(RunRequest(worker="scribe", input="go"), frame):
+                    if event.type == "error":
+                        raise RuntimeError(str(event.data))
+            await hall.close()
+            return timed.asked - began
+
+        return self._runner.run(once())
+
+    def at_once(self) -> float:
+        async def many() -> float:
+            runtime = ChildRuntime(self._nursery)
+            began = time.perf_counter()
+            await asyncio.gather(*(runtime.execute(_TOLD, _Instant()) for _ in range(AT_ONCE)))
+            return time.perf_counter() - began
+
+        return self._runner.run(many())
+
+    def parent_memory(self) -> float:
+        async def looked() -> int:
+            await ChildRuntime(self._nursery).execute(_TOLD, _Instant())
+            return _pss(self._nursery.pids[0])
+
+        return self._runner.run(looked())
+
+    def child_memory(self) -> float:
+        async def looked() -> float:
+            doors = _Held()
+            runtime = ChildRuntime(self._nursery)
+            running = [asyncio.create_task(runtime.execute(_TOLD, doors)) for _ in range(BESIDE)]
+            await doors.full.wait()
+            found = [_pss(pid) for pid in self._nursery.pids[1:]]
+            doors.held.set()
+            await asyncio.gather(*running)
+            return sum(found) / len(found)
+
+        return self._runner.run(looked())
+
+
+class _Timed(ChildRuntime):
+    """Notes when a process has come to its model door."""
+
+    asked = 0.0
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        inner = doors.model
+
+        async def model(*arguments: Any) -> ModelResponse:
+            self.asked = time.perf_counter()
+            return await inner(*arguments)
+
+        doors.model = model  # type: ignore[method-assign]
+        return await super().execute(assignment, doors)
+
+
+class _Instant:
+    """Doors behind which nobody thinks."""
+
+    async def model(self, *_: Any) -> ModelResponse:
+        return ModelResponse(parts=[TextPart("done")])
+
+    async def tool(self, call: Any) -> Any:
+        raise AssertionError
+
+
+class _Held(_Instant):
+    """Doors at which so many wait for one another."""
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.full = asyncio.Event()
+        self._asked = 0
+
+    async def model(self, *_: Any) -> ModelResponse:
+        self._asked += 1
+        if self._asked == BESIDE:
+            self.full.set()
+        await self.held.wait()
+        return await super().model()
+
+
+def _spawn() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+def _spawn_many() -> None:
+    for process in [subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(AT_ONCE)]:
+        process.wait()
+
+
+def _bare_memory() -> float:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        time.sleep(0.1)
+        found = _pss(process.pid)
+        process.communicate(b"\n")
+        return found
+
+
+def _pss(pid: int) -> int:
+    """The memory of a process in bytes; what it shares with others is counted in parts."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024

@@ -1,0 +1,96 @@
+"""What tests of processes of runs share: a warm parent, because it is expensive, and a hand that kills."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+from guildhall.runtimes.childruntime import ChildRuntime
+from guildhall.runtimes.nursery import Nursery
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.runtimes.model import Assignment, Doors, Outcome
+    from guildhall.tools.model import ToolCall, ToolResult
+
+
+class Place:
+    """An event loop that outlives a test, with a nursery in it."""
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        self._runner = asyncio.Runner()
+        self.nursery = Nursery(command)
+        self.nursery.start()
+
+    def runs(self, work: Coroutine[Any, Any, Any]) -> Any:
+        async def bounded() -> Any:
+            async with asyncio.timeout(20):
+                return await work
+
+        return self._runner.run(bounded())
+
+    def close(self) -> None:
+        self._runner.run(self.nursery.close())
+        self._runner.close()
+
+
+class Killing(ChildRuntime):
+    """The real runtime, with somebody at the doors who kills the process behind them when so many messages came."""
+
+    def __init__(self, nursery: Nursery, *numbers: int) -> None:
+        super().__init__(nursery)
+        self.nursery = nursery
+        self.numbers = numbers
+        self.count = 0
+        self.theirs: set[int] = set()
+
+    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
+        return await super().execute(assignment, _Killer(self, doors))
+
+
+class _Killer:
+    """The doors of one process."""
+
+    def __init__(self, killing: Killing, doors: Doors) -> None:
+        self._killing = killing
+        self._doors = doors
+        self._pid: int | None = None
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        await self._message()
+        answer = await self._doors.model(key, messages, settings, parameters)
+        await self._message()
+        return answer
+
+    async def tool(self, call: ToolCall) -> ToolResult:
+        await self._message()
+        result = await self._doors.tool(call)
+        await self._message()
+        return result
+
+    async def _message(self) -> None:
+        killing = self._killing
+        if self._pid is None:  # it has just been born
+            (self._pid,) = set(killing.nursery.pids[1:]) - killing.theirs
+            killing.theirs.add(self._pid)
+        killing.count += 1
+        if killing.count in killing.numbers and self._pid in killing.nursery.pids:
+            os.kill(self._pid, signal.SIGKILL)
+            for _ in range(1000):
+                if self._pid not in killing.nursery.pids:
+                    return
+                await asyncio.sleep(0.001)
+            raise AssertionError("it does not die")

@@ -1,0 +1,267 @@
+"""What a hall does with runs is the same whether they are executed in it or in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Conflict
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall, open_hall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import Answer, RunRequest
+from guildhall.runtimes.childruntime import ChildRuntime
+from tests.children import Killing
+from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
+from tests.runs.trees import put_tree, written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+    from guildhall.hall.client import Shown
+    from tests.children import Place
+
+SLOW = {"sleep": 30, "say": "too late"}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+class House:
+    """A hall, and whether its runs have processes."""
+
+    def __init__(self, hall: Hall, frame: Frame, place: Place | None) -> None:
+        self.face = EmbeddedHall(hall)
+        self.frame = frame
+        self._place = place
+
+    def processes(self) -> int:
+        return 0 if self._place is None else len(self._place.nursery.pids) - 1
+
+    @property
+    def has_processes(self) -> bool:
+        return self._place is not None
+
+    async def run(self, worker: str = "scribe", **options: Any) -> list[Event]:
+        request = RunRequest(worker=worker, input="go", **options)
+        return await followed(self.face.run(request, self.frame))
+
+    async def resume(self, run: str, **options: Any) -> list[Event]:
+        return await followed(self.face.resume(run, self.frame, **options))
+
+    async def answer_all(self) -> None:
+        for ask in await self.face.asks():
+            await self.face.answer(ask.id, Answer(choice="yes"))
+
+    async def shown(self, run: str) -> Shown:
+        return await self.face.show(run)
+
+
+async def followed(stream: Any) -> list[Event]:
+    async with aclosing(stream) as events:
+        return [event async for event in events]
+
+
+@pytest.fixture(params=["here", "in children"])
+def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Path) -> Callable[[Any], Any]:
+    """Does something with a hall whose runs are executed here, or in children."""
+
+    def work_inside(work: Callable[[House], Any]) -> Any:
+        async def go() -> Any:
+            hall = Hall(home, environ={})
+            if request.param == "in children":
+                hall.runtime = ChildRuntime(place.nursery)
+            house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
+            try:
+                return await work(house)
+            finally:
+                await hall.close()
+                assert house.processes() == 0, "no process outlives its run"
+
+        return place.runs(go())
+
+    return work_inside
+
+
+@pytest.mark.req("AW-21")
+def test_a_run_waits_without_a_process_and_goes_on_when_it_is_answered(
+    inside: Callable[[Any], Any], project: Path
+) -> None:
+    put_worker(project)
+    put_script(project, WRITE, OTHER, DONE)
+
+    async def work(house: House) -> None:
+        events = await house.run()
+        assert events[-1].data["status"] == "waiting"
+        assert house.processes() == 0
+        await house.answer_all()
+        assert (await house.resume(events[0].run))[-1].data["status"] == "waiting"
+        await house.answer_all()
+        assert (await house.resume(events[0].run))[-1].data["status"] == "completed"
+        shown = await house.shown(events[0].run)
+        assert (shown.run.output, [ask.status for ask in shown.asks]) == ("done", ["applied"] * 2)
+        assert (await house.face.replay(shown.run.id, house.frame)).same
+
+    inside(work)
+    assert written(project) == ["a.md", "b.md"]
+
+
+def test_a_run_is_parked_and_its_process_is_gone(inside: Callable[[Any], Any], project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, SLOW)
+
+    async def work(house: House) -> None:
+        stream = house.face.run(RunRequest(worker="scribe", input="go"), house.frame)
+        async for event in stream:
+            if event.type == "tool_result":
+                break
+        run = event.run
+        assert house.processes() == house.has_processes
+        with pytest.raises(Conflict, match="is running"):
+            await house.resume(run)
+        await stream.aclose()
+        assert house.processes() == 0
+        assert (await house.shown(run)).run.status == "parked"
+        put_script(project, WRITE, DONE)
+        assert (await house.resume(run))[-1].data["status"] == "completed"
+        kinds = [entry.kind for entry in await house.face.journal(run)]
+        assert kinds.count("tool_started") == 1
+
+    inside(work)
+
+
+def test_a_run_is_stopped_for_good(inside: Callable[[Any], Any], project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, SLOW)
+
+    async def work(house: House) -> None:
+        stream = house.face.run(RunRequest(worker="scribe", input="go"), house.frame)
+        run = (await anext(stream)).run
+        assert await house.face.stop(run) == [run]
+        assert house.processes() == 0
+        assert (await house.shown(run)).run.status == "cancelled"
+        await stream.aclose()
+
+    inside(work)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [({"max_turns": 1}, "max_turns"), ({"max_budget_usd": 0.0001}, "max_budget_usd"), ({"timeout": "0.1s"}, "timeout")],
+)
+def test_a_limit_ends_it(inside: Callable[[Any], Any], project: Path, fields: dict[str, Any], limit: str) -> None:
+    put_worker(project, tool_rules=None, limits=fields)
+    put_script(project, WRITE, SLOW if limit == "timeout" else DONE)
+
+    async def work(house: House) -> None:
+        events = await house.run()
+        assert (events[-1].data["status"], events[-1].data["reason"]) == ("failed", "limit")
+        error = (await house.shown(events[0].run)).run.error
+        assert error is not None
+        assert error["limit"] == limit
+
+    inside(work)
+
+
+def test_a_tree_of_runs_waits_as_one_and_ends_as_one(inside: Callable[[Any], Any], project: Path) -> None:
+    put_tree(project, asking=True)
+
+    async def work(house: House) -> None:
+        events = await house.run("boss")
+        assert events[-1].data["status"] == "waiting"
+        assert len(await house.face.asks()) == 2
+        await house.answer_all()
+        assert (await house.resume(events[0].run))[-1].data["status"] == "completed"
+        shown = await house.shown(events[0].run)
+        assert [one.status for one in shown.below] == ["completed"] * 2
+        assert shown.run.output == "both are written"
+        assert (await house.face.replay(shown.run.id, house.frame)).same
+
+    inside(work)
+    assert written(project) == ["a.md", "b.md"]
+
+
+def test_a_typed_result_and_a_file_that_is_attached(inside: Callable[[Any], Any], project: Path) -> None:
+    (project / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    (project / "schema.json").write_text(json.dumps(SCHEMA))
+    put_worker(project, sandboxes=None, tool_rules=None, output_schema_ref="schema.json")
+    put_script(project, {"output": {"n": "x"}}, {"output": {"n": 5}})
+
+    async def work(house: House) -> None:
+        events = await house.run(attachments=("picture.png",))
+        shown = await house.shown(events[0].run)
+        assert (shown.run.status, shown.run.output) == ("completed", {"n": 5})
+        assert (await house.face.replay(shown.run.id, house.frame)).same
+
+    inside(work)
+
+
+def test_a_model_that_fails_fails_the_run(inside: Callable[[Any], Any], project: Path) -> None:
+    put_worker(project, sandboxes=None, tool_rules=None)
+    put_script(project, {"say": ""}, {"say": ""}, {"say": ""})
+
+    async def work(house: House) -> None:
+        run = (await house.shown((await house.run())[0].run)).run
+        assert run.error is not None
+        assert (run.status, run.error["code"]) == ("failed", "runtime_failed")
+        assert "3 times in a row" in run.error["message"]
+
+    inside(work)
+
+
+@pytest.mark.req("AW-21")
+def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: Home, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, WRITE, DONE)
+
+    async def work() -> None:
+        hall = Hall(home, environ={})
+        hall.runtime = Killing(place.nursery, 5, 10, 15)
+        house = House(hall, Frame.here(project, {}), place)
+        seen = await house.run()
+        run = (await house.shown(seen[0].run)).run
+        assert run.error is not None
+        assert (run.status, run.error["code"]) == ("failed", "runtime_crashed")
+        told = [event.data.get("transient") for event in seen if event.type == "error"]
+        assert told == [True, True, None]
+        kinds = [entry.kind for entry in await house.face.journal(run.id)]
+        assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
+        assert (await house.face.replay(run.id, house.frame)).same
+        assert (await house.resume(run.id))[-1].data["status"] == "completed"
+        await hall.close()
+
+    place.runs(work())
+    assert written(project) == ["a.md"]
+
+
+def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, project: Path) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, SLOW)
+
+    async def go() -> tuple[list[int], str]:
+        face = await open_hall(home, {}, children=True)
+        stream = face.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
+        run = (await anext(stream)).run
+        nursery = face._hall.nursery
+        while len(nursery.pids) < 2:  # noqa: ASYNC110 - it comes up
+            await asyncio.sleep(0.02)
+        pids = [os.pidfd_open(pid) for pid in nursery.pids]
+        await face.close()
+        await stream.aclose()
+        return pids, run
+
+    pidfds, run = asyncio.run(go())
+    for pidfd in pidfds:
+        with pytest.raises(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, 0)
+        os.close(pidfd)
+    reader = Hall(home, environ={}, readonly=True)
+    assert reader.history.get(run).status == "parked"
+    reader.release()

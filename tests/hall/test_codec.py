@@ -1,0 +1,150 @@
+"""Typed values as JSON and back: the same value, the same class of error, and nothing that does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guildhall.core import errors
+from guildhall.core.errors import GuildError, LimitReached, UsageError
+from guildhall.core.frame import Frame
+from guildhall.hall.api import VERBS
+from guildhall.hall.codec import _fields, decode, encode, error_of, verb
+from guildhall.hall.remote import RemoteHall
+from guildhall.runs.model import Answer, Question, RunRequest, Usage
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_every_type_that_a_verb_names_is_known(name: str) -> None:
+    """A verb with a new type needs a line in the codec's list of where types are: this test says which."""
+    known, seen = verb(name), set[Any]()
+
+    def look(kind: Any) -> None:
+        if kind in seen:
+            return
+        seen.add(kind)
+        for part in typing.get_args(kind):
+            if not isinstance(part, str):
+                look(part)
+        if dataclasses.is_dataclass(kind):
+            for part, _ in _fields(typing.cast("type", kind)).values():
+                look(part)
+
+    for kind in (*known.takes.values(), known.gives):
+        look(kind)
+    assert seen
+    assert known.needs <= set(known.takes)
+    assert verb(name, RemoteHall) == known, "the client's annotations are the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inner:
+    path: Path
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outer:
+    name: str
+    inner: _Inner | None = None
+    many: tuple[_Inner, ...] = ()
+    pair: tuple[int, str] = (1, "x")
+    names: frozenset[str] = frozenset()
+    data: bytes = b""
+    numbers: typing.Mapping[str, float] = field(default_factory=dict)
+    problem: GuildError | None = None
+    whatever: Any = None
+
+
+def back(value: Any) -> Any:
+    return decode(type(value), json.loads(json.dumps(encode(value))))
+
+
+@given(
+    st.builds(
+        _Outer,
+        name=st.text(),
+        inner=st.none() | st.builds(_Inner, path=st.sampled_from([Path("/a/b"), Path("c d/é")])),
+        many=st.lists(st.builds(_Inner, path=st.just(Path("/x")), kind=st.sampled_from(["a", "b"]))).map(tuple),
+        names=st.frozensets(st.text()),
+        data=st.binary(),
+        numbers=st.dictionaries(st.text(), st.floats(allow_nan=False)),
+        whatever=st.recursive(st.none() | st.booleans() | st.text(), lambda part: st.lists(part), max_leaves=5),
+    )
+)
+def test_what_is_sent_is_what_arrives(value: _Outer) -> None:
+    assert back(value) == value
+
+
+def test_what_people_say_arrives() -> None:
+    for value in (
+        RunRequest(worker="w", input="half a pair \udc80", attachments=("a", "b"), budget=1.5, call={"x": [1, None]}),
+        Frame(cwd=Path("/a"), root=Path("/"), env={"A": "b"}, keys={"ANTHROPIC_API_KEY": "k"}, interactive=True),
+        Answer(choice="yes", note=None),
+        Question(title="t", body="b", choices=("yes", "no")),
+        Usage(turns=1, cost_usd=None),
+    ):
+        assert back(value) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        (str, 1, "expected text, got 1"),
+        (int, True, "expected a whole number, got True"),
+        (int, 1.0, "expected a whole number"),
+        (float, "1", "expected a number"),
+        (bool, 0, "expected true or false"),
+        (Path, "", "expected a path"),
+        (Path, "a\0b", "expected a path"),
+        (Path, {}, "expected a path, got an object"),
+        (list[str], "ab", "expected a list"),
+        (list[str], ["a", 1], r"\[1\]: expected text"),
+        (dict[str, int], [], "expected an object, got a list"),
+        (tuple[int, str], [1], "expected 2 parts"),
+        (bytes, "%%%", "expected bytes"),
+        (bytes, 5, "expected bytes"),
+        (Literal["a", "b"], "c", "expected one of a, b"),
+        (Literal["a", "b"], [], "expected one of"),
+        (str | None, 5, "expected text"),
+        (_Outer, [], "expected an object"),
+        (_Outer, {}, "name: this field is required"),
+        (_Outer, {"name": "x", "nam": 1}, "nam: there is no such field"),
+        (_Outer, {"name": "x", "inner": {"path": 1}}, "inner.path: expected a path"),
+        (_Outer, {"name": "x", "many": [{"path": "/"}, {}]}, r"many\[1\].path: this field is required"),
+        (RunRequest, {"worker": "w", "input": "i", "max_turns": 0}, "max_turns: 0 is not a whole number above zero"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_place(kind: Any, data: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        decode(kind, data)
+
+
+def every_error() -> list[type[GuildError]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, GuildError)]
+
+
+@pytest.mark.parametrize("kind", every_error())
+def test_an_error_comes_out_as_what_it_was(kind: type[GuildError]) -> None:
+    error = error_of(json.loads(json.dumps(encode(kind("what", hint="do this", where="file:3")))))
+    assert type(error) is kind
+    assert (error.message, error.hint, error.where) == ("what", "do this", "file:3")
+
+
+def test_an_error_keeps_what_else_it_knows() -> None:
+    error = error_of(encode(LimitReached("enough", limit="budget", run="r-1")))
+    assert isinstance(error, LimitReached)
+    assert (error.limit, error.run) == ("budget", "r-1")
+
+
+@pytest.mark.parametrize("data", [None, [], "x", {}, {"code": "of tomorrow", "message": 5}, {"code": ["usage"]}])
+def test_what_is_hardly_an_error_is_one_nevertheless(data: Any) -> None:
+    assert type(error_of(data)) is GuildError

@@ -1,0 +1,317 @@
+"""A hall over HTTP is the hall: each verb gives what it gives inside the process, and streams behave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Conflict, GuildError, HallGone, NotFound, NotTrusted, WorkerLocked
+from guildhall.core.frame import Frame
+from guildhall.hall.api import VERBS
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.remote import RemoteHall
+from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
+from guildhall.workflow.instance import Start
+from tests.hall.served import Served, served
+from tests.runs.places import DONE, WRITE, put_script, put_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+
+LATE = {"sleep": 30, "say": "late"}
+
+
+@pytest.fixture
+def frame(project: Path) -> Frame:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    return Frame.here(project, {"PATH": "/usr/bin:/bin"})
+
+
+def with_client(home: Home, work: Callable[[RemoteHall, Served], Awaitable[Any]]) -> Any:
+    async def go() -> Any:
+        async with served(home) as hall:
+            client = await hall.client()
+            try:
+                return await work(client, hall)
+            finally:
+                await client.close()
+
+    return asyncio.run(go())
+
+
+async def followed(stream: Any) -> list[Event]:
+    async with aclosing(stream) as events:
+        return [event async for event in events]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(0.01)
+
+
+class Compared:
+    """Asks for each verb both ways, and notes which ones were."""
+
+    def __init__(self, remote: RemoteHall, own: EmbeddedHall) -> None:
+        self._remote = remote
+        self._own = own
+        self.asked: set[str] = set()
+
+    async def __call__(self, verb: str, *arguments: Any, **named: Any) -> Any:
+        """What it gives, once it is known to be the same both ways."""
+        far = await self.once(verb, *arguments, **named)
+        near = await getattr(self._own, verb)(*arguments, **named)
+        assert far == near, verb
+        return far
+
+    async def once(self, verb: str, *arguments: Any, **named: Any) -> Any:
+        """Of what changes something only the far side is asked."""
+        self.asked.add(verb)
+        return await getattr(self._remote, verb)(*arguments, **named)
+
+    async def stream(self, verb: str, *arguments: Any, **named: Any) -> list[Any]:
+        self.asked.add(verb)
+        return await followed(getattr(self._remote, verb)(*arguments, **named))
+
+
+def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project: Path) -> None:
+    (project / "tests").mkdir()
+    (project / "toolboxes").mkdir()
+    (project / "toolboxes" / "desk.py").write_text("from guildhall import tool\n")
+    put_worker(project, "teller", toolboxes=["desk"], sandboxes=None, tool_rules=None, allow_workers=["*"])
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        both = Compared(remote, EmbeddedHall(hall.hall))
+        request = RunRequest(worker="scribe", input="go")
+        events = await both.stream("run", request, frame)
+        assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
+        run = events[0].run
+        (ask,) = await both("asks")
+        await both("ask", ask.id)
+        answered = await both.once("answer", ask.id, Answer(choice="yes", note="ü"))
+        assert answered.answer == Answer(choice="yes", note="ü")
+        assert (await both.stream("resume", run, frame))[-1].data["status"] == "completed"
+        assert (await both("show", run)).run.output == "done"
+        assert [one.id for one in await both("runs", everything=True, called=True)] == [run]
+        assert (await both("journal", run, 1))[-1].kind == "ended"
+        assert (await both("replay", run, frame)).same
+        assert (await both.once("fork", run, 1, frame)).of == run
+        script = await both("script", run)
+        (project / "tests" / "it.yaml").write_text(script)
+        (tested,) = await both.stream("test", [project / "tests" / "it.yaml"])
+        assert tested.file == project / "tests" / "it.yaml"
+        assert await both.stream("follow", run, frame) == []
+        await both("park", run)
+        other = (await both.stream("run", request, frame))[0].run
+        assert await both.once("stop", other) == [other]
+        await _workers(both, frame)
+        await _trust(both, frame, project)
+        await _memory(both, frame)
+        await _workflow(both, frame, project)
+        await both("doctor", frame)
+        assert both.asked == VERBS
+
+    with_client(home, work)
+
+
+async def _workers(both: Compared, frame: Frame) -> None:
+    await both("workers", frame)
+    await both("worker", "scribe", frame)
+    await both("worker_check", "scribe", frame)
+    path = await both.once("worker_new", "helper", frame)
+    path.write_text(path.read_text() + "\nstatus: draft\n")
+    assert (await both.once("worker_promote", "helper", frame)).status == "active"
+    assert (await both.once("worker_lock", "helper", frame)).locked
+    with pytest.raises(WorkerLocked):
+        await both.once("worker_new", "helper", frame)
+    assert not (await both.once("worker_unlock", "helper", frame)).locked
+    assert (await both.once("worker_retire", "helper", frame)).status == "retired"
+    plan = await both("plan", RunRequest(worker="scribe", input=""), frame)
+    assert "scribe" in plan.text() or plan.worker == "scribe"
+
+
+async def _trust(both: Compared, frame: Frame, project: Path) -> None:
+    looking = await both("trust_look", frame, worker="teller")
+    assert [seen.path for seen in looking.open] == [project / "toolboxes" / "desk.py"]
+    assert await both("untrusted_of_all", "teller", frame) == []
+    with pytest.raises(NotTrusted, match="desk"):
+        await both.stream("run", RunRequest(worker="teller", input="go"), frame)
+    await both.once("trust", looking.open)
+    assert (await both("trust_look", frame, at=project)).open == ()
+    assert [pin.path for pin in await both.once("trust_forget", project)] == [project / "toolboxes" / "desk.py"]
+
+
+async def _memory(both: Compared, frame: Frame) -> None:
+    await both.once("memory_write", "build", "make", frame, scope="project")
+    await both.once("memory_write", "build", "make test", frame, scope="project")
+    assert (await both("memory_show", "build", frame, scope="project")).content == "make test"
+    assert len((await both("memory_ls", frame)).entries) == 1
+    assert len((await both("memory_blame", "build", frame, scope="project")).records) == 2
+    assert (await both.once("memory_revert", "build", frame, scope="project")).content == "make"
+    await both.once("memory_rm", "build", frame, scope="project")
+    with pytest.raises(NotFound):
+        await both("memory_show", "build", frame, scope="project")
+
+
+async def _workflow(both: Compared, frame: Frame, project: Path) -> None:
+    put_script(project, DONE)
+    agents = {"coder": {"system_prompt": "Code.", "model": "script:answers.yaml"}}
+    (project / "team.yaml").write_text(json.dumps({"agents": agents, "kickoff": "@coder go"}))
+    request = RunRequest(worker="team.yaml", input="")
+    assert (await both("plan_workflow", request, frame, tag="main", params={})).workflow == "team"
+    events = await both.stream("run_workflow", Start(file="team.yaml", params={}), request, frame)
+    assert (events[0].type, events[-1].type) == ("run_started", "run_ended")
+    assert (await both("show", events[0].run)).below
+
+
+# streams
+
+
+def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, LATE)
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        run = (await anext(stream)).run
+        await stream.aclose()
+        shown = await remote.show(run)
+        assert (shown.run.status, shown.run.reason) == ("parked", "by the user")
+
+        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=frame)  # as a kill would
+        run = (await anext(cut)).run
+        before = hall.process.clients
+        await cut.aclose()
+        await until(lambda: hall.process.clients < before)
+        assert hall.hall.runs.alive(run)
+        await remote.park(run)
+
+    with_client(home, work)
+
+
+def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, LATE)
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0.01)  # the request is on its way
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        runs = await remote.runs()
+        assert [run.status for run in runs] in ([], ["parked"])
+        assert not hall.hall.busy()
+
+    with_client(home, work)
+
+
+def test_one_who_comes_later_follows_a_live_run(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, {"sleep": 0.3, "say": "soon"})
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        first = await anext(stream)
+        late = asyncio.create_task(followed(remote.follow(first.run, frame)))
+        again = asyncio.create_task(followed(remote.resume(first.run, frame)))  # it goes on: attached, not refused
+        with pytest.raises(Conflict, match="is running"):
+            await followed(remote.resume(first.run, frame, max_turns=10))
+        own = [first, *[event async for event in stream]]
+        for events in (await late, await again):
+            assert replace(events[0], at="") == replace(first, at="")
+            assert events[1:] == own[-len(events) + 1 :]
+            assert events[-1].type == "run_ended"
+
+    with_client(home, work)
+
+
+def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> None:
+    """At a terminal an ask holds the run; once the terminal is gone, the run is put away until there is an answer."""
+    at_terminal = replace(frame, interactive=True)
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=at_terminal)
+        async for event in cut:
+            if event.type == "ask_opened":
+                break
+        await asyncio.sleep(0.15)
+        assert hall.hall.busy(), "somebody is there to answer"
+        await cut.aclose()
+        await until(lambda: not hall.hall.busy())
+        (run,) = await remote.runs()
+        assert run.status == "waiting"
+
+    with_client(home, work)
+
+
+def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(home: Home, project: Path) -> None:
+    """Pieces of text are left out, then the reader is cut off; the run goes on to its end."""
+    put_worker(project, sandboxes=None, tool_rules=None)
+    words = " ".join(["word"] * 20_000)
+    put_script(project, {"say": words})
+    frame = Frame.here(project, {})
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=frame)
+        run = (await anext(cut)).run
+        await until(lambda: not hall.hall.busy())
+        assert hall.hall.history.get(run).status == "completed"
+        rest = [event async for event in cut]
+        assert rest[-1].type == "run_ended"
+        assert len(rest) <= 20_000
+
+    with_client(home, work)
+
+
+def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, LATE)
+
+    async def work(remote: RemoteHall, hall: Served) -> str:
+        await remote.hello(frame.root)
+        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        run = (await anext(stream)).run
+        hall.process.leave()
+        rest = [event async for event in stream]
+        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", SHUTDOWN)
+        assert (await remote.show(run)).run.status == "parked", "who followed can still look"
+        with pytest.raises(HallGone, match="leaving"):
+            await remote.doctor(frame)
+        with pytest.raises(HallGone):
+            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
+        with pytest.raises(HallGone):
+            await RemoteHall(hall.address).hello(frame.root)
+        await remote.close()
+        await hall.serving
+        with pytest.raises(HallGone, match="is gone"):
+            await remote.runs()
+        assert not home.address.exists()
+        return run
+
+    run = with_client(home, work)
+    put_script(project, DONE)
+
+    async def again(remote: RemoteHall, hall: Served) -> None:
+        await until(lambda: hall.hall.history.get(run).status == "completed")
+
+    with_client(home, again)
+
+
+def test_a_run_that_fails_before_it_begins_leaves_nothing_running(home: Home, frame: Frame, project: Path) -> None:
+    (project / "guildhall.yaml").unlink()
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        with pytest.raises(GuildError):
+            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
+        assert await remote.runs() == []
+
+    with_client(home, work)

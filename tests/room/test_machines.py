@@ -1,0 +1,306 @@
+"""Inboxes and proposals, whatever is done in whatever order, agree with a model that is too simple to be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+
+from guildhall.core.errors import GuildError
+from guildhall.room import inbox, proposals, records
+from guildhall.room.model import Actor
+from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.store.engine import Store
+from guildhall.store.migrate import prepare
+from tests.room.conftest import Heard, Moments
+from tests.room.desks import At
+
+TEAM = ("a", "b", "c")
+AGENTS = st.sampled_from(TEAM)
+
+
+class InRoom(RuleBasedStateMachine):
+    """A room on a real database; from time to time the process that has it is replaced by another."""
+
+    prepared: Path | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        if type(self).prepared is None:
+            type(self).prepared = Path(tempfile.mkdtemp()) / "hall.db"
+            prepare(type(self).prepared)
+        self.database = self.folder / "hall.db"
+        shutil.copy(type(self).prepared, self.database)
+        self.clock = Moments()
+        self.runner = asyncio.Runner()
+        self.store: Store | None = None
+        self.open()
+
+    def open(self) -> None:
+        if self.store is not None:
+            self.store.close()
+        self.heard = Heard()
+        self.store = Store(self.database)
+        self.rooms = Rooms(self.store, self.clock, self.heard.ears)
+        self.room = self.runner.run(self.rooms.open("review", "main", TEAM, Furnishing(max_hops=3)))
+
+    @rule()
+    def restart(self) -> None:
+        self.open()
+
+    def write(self, fn: Any) -> Any:
+        return self.store.submit(fn).result(5)
+
+    def teardown(self) -> None:
+        self.runner.close()
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+
+class Inboxes(InRoom):
+    """The model: for each agent, each message that reaches it and how it stands."""
+
+    runs = Bundle("runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.status: dict[str, dict[int, str]] = {name: {} for name in TEAM}
+        self.hops: dict[int, int] = {}
+        self.shown: dict[str, int] = {}  # run: up to where
+        self.deepest: dict[str, int | None] = {}
+        self.count = 0
+
+    def _post(self, sender: str, to: set[str], hops: int, *, run: str | None = None) -> None:
+        text = " ".join(f"@{name}" for name in sorted(to)) + " hello"
+        before = len(self.heard.wakes)
+        posted = self.runner.run(self.room.send(text, Actor(name=sender, run=run)))
+        self.count += 1
+        assert posted.id == self.count
+        self.hops[posted.id] = hops
+        reached = to - {sender}
+        held = hops > 3 and bool(reached)
+        assert (set(posted.reached), posted.held) == (reached, held)
+        for name in reached:
+            self.status[name][posted.id] = "held" if held else "unread"
+        assert self.heard.woken[before:] == ([reached] if reached and not held else [])
+
+    @rule(to=st.sets(AGENTS))
+    def a_person_says(self, to: set[str]) -> None:
+        self._post("person", to, 0)
+
+    @rule(target=runs, name=AGENTS, number=st.integers(1, 10**9))
+    def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
+        run = f"r-{number}-{len(self.shown)}"
+        batch = self.room.unread(name)
+        self.write(lambda c: inbox.shown(c, self.room.id, name, run, batch, "now"))
+        self._note_shown(name, run)
+        return name, run
+
+    def _note_shown(self, name: str, run: str) -> None:
+        unread = [number for number, status in self.status[name].items() if status == "unread"]
+        self.shown[run] = max([self.shown.get(run, 0), *unread])
+        depths = [self.hops[number] for number in unread]
+        known = self.deepest.get(run)
+        self.deepest[run] = max([*depths, *([known] if known is not None else [])], default=None)
+
+    @rule(run=runs)
+    def it_reads_its_inbox(self, run: tuple[str, str]) -> None:
+        self.runner.run(At(self.room, run[0], run=run[1]).calling("inbox_read"))
+        self._note_shown(*run)
+
+    @rule(run=runs, to=st.sets(AGENTS))
+    def it_says(self, run: tuple[str, str], to: set[str]) -> None:
+        deepest = self.deepest[run[1]]
+        self._post(run[0], to, 0 if deepest is None else deepest + 1, run=run[1])
+
+    @rule(run=runs, how=st.sampled_from(["done", "dead", "failed"]))
+    def it_ends(self, run: tuple[str, str], how: str) -> None:
+        name, id = run
+        until = self.store.read(lambda c: inbox.seen(c, self.room.id, id)).until
+        assert until == self.shown[id]
+        if how == "done":
+            self.write(lambda c: inbox.acknowledge(c, self.room.id, name, until, at="now", run=id))
+        elif how == "dead":
+            self.write(lambda c: inbox.bury(c, self.room.id, name, until, at="now", run=id))
+        if how != "failed":
+            self._move(name, "unread", how, until)
+
+    def _move(self, name: str, was: str, now: str, until: int) -> None:
+        for number, status in self.status[name].items():
+            if status == was and number <= until:
+                self.status[name][number] = now
+
+    @rule(name=AGENTS)
+    def dead_letters_go_out_again(self, name: str) -> None:
+        self.write(lambda c: inbox.deliver_again(c, self.room.id, name, at="now"))
+        self._move(name, "dead", "unread", self.count)
+
+    @rule()
+    def a_person_lets_go_what_is_held(self) -> None:
+        self.write(lambda c: inbox.release(c, self.room.id, at="now"))
+        for name in TEAM:
+            for number, status in self.status[name].items():
+                if status == "held":
+                    self.hops[number] = 0
+            self._move(name, "held", "unread", self.count)
+
+    @invariant()
+    def inboxes_are_as_they_should_be(self) -> None:
+        for name in TEAM:
+            expected = [number for number, status in self.status[name].items() if status == "unread"]
+            assert [mail.message.id for mail in self.room.unread(name)] == sorted(expected)
+        counts = {name: sum(s == "unread" for s in self.status[name].values()) for name in TEAM}
+        assert self.room.waiting() == {name: count for name, count in counts.items() if count}
+        assert len(self.room.messages()) == self.count
+
+
+class Votes(InRoom):
+    """The model: who votes how on what; nothing ends twice, nothing changes once it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_ones: dict[str, dict[str, str]] = {}
+        self.ended: dict[str, tuple[str, str | None]] = {}
+        self.made = 0
+
+    @precondition(lambda self: self.made < 6)
+    @rule(
+        by=AGENTS,
+        type=st.sampled_from(["election", "decision", "approval", "assignment"]),
+        resolution=st.sampled_from(["plurality", "majority", "unanimous"]),
+        binding=st.booleans(),
+        quorum=st.none() | st.integers(1, 3),
+        tie_break=st.sampled_from(["first", "random", "creator"]),
+        timeout=st.none() | st.just(30.0),
+    )
+    def somebody_proposes(self, by: str, **given: Any) -> None:
+        self.made += 1
+        options = {"decision": ("x", "y"), "approval": ()}.get(given["type"], ())
+        guards = ("notes.md",) if given["type"] == "approval" and given["binding"] else ()
+        draft = proposals.Draft(title=f"number {self.made}", options=options, guards=guards, **given)
+        result = self.runner.run(
+            self.room.perform("create", Actor(name=by), {}, lambda turn: {"id": proposals.create(turn, draft).id})
+        )
+        assert result["id"] == f"p-{self.made}"
+        self.open_ones[result["id"]] = {}
+
+    @precondition(lambda self: self.made)
+    @rule(data=st.data(), by=AGENTS)
+    def somebody_votes(self, data: st.DataObject, by: str) -> None:
+        one = data.draw(st.sampled_from(self.room.proposals()))
+        choice = data.draw(st.sampled_from(one.options))
+        try:
+            after = self.runner.run(self.room.vote(one.id, choice, Actor(name=by)))
+        except GuildError:
+            assert one.id not in self.open_ones or (one.expires_at or "z") <= self.room.now()
+            return
+        self.open_ones[one.id][by] = choice
+        self._check_votes(after.id)
+        if after.status != "open":
+            self._ended(after)
+
+    @precondition(lambda self: self.open_ones)
+    @rule(data=st.data())
+    def several_vote(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.open_ones)))
+        (one,) = [each for each in self.room.proposals() if each.id == id]
+        for name in TEAM[: data.draw(st.integers(1, 3))]:
+            if id in self.open_ones and (one.expires_at or "z") > self.room.now():
+                choice = data.draw(st.sampled_from(one.options))
+                self.open_ones[id][name] = choice
+                after = self.runner.run(self.room.vote(id, choice, Actor(name=name)))
+                if after.status != "open":
+                    self._ended(after)
+
+    def _check_votes(self, id: str) -> None:
+        (one,) = [each for each in self.room.proposals() if each.id == id]
+        assert {vote.agent: vote.choice for vote in self.room.votes(one)} == self.open_ones[id]
+
+    def _ended(self, one: Any) -> None:
+        votes = self.open_ones.pop(one.id)
+        counts = {option: list(votes.values()).count(option) for option in one.options}
+        if one.status == "resolved":
+            assert one.result is not None
+            assert counts[one.result] == max(counts.values()) > 0
+            assert one.resolution != "majority" or 2 * counts[one.result] > 3
+            assert one.resolution != "unanimous" or counts[one.result] == 3
+        elif one.status == "rejected":
+            assert one.result is None
+            assert one.resolution != "plurality"
+        self.ended[one.id] = (one.status, one.result)
+
+    @rule()
+    def time_is_up(self) -> None:
+        for one in self.runner.run(self.room.expire()):
+            assert one.status == "expired"
+            self._ended(one)
+
+    @rule()
+    def nobody_can_move(self) -> None:
+        for one in self.runner.run(self.room.settle_open()):
+            self._ended(one)
+        assert self.open_ones == {}
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.open_ones)
+    def its_creator_takes_it_back(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.open_ones)))
+        (one,) = [each for each in self.room.proposals() if each.id == id]
+        if (one.expires_at or "z") <= self.room.now():
+            return
+        self.runner.run(
+            self.room.perform("cancel", Actor(name=one.creator), {}, lambda turn: {"id": proposals.cancel(turn, id).id})
+        )
+        del self.open_ones[id]
+        self.ended[id] = ("cancelled", None)
+
+    @invariant()
+    def what_has_ended_stays_as_it_ended(self) -> None:
+        found = self.room.proposals()
+        assert {one.id for one in found if one.status == "open"} == self.open_ones.keys()
+        assert {one.id: (one.status, one.result) for one in found if one.status != "open"} == self.ended
+        assert all(one.archived for one in found if one.result is not None)
+        kinds = [message.kind for message in self.room.messages()]
+        assert kinds.count("proposal") == self.made
+        closed = [status for status, _ in self.ended.values()]
+        assert kinds.count("expired") == closed.count("expired")
+        assert kinds.count("resolved") == closed.count("resolved") + closed.count("rejected")
+
+    @invariant()
+    def what_binds_is_carried_out(self) -> None:
+        last = max((one for one in self.room.proposals() if one.guards), key=lambda one: one.number, default=None)
+        guard = self.room.guard_of("x") or self.store.read(
+            lambda c: proposals.guard_of(c, self.room.id, "document_write", "notes.md")
+        )
+        if last is not None and last.passed:
+            assert guard is None
+        if last is not None and last.status in ("open", "rejected", "expired"):
+            assert guard == last
+        roles = self.room.record().roles
+        for one in self.room.proposals():
+            if one.type == "election" and one.result is not None:
+                assert (roles.get(one.title) == one.result) is one.binding
+        posted = [message for message in self.room.messages() if message.kind == "assignment"]
+        bound = [one for one in self.room.proposals() if one.type == "assignment" and one.binding and one.result]
+        assert len(posted) == len(bound)
+        archive = self.store.read(lambda c: records.history(c, self.room.id))
+        assert len([row for row in archive if row["op"] == "archive"]) == sum(
+            one.result is not None for one in self.room.proposals()
+        )
+
+
+_SETTINGS = hypothesis.settings(
+    max_examples=hypothesis.settings().max_examples // 4, stateful_step_count=20, deadline=None
+)
+TestInboxes = pytest.mark.req("AW-6")(Inboxes.TestCase)
+TestInboxes.settings = _SETTINGS
+TestVotes = pytest.mark.req("AW-10")(Votes.TestCase)
+TestVotes.settings = _SETTINGS

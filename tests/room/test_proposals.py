@@ -1,0 +1,406 @@
+"""What is put to the vote is decided by its rule, carried out if it binds, told to all and put on record."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Refused
+from guildhall.room import proposals
+from guildhall.room.model import Actor, Proposal
+from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.tally import decide
+from tests.room.conftest import PERSON, TEAM, Heard, Moments, agent
+from tests.room.desks import At
+
+if TYPE_CHECKING:
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+
+FOUR = ("a", "b", "c", "d")
+
+
+def proposal(**values: Any) -> Proposal:
+    given: dict[str, Any] = {
+        "number": 1,
+        "type": "decision",
+        "title": "which",
+        "options": ("x", "y", "z"),
+        "resolution": "plurality",
+        "binding": True,
+        "quorum": 4,
+        "tie_break": "first",
+        "guards": (),
+        "eligible": FOUR,
+        "creator": "b",
+        "created_at": "now",
+    }
+    return Proposal(**{**given, **values})
+
+
+def votes(text: str) -> dict[str, str]:
+    """`xy.z`: a votes for x, b for y, c not yet, d for z."""
+    return {name: choice for name, choice in zip(FOUR, text, strict=False) if choice != "."}
+
+
+@pytest.mark.req("AW-10")
+@pytest.mark.parametrize(
+    ("resolution", "quorum", "cast", "ending", "status", "result"),
+    [
+        ("plurality", 4, "xxy.", "vote", None, None),
+        ("plurality", 4, "xyyz", "vote", "resolved", "y"),
+        ("plurality", 4, "zzyy", "vote", "resolved", "y"),
+        ("plurality", 2, "z.z.", "vote", "resolved", "z"),
+        ("plurality", 4, "z...", "quiet", "resolved", "z"),
+        ("plurality", 4, "....", "quiet", "expired", None),
+        ("plurality", 4, "zzz.", "timeout", "expired", None),
+        ("majority", 4, "xxx.", "vote", None, None),
+        ("majority", 3, "xxx.", "vote", "resolved", "x"),
+        ("majority", 4, "xxyy", "vote", "rejected", None),
+        ("majority", 4, "xxyx", "vote", "resolved", "x"),
+        ("majority", 2, "xy..", "vote", None, None),
+        ("majority", 3, "xyz.", "vote", "rejected", None),
+        ("majority", 4, "xxx.", "quiet", "resolved", "x"),
+        ("majority", 4, "xx..", "quiet", "expired", None),
+        ("majority", 4, "xxx.", "timeout", "expired", None),
+        ("unanimous", 4, "xxxx", "vote", "resolved", "x"),
+        ("unanimous", 4, "xxx.", "vote", None, None),
+        ("unanimous", 4, "xxxy", "vote", "rejected", None),
+        ("unanimous", 2, "xy..", "vote", "rejected", None),
+        ("unanimous", 2, "xx..", "vote", None, None),
+        ("unanimous", 4, "xxx.", "quiet", "expired", None),
+        ("unanimous", 4, "xxx.", "timeout", "expired", None),
+    ],
+)
+def test_each_rule(resolution: str, quorum: int, cast: str, ending: Any, status: str | None, result: str | None):
+    outcome = decide(proposal(resolution=resolution, quorum=quorum), votes(cast), ending, "now")
+    assert (outcome.status, outcome.result) == (status, result) if outcome else status is None
+
+
+@pytest.mark.req("AW-10")
+@pytest.mark.parametrize(("tie_break", "result"), [("first", "x"), ("creator", "z")])
+def test_a_tie_is_broken(tie_break: str, result: str):
+    outcome = decide(proposal(tie_break=tie_break), votes("xzzx"), "vote", "now")
+    assert outcome is not None
+    assert outcome.result == result
+    tied = decide(proposal(tie_break=tie_break, creator="person"), votes("xzzx"), "vote", "now")
+    assert tied is not None
+    assert tied.result == "x"
+
+
+def test_a_lot_is_fair_and_the_same_again():
+    drawn = [decide(proposal(tie_break="random"), votes("xzzx"), "vote", f"{n}") for n in range(60)]
+    assert drawn == [decide(proposal(tie_break="random"), votes("xzzx"), "vote", f"{n}") for n in range(60)]
+    assert {outcome.result for outcome in drawn if outcome} == {"x", "z"}
+
+
+@pytest.mark.req("AW-9")
+@pytest.mark.parametrize("ending", ["quiet", "timeout"])
+@pytest.mark.parametrize(("cast", "result"), [("....", "x"), ("z...", "z"), ("zy.y", "y"), ("zy..", "y")])
+def test_an_election_that_expires_falls_back_to_the_most_votes_then_to_the_first(ending: Any, cast: str, result: str):
+    for resolution in ("plurality", "majority", "unanimous"):
+        outcome = decide(proposal(type="election", resolution=resolution), votes(cast), ending, "now")
+        assert outcome is not None
+        assert outcome.result == result
+
+
+# In a room
+
+
+@pytest.fixture
+def room(rooms: Rooms) -> Room:
+    return asyncio.run(rooms.open("review", "main", TEAM, Furnishing()))
+
+
+def voted(room: Room, id: str, **choices: str) -> str:
+    return [At(room, name)("proposal_vote", proposal=id, choice=choice) for name, choice in choices.items()][-1]
+
+
+def channel(room: Room) -> list[tuple[str, str, str]]:
+    return [(message.kind, message.sender, message.content.partition("\n")[0]) for message in room.messages()]
+
+
+@pytest.mark.req("AW-10", "AW-19")
+def test_a_proposal_is_told_voted_on_resolved_and_archived(room: Room, heard: Heard):
+    coder = At(room, "coder")
+    made = coder("proposal_create", type="decision", title="Which parser", options=["hand", "regex"])
+    assert made == "p-1 is open. Vote on it yourself, too."
+    assert heard.woken == [{"coordinator", "reviewer"}]
+    assert "still open" in voted(room, "p-1", coder="regex", reviewer="hand")
+    assert "Not voted yet: coordinator" in coder("proposal_status", proposal="p-1")
+    assert voted(room, "p-1", coordinator="HAND") == "Your vote counts. p-1 has ended: hand (3 of 3 voted)."
+    assert channel(room) == [
+        ("proposal", "coder", "[PROPOSAL] p-1 'Which parser' (decision, plurality, binding)"),
+        ("resolved", "system", "[RESOLVED] p-1 'Which parser': hand (3 of 3 voted)"),
+    ]
+    assert heard.woken[-1] == {"coder"}  # who asked is told
+    archive = coder("document_read", file="decisions.md")
+    assert "## p-1 Which parser\n\n- Result: **hand** (resolved, 3 of 3 voted)" in archive
+    assert "- regex: coder" in archive
+    assert room.proposals()[0].archived
+    assert "not open any more" in coder.refused("proposal_vote", proposal="p-1", choice="hand")
+
+
+def test_a_vote_may_be_changed_while_it_is_open(room: Room):
+    At(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
+    voted(room, "p-1", coder="x", reviewer="y")
+    voted(room, "p-1", coder="y")
+    assert "has ended: y" in voted(room, "p-1", coordinator="x")
+    assert [vote.choice for vote in room.votes(room.proposals()[0])] == ["y", "x", "y"]
+
+
+@pytest.mark.req("AW-10")
+def test_a_binding_decision_is_not_reopened_and_an_advisory_one_is(room: Room):
+    coder = At(room, "coder")
+    given: dict[str, Any] = {"type": "decision", "options": ["x", "y"], "quorum": 1}
+    coder("proposal_create", title="Which  way", **given)
+    voted(room, "p-1", coder="y")
+    assert "p-1 has decided 'Which  way': y" in coder.refused("proposal_create", title="which-way", **given)
+    coder("proposal_create", title="advice", binding=False, **given)
+    voted(room, "p-2", coder="x")
+    coder("proposal_create", title="advice", binding=False, **given)
+
+
+@pytest.mark.req("AW-10")
+def test_a_binding_election_gives_the_role_and_an_advisory_one_does_not(room: Room):
+    coder = At(room, "coder")
+    coder("proposal_create", type="election", title="Release manager", quorum=2)
+    voted(room, "p-1", coder="reviewer", reviewer="reviewer")
+    assert room.record().roles == {"release manager": "reviewer"}
+    assert "@reviewer (release manager)" in coder("team_list")
+    coder("proposal_create", type="election", title="chair", quorum=1, binding=False)
+    voted(room, "p-2", coder="coder")
+    assert "chair" not in room.record().roles
+    coder("proposal_create", type="election", title="document-owner", quorum=1)
+    voted(room, "p-3", coder="coder")
+    assert room.record().owner == "coder"
+    assert "only coder changes" in At(room, "reviewer").refused("document_write", content="x")
+
+
+@pytest.mark.req("AW-10")
+@pytest.mark.parametrize("binding", [True, False])
+def test_a_binding_assignment_is_posted_to_whom_it_names(room: Room, heard: Heard, binding: bool):
+    coordinator = At(room, "coordinator")
+    coordinator("proposal_create", type="assignment", title="fix line 3", quorum=1, binding=binding)
+    voted(room, "p-1", reviewer="coder")
+    mail = [mail for mail in room.unread("coder") if mail.message.kind == "assignment"]
+    assert bool(mail) is binding
+    if binding:
+        assert mail[0].urgency == "high"
+        assert mail[0].message.content == "fix line 3\nThis task was assigned to you by p-1."
+        assert "coder" in heard.woken[-1]
+        assert "task: fix line 3" in coordinator("team_list")
+
+
+@pytest.mark.req("AW-10")
+def test_a_binding_approval_guards_what_it_names_until_it_passes(room: Room):
+    coder = At(room, "coder")
+    guards = ["release/", "notes.md", "Bash"]
+    coder("proposal_create", type="approval", title="release", guards=guards, resolution="unanimous")
+    for file in ("notes.md", "release/1.md", "release/a/b.md"):
+        told = coder.refused("document_write", file=file, content="x")
+        assert "is closed until p-1 'release' passes" in told
+    coder("document_write", file="other.md", content="x")
+    assert coder("document_list")
+    guard = room.guard_of("Bash")
+    assert guard is not None
+    assert "Bash is closed until p-1" in str(proposals.closed_by(guard, "Bash"))
+    voted(room, "p-1", coder="approve", reviewer="approve", coordinator="reject")
+    assert room.proposals()[0].status == "rejected"
+    assert "was rejected" in coder.refused("document_write", content="x")  # a refusal does not open it
+    coder("proposal_create", type="approval", title="release, again", guards=guards)
+    voted(room, "p-2", coder="approve", reviewer="approve", coordinator="reject")
+    coder("document_write", content="x")
+    assert room.guard_of("Bash") is None
+    coder("proposal_create", type="approval", title="once more", guards=["document_write"])
+    assert "document_write is closed" in coder.refused("document_write", content="y")
+    coder("document_append", content="y")
+    coder("proposal_cancel", proposal="p-3")
+    coder("document_read")
+    coder("document_write", content="y")
+
+
+def test_an_approval_that_its_first_option_does_not_win_opens_nothing(room: Room):
+    coder = At(room, "coder")
+    coder("proposal_create", type="approval", title="x", options=["go", "no-go"], guards=["notes.md"], quorum=1)
+    voted(room, "p-1", reviewer="no-go")
+    assert room.proposals()[0].status == "resolved"
+    assert "is closed until p-1" in coder.refused("document_append", content="x")
+
+
+def test_only_who_made_it_takes_it_back(room: Room):
+    At(room, "coder")("proposal_create", type="approval", title="x")
+    assert "only coder can take p-1 back" in At(room, "reviewer").refused("proposal_cancel", proposal="p-1")
+    assert At(room, "coder")("proposal_cancel", proposal="1") == "p-1 was taken back."
+    assert "(cancelled)" in At(room, "coder").refused("proposal_cancel", proposal="p-1")
+    assert channel(room)[-1] == ("system", "coder", "p-1 'x' was taken back.")
+
+
+@pytest.mark.req("AW-10")
+def test_a_proposal_whose_time_is_up_expires(room: Room, clock: Moments, store: Store):
+    coder = At(room, "coder")
+    coder("proposal_create", type="decision", title="q", options=["x", "y"], timeout="1h")
+    coder("proposal_create", type="election", title="chair", timeout=60)
+    coder("proposal_create", type="approval", title="no end")
+    assert asyncio.run(room.expire()) == []
+    assert store.read(lambda c: proposals.next_end(c, room.id)) == room.proposals()[1].expires_at
+    clock.at += timedelta(hours=2)
+    assert "the time of p-1 is up" in coder.refused("proposal_vote", proposal="p-1", choice="x")
+    ended = asyncio.run(room.expire())
+    assert [(one.id, one.status, one.result) for one in ended] == [
+        ("p-1", "expired", None),
+        ("p-2", "expired", TEAM[0]),
+    ]
+    assert room.record().roles == {"chair": TEAM[0]}
+    assert [text for kind, _, text in channel(room) if kind == "expired"] == [
+        "[EXPIRED] p-1 'q': no result (its time was up; 0 of 3 voted)",
+        f"[EXPIRED] p-2 'chair': {TEAM[0]} (its time was up, so the first name decided; 0 of 3 voted)",
+    ]
+    assert "p-2 chair" in coder("document_read", file="decisions.md")
+    assert "p-1" not in coder("document_read", file="decisions.md")
+
+
+@pytest.mark.req("AW-10")
+def test_open_proposals_are_resolved_when_nobody_can_move_in_the_transaction_of_whoever_says_so(
+    room: Room, store: Store, heard: Heard
+):
+    At(room, "coder")("proposal_create", type="decision", title="q", options=["x", "y"])
+    voted(room, "p-1", reviewer="y")
+
+    async def scene() -> None:
+        turns: list[Any] = []
+
+        def quiet(connection: Any) -> list[str]:
+            turn = room.turn(connection, Actor.system())
+            turns.append(turn)
+            return [one.status for one in proposals.settle_open(turn)]
+
+        assert await store.write(quiet) == ["resolved"]
+        assert heard.woken == [{"coordinator", "reviewer"}]  # nothing is told before it is committed
+        await room.follow(turns[0])
+
+    asyncio.run(scene())
+    assert heard.woken[-1] == {"coder"}
+    assert "**y**" in At(room, "coder")("document_read", file="decisions.md")
+    assert asyncio.run(room.settle_open()) == []
+    assert store.read(lambda c: proposals.open_count(c, room.id)) == 0
+
+
+@pytest.mark.req("AW-9")
+def test_the_election_of_an_owner_wakes_nobody(room: Room, heard: Heard):
+    election = asyncio.run(room.elect_owner(within=60))
+    assert (election.title, election.options, election.creator) == ("document owner", TEAM, "system")
+    for name, choice in {"coordinator": "coder", "reviewer": "coder", "coder": "reviewer"}.items():
+        election = asyncio.run(room.vote(election.id, choice, agent(name)))
+    assert (election.status, election.result) == ("resolved", "coder")
+    assert room.record().owner == "coder"
+    assert heard.wakes == []
+    assert room.waiting() == {}
+
+
+@pytest.mark.req("AW-9")
+def test_an_election_nobody_votes_in_gives_the_first_of_the_file(room: Room):
+    asyncio.run(room.elect_owner())
+    (ended,) = asyncio.run(room.settle_open())
+    assert (ended.status, ended.result) == ("expired", TEAM[0])
+    assert room.record().owner == TEAM[0]
+
+
+def test_the_owner_that_the_file_names_is_not_voted_out(rooms: Rooms):
+    room = asyncio.run(rooms.open("review", "main", TEAM, Furnishing(owner="coder")))
+    assert "file names the owner" in At(room, "reviewer").refused(
+        "proposal_create", type="election", title="Document Owner"
+    )
+    with pytest.raises(Refused):
+        asyncio.run(room.elect_owner())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "decision", "title": "q"},
+        {"type": "decision", "title": "q", "options": ["one"]},
+        {"type": "decision", "title": "q", "options": ["x", "X"]},
+        {"type": "decision", "title": "q", "options": ["x", ""]},
+        {"type": "decision", "title": "q", "options": ["x", "a\nb"]},
+        {"type": "decision", "title": "q", "options": ["x", "y" * 501]},
+        {"type": "decision", "title": "q", "options": [f"{n}" for n in range(21)]},
+        {"type": "decision", "title": "", "options": ["x", "y"]},
+        {"type": "decision", "title": "a\nb", "options": ["x", "y"]},
+        {"type": "decision", "title": "a\u202eb", "options": ["x", "y"]},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "quorum": 0},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "quorum": 4},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "timeout": "0s"},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "timeout": -5},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "timeout": "31d"},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "timeout": "soon"},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "guards": ["notes.md"]},
+        {"type": "approval", "title": "q", "guards": ["notes.md"], "binding": False},
+        {"type": "approval", "title": "q", "guards": ["../x.md"]},
+        {"type": "approval", "title": "q", "guards": ["proposal_vote"]},
+        {"type": "approval", "title": "q", "guards": ["channel_send"]},
+        {"type": "approval", "title": "q", "guards": [f"{n}.md" for n in range(21)]},
+        {"type": "election", "title": "chair", "options": ["nobody", "coder"]},
+        {"type": "assignment", "title": "task", "options": ["person"]},
+        {"type": "coup", "title": "q"},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "resolution": "force"},
+        {"type": "decision", "title": "q", "options": ["x", "y"], "tie_break": "last"},
+    ],
+)
+def test_what_cannot_be_put_to_the_vote(room: Room, given: dict[str, Any]):
+    At(room, "coder").refused("proposal_create", **given)
+    assert room.proposals() == []
+    assert room.messages() == []
+
+
+@pytest.mark.parametrize("id", ["p-2", "", "x", "p-", "-1", "p-9999999999999", "\0", "\ud800", "p-1 OR 1=1", "٣"])
+def test_a_proposal_that_is_not_there(room: Room, id: str):
+    coder = At(room, "coder")
+    coder("proposal_create", type="approval", title="x")
+    for name, more in {"proposal_vote": {"choice": "approve"}, "proposal_status": {}, "proposal_cancel": {}}.items():
+        coder.refused(name, proposal=id, **more)
+
+
+def test_what_cannot_be_voted_for(room: Room, rooms: Rooms):
+    coder = At(room, "coder")
+    coder("proposal_create", type="approval", title="x")
+    assert "Did you mean 'approve'?" in coder.refused("proposal_vote", proposal="p-1", choice="aprove")
+    coder.refused("proposal_vote", proposal="p-1", choice="approve", reason="a\nb")
+    asyncio.run(rooms.open("review", "main", (*TEAM, "late")))
+    assert "you have no vote" in At(room, "late").refused("proposal_vote", proposal="p-1", choice="approve")
+    assert room.votes(room.proposals()[0]) == []
+    with pytest.raises(Refused):
+        asyncio.run(room.vote("p-1", "approve", PERSON))
+
+
+def test_a_room_is_not_flooded_with_proposals(room: Room):
+    coder = At(room, "coder")
+    for number in range(20):
+        coder("proposal_create", type="approval", title=f"{number}")
+    assert "20 open proposals" in coder.refused("proposal_create", type="approval", title="one more")
+
+
+def test_names_in_a_title_mention_nobody(room: Room, heard: Heard):
+    At(room, "coder")("proposal_create", type="decision", title="@nobody or @reviewer", options=["@coder", "y"])
+    assert heard.woken == [{"coordinator", "reviewer"}]
+
+
+def test_what_a_crash_kept_from_the_archive_is_there_once_the_room_is_opened(room: Room, rooms: Rooms, store: Store):
+    """The decision is committed; the process dies before the archive is written, or before that is noted."""
+    coder = At(room, "coder")
+    coder("proposal_create", type="decision", title="q", options=["x", "y"], quorum=1)
+
+    def crash(connection: Any) -> None:
+        proposals.vote(room.turn(connection, agent("reviewer")), "p-1", "x")
+
+    store.submit(crash).result(5)
+    assert coder("document_list") == "There are no documents yet."
+    asyncio.run(rooms.open("review", "main", TEAM))
+    store.submit(
+        lambda c: c.exec_driver_sql("UPDATE proposals SET archived = 0")  # the second crash, a step later
+    ).result(5)
+    asyncio.run(rooms.open("review", "main", TEAM))
+    assert coder("document_read", file="decisions.md").count("## p-1 q") == 1

@@ -1,0 +1,58 @@
+"""The page about workflow files says what the program does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core import yaml
+from guildhall.workflow.definition import (
+    AgentDefinition,
+    Context,
+    ContextConfig,
+    Definition,
+    Param,
+    Step,
+    TeamLimits,
+)
+from guildhall.workflow.load import check
+from guildhall.workflow.target import parse
+from tests.workflow.test_load import SIMPLE, TEAM
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+PAGE = (Path(__file__).parents[2] / "docs/workflow-file.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("part", [Definition, AgentDefinition, Context, ContextConfig, Param, Step, TeamLimits])
+def test_every_field_has_its_row(part: type[BaseModel]):
+    names = [field.alias or name for name, field in part.model_fields.items()]
+    assert [name for name in names if f"| `{name}` |" not in PAGE] == []
+
+
+def test_the_examples_load_and_are_those_of_the_seed():
+    assert [SIMPLE in EXAMPLES, TEAM in EXAMPLES] == [True, True]
+    loaded = [check(yaml.parse(Path("example.yaml"), example)) for example in EXAMPLES]
+    everything = yaml.parse(Path("example.yaml"), EXAMPLES[-1]).data
+    assert set(everything) == set(Definition.model_fields)
+    used = {name for agent in everything["agents"].values() for name in agent}
+    assert used == set(AgentDefinition.model_fields)
+    assert len(loaded) == 4
+
+
+def test_the_defaults_are_those_of_the_program():
+    for name, field in TeamLimits.model_fields.items():
+        assert f"| `{name}` | {field.default} |" in PAGE
+
+
+@pytest.mark.req("AW-2")
+def test_the_targets_are_those_of_the_program():
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)`[^|]*\| `([^`]+)` \|$", PAGE.partition("## Targets")[2], re.MULTILINE)
+    assert len(rows) == 5
+    for typed, whole, shown in rows:
+        assert (parse(typed).whole, str(parse(typed))) == (whole, shown)

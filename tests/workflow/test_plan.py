@@ -1,0 +1,173 @@
+"""`guild plan` and `guild trust` of workflows: what could happen is said, and no command runs before it is trusted."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import NotTrusted
+from guildhall.workers.trust import Pin, Trust
+from guildhall.workflow.recognise import is_workflow, workflows_in
+from guildhall.workflow.trust import demand_trust, setup_code
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+    from tests.workflow.conftest import Loaded, Write
+
+TEAM = """\
+name: code-review
+agents:
+  reviewer: {model: "openai:gpt-5", system_prompt: Review., tools: [Read], wakeup: 5m}
+  coder: {worker: coder, max_turns: 7}
+context: {documentOwner: reviewer}
+params: {pr: {description: its number}, topic: parsers}
+env: [TEAM]
+setup:
+  - shell: |
+      touch it-ran
+      gh pr diff "${{ params.pr }}"
+    as: diff
+    timeout: 1m
+kickoff: "@reviewer ${{ diff }}"
+budget: 2
+"""
+
+
+@pytest.fixture
+def team(write: Write) -> Path:
+    write("workers/coder.yaml", "{instructions: Code., model: 'openai:gpt-5', tools: [WebFetch]}")
+    return write("review.yaml", TEAM)
+
+
+@pytest.mark.req("X-16")
+def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
+    home.path.mkdir(parents=True)
+    home.settings.write_text("env: [TEAM, OTHER]\n")
+    ran = guild("plan", "review.yaml", "--param", "pr=12", "--tag", "t1", env={"TEAM": "us", "OTHER": "x"})
+    assert ran.code == 0, ran.err
+    for line in (
+        f"workflow      code-review:t1 ({team})",
+        "params        pr = 12",
+        "              topic = parsers",
+        "setup         1. at most 1m, kept as diff, outside every sandbox:",
+        "                 $ touch it-ran",
+        '                 $ gh pr diff "${GUILD_params_pr}"',
+        f"runs in       {team.parent}",
+        "room          sqlite; only reviewer writes documents",
+        f"documents     {team.parent}/.workflow/code-review/t1/documents",
+        "kickoff       @reviewer ${{ diff }}",
+        "limits        at most 2.00 USD for all together, then you are asked for more",
+        "agent reviewer",
+        "  wakes         every 5m",
+        "  model         openai:gpt-5, chosen by the worker; price known",
+        "agent coder",
+        "  approval      you are asked before each call of WebFetch",
+        "  limits        the team's dollars; 7 turns",
+    ):
+        assert line in ran.out.splitlines(), line
+    variables = next(line for line in ran.out.splitlines() if line.startswith("variables"))
+    assert "TEAM" in variables
+    assert "OTHER" not in variables
+    assert "not trusted   review.yaml" in ran.out
+    assert "cannot start" not in ran.out
+    assert not (team.parent / "it-ran").exists()
+    assert not (team.parent / ".workflow").exists()
+
+
+@pytest.mark.req("X-16")
+def test_the_plan_as_data_says_what_is_lacking(guild: Guild, team: Path):
+    plan = guild("plan", "review.yaml", "--json").json
+    assert plan["params"] == {"pr": None, "topic": "parsers"}
+    assert plan["worst_case_usd"] == 2
+    assert plan["setup"]["commands"][0]["keeps"] == "diff"
+    assert plan["setup"]["code"]["trusted"] is False
+    assert [agent["agent"] for agent in plan["agents"]] == ["reviewer", "coder"]
+    assert plan["problems"] == ["env[0]: the variable TEAM is not allowed by your settings"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["review.yaml", "--param", "pr"], 2, "has no value"),
+        (["review.yaml", "--param", "pr=1", "--param", "pr=2"], 2, "twice"),
+        (["coder", "--param", "pr=1"], 2, "go with a workflow's file"),
+        (["coder", "--tag", "x"], 2, "go with a workflow's file"),
+        (["reviev.yaml"], 3, "there is no such file"),
+        (["broken.yaml"], 2, "broken.yaml:1: agents"),
+    ],
+)
+def test_what_is_wrong_is_said(guild: Guild, team: Path, arguments: list[str], code: int, said: str):
+    (team.parent / "broken.yaml").write_text("agents: 5\n")
+    ran = guild("plan", *arguments)
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+
+
+def test_a_file_cannot_forge_a_line_of_the_plan(guild: Guild, write: Write):
+    name = "w\x1b[31m.yaml"
+    write(name, 'agents: {a: {system_prompt: x, model: "openai:gpt-5"}}\nname: w\nkickoff: "hi\\rsetup none\\x1b[2J"\n')
+    ran = guild("plan", name)
+    assert "\x1b" not in ran.out
+    assert "\r" not in ran.out
+
+
+@pytest.mark.req("X-18")
+def test_a_setup_is_trusted_as_it_was_seen_and_a_change_asks_again(guild: Guild, team: Path):
+    looked = guild("trust", "review.yaml")
+    assert looked.code == 4
+    assert '$ gh pr diff "${GUILD_params_pr}"' in looked.out
+    assert guild("trust", "review.yaml", "--yes").code == 0
+    assert guild("trust", "review.yaml", "--json").json["trusted"] is True
+    assert guild("plan", "review.yaml", "--json").json["not_trusted"] == []
+    team.write_text(TEAM.replace("touch", "rm"))
+    changed = guild("plan", "review.yaml", "--json").json["not_trusted"]
+    assert [one["standing"] for one in changed] == ["changed"]
+    assert not (team.parent / "it-ran").exists()
+
+
+@pytest.mark.req("X-18")
+def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write: Write):
+    write("workflows/other.yml", "agents: {a: {system_prompt: x}}\nsetup: [{shell: make}]")
+    write("harmless.yaml", "agents: {a: {system_prompt: x}}")
+    write("broken.yaml", "agents: {a: {}}")
+    looked = guild("trust", "--json").json
+    assert [code["name"] for code in looked["code"]] == ["review.yaml", "workflows/other.yml"]
+    assert looked["code"][1]["commands"] == ["make"]
+    assert len(looked["problems"]) == 1
+    guild("trust", "--yes")
+    assert guild("trust", "--json").json["trusted"] is True
+
+
+@pytest.mark.req("X-18")
+def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
+    workflow = loaded("agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]")
+    with pytest.raises(NotTrusted) as caught:
+        demand_trust(workflow, Trust({}), home)
+    assert "make it" in caught.value.message
+    assert "guild trust" in (caught.value.hint or "")
+    code = setup_code(workflow, home)
+    assert code is not None
+    pin = Pin(path=workflow.path, digest=code.files[0].digest, trusted_at="then")
+    demand_trust(workflow, Trust({workflow.path: pin}), home)
+    demand_trust(loaded("agents: {a: {system_prompt: x}}", "harmless.yaml"), Trust({}), home)
+
+
+def test_which_files_are_workflows(write: Write, project: Path):
+    yes = [
+        write("a.yaml", "name: x\nagents:\n  a: {}\n"),
+        write("b.json", json.dumps({"agents": {}})),
+        write("c.yml", "{agents: {a: 1}}"),
+        write("d.yaml", "agents: [broken"),
+    ]
+    write("e.yaml", "instructions: |\n  agents: none\n")
+    write("f.yaml", "{agent")
+    write("g.txt", "agents: {}")
+    write("h.json", '{"name": "agents"}')
+    (project / "i.yaml").mkdir()
+    assert list(workflows_in(project)) == yes
+    assert not is_workflow(project / "nowhere.yaml")
+    assert not is_workflow(project / "a\0b.yaml")

@@ -1,0 +1,145 @@
+"""What a start brings: checked before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.config import Settings
+from guildhall.core.errors import InvalidFile, Refused, UsageError
+from guildhall.core.frame import Frame
+from guildhall.workflow.params import parse_params
+from guildhall.workflow.start import after_setup, bound, budget_of, check_places, kickoff, values_of, wakeup_prompt
+from guildhall.workflow.wakeup import Wakeup, wakeup_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.workflow.interpolate import Values
+    from guildhall.workflow.model import Workflow
+    from tests.workflow.conftest import Loaded, Write
+
+HEAD = "agents: {a: {system_prompt: x}}\n"
+
+
+def started(workflow: Workflow, *, tag: str = "main", allowed: tuple[str, ...] = (), **environ: str) -> Values:
+    frame = Frame.here(workflow.folder, environ, allowed=frozenset(allowed))
+    return values_of(workflow, tag=tag, params={}, frame=frame, allowed=allowed)
+
+
+def test_params_of_a_command_line():
+    assert parse_params(["a=1", "b=", "c=x=y", "d= z "]) == {"a": "1", "b": "", "c": "x=y", "d": " z "}
+    for pairs, said in (
+        (["a"], "has no value"),
+        (["=1"], "has no value"),
+        (["a=1", "a=2"], "twice"),
+        ([""], "no value"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse_params(pairs)
+    with pytest.raises(UsageError, match="not text"):
+        parse_params(["a=\0"])
+
+
+def test_params_are_bound(loaded: Loaded):
+    workflow = loaded(f"{HEAD}params: {{pr: {{description: its number}}, topic: all, note: {{required: false}}}}")
+    assert bound(workflow, {"pr": "1"}) == {"pr": "1", "topic": "all", "note": ""}
+    assert bound(workflow, {"pr": "", "topic": "x"}) == {"pr": "", "topic": "x", "note": ""}
+    with pytest.raises(UsageError, match="has no param 'pri'") as caught:
+        bound(workflow, {"pri": "1"})
+    assert caught.value.hint == "Did you mean 'pr'?"
+    with pytest.raises(UsageError, match="needs the param pr") as caught:
+        bound(workflow, {})
+    assert caught.value.hint == "Give it: --param pr=VALUE (its number)."
+    with pytest.raises(UsageError, match="has no param"):
+        bound(loaded(HEAD), {"x": "1"})
+
+
+def test_a_variable_needs_the_file_and_the_settings(loaded: Loaded, project: Path):
+    workflow = loaded(f"{HEAD}env: [TEAM]\nkickoff: '${{{{ env.TEAM }}}}'")
+    with pytest.raises(Refused, match=r"env\[0\]: the variable TEAM is not allowed") as caught:
+        started(workflow, TEAM="us")
+    assert (caught.value.where, "config.yaml" in str(caught.value)) == (f"{project}/review.yaml:2", True)
+    assert started(workflow, allowed=("TEAM",), TEAM="us").env == {"TEAM": "us"}
+    with pytest.raises(InvalidFile, match=r"kickoff: .* TEAM is not set"):
+        started(workflow, allowed=("TEAM",))
+
+
+def test_in_a_command_a_variable_may_be_unset(loaded: Loaded):
+    workflow = loaded(f"{HEAD}env: [TEAM]\nsetup: [{{shell: 'echo ${{{{ env.TEAM }}}}'}}]")
+    assert started(workflow, allowed=("TEAM",)).env == {}
+
+
+@pytest.mark.req("AW-4")
+def test_a_secret_is_refused_before_anything_runs_and_the_fix_is_shown(loaded: Loaded, write: Write):
+    write("a.md", "Use ${{ env.API_KEY }}")
+    for text in ("kickoff: '${{ env.API_KEY }}'", "context: {config: {dir: 'x/${{ env.API_KEY }}'}}"):
+        workflow = loaded(f"{HEAD}env: [API_KEY]\n{text}")
+        with pytest.raises(Refused, match="API_KEY looks like a secret") as caught:
+            started(workflow, allowed=("API_KEY",), API_KEY="1234")
+        assert "as $API_KEY" in (caught.value.hint or "")
+    workflow = loaded("agents: {a: {system_prompt: a.md}}\nenv: [API_KEY]")
+    with pytest.raises(Refused) as caught:
+        started(workflow, allowed=("API_KEY",), API_KEY="1234")
+    assert caught.value.where == str(workflow.folder / "a.md")
+    fine = loaded(f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'curl -H \"${{{{ env.API_KEY }}}}\"'}}]")
+    assert started(fine, allowed=("API_KEY",), API_KEY="1234").env == {"API_KEY": "1234"}
+
+
+def test_what_a_setup_has_printed_may_not_show_a_secret(loaded: Loaded):
+    workflow = loaded(
+        f"{HEAD}env: [API_KEY]\nsetup: [{{shell: 'echo $API_KEY', as: told}}]\nkickoff: '@a ${{{{ told }}}}'"
+    )
+    values = started(workflow, allowed=("API_KEY",), API_KEY="a-long-secret")
+    with pytest.raises(Refused, match="something that looks like a secret"):
+        after_setup(workflow, values, {"told": "it is a-long-secret"})
+    done = after_setup(workflow, values, {"told": "fine"})
+    assert kickoff(workflow, done).text == "@a fine"
+
+
+def test_a_tag_must_be_a_name(loaded: Loaded):
+    with pytest.raises(UsageError, match="cannot be a tag"):
+        started(loaded(HEAD), tag="../x")
+
+
+def test_the_budget_is_the_smaller_one_unless_it_is_asked_for(loaded: Loaded):
+    workflow = loaded(f"{HEAD}budget: 8")
+    assert budget_of(workflow, Settings()) == 5.0
+    assert budget_of(workflow, Settings(budget=None)) == 8
+    assert budget_of(workflow, Settings(), 20.0) == 20.0
+    assert budget_of(loaded(f"{HEAD}budget: none"), Settings()) == 5.0
+    assert budget_of(loaded(HEAD), Settings(budget=None)) is None
+
+
+@pytest.mark.parametrize("folder", ["workers/x", ".git", "{home}/x", "{home}", "loop", "."])
+def test_documents_do_not_lie_among_what_decides(loaded: Loaded, project: Path, home: Home, frame: Frame, folder: str):
+    (project / "workers").mkdir()
+    (project / "loop").symlink_to("workers")
+    where = folder.replace("{home}", str(home.path))
+    workflow = loaded(f"{HEAD}context: {{config: {{dir: '{where}'}}}}")
+    values = started(workflow)
+    if folder == ".":
+        check_places(workflow, values, home, frame)
+        return
+    with pytest.raises(InvalidFile, match="is kept from agents"):
+        check_places(workflow, values, home, frame)
+
+
+def test_wake_ups(loaded: Loaded):
+    from datetime import UTC, datetime
+
+    workflow = loaded("agents: {a: {system_prompt: x, wakeup: 90, wakeup_prompt: 'in ${{ workflow.tag }}'}}")
+    agent, values = workflow.agents[0], started(workflow, tag="t")
+    assert wakeup_prompt(agent, values).text == "in t"
+    assert wakeup_prompt(replace(agent, wakeup_prompt=None), values).text.startswith("It is time")
+    now = datetime(2026, 1, 2, 8, 30, tzinfo=UTC)
+    assert Wakeup(every=90).after(now) == datetime(2026, 1, 2, 8, 31, 30, tzinfo=UTC)
+    assert wakeup_of("0 9 * * 1-5").after(now) == datetime(2026, 1, 2, 9, 0, tzinfo=UTC)
+    assert wakeup_of("0 9 * * 1-5").after(now.replace(hour=10)) == datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+    assert [str(wakeup_of(text)) for text in ("30s", "5m", "1.5h", "2d", "* * * * *")] == [
+        *("every 30s", "every 5m", "every 90m", "every 2d"),
+        "cron * * * * *",
+    ]
