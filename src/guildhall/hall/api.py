@@ -20,6 +20,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
 from guildhall.hall.http_guard import bearer, refused
+from guildhall.hall.team_client import TeamClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
@@ -38,9 +39,17 @@ _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped
 
 # The verbs that callers keep for themselves, and those that a hall which is leaving still carries out.
 _NOT_SERVED = frozenset({"settle", "close"})
-_TO_THE_LAST = frozenset({"status", "show", "runs", "journal", "asks", "ask", "park"})
-_OF_OLD_RUNS = frozenset({"resume", "follow", "park", "stop", "fork", "answer"})  # they wait until those go on
-VERBS = frozenset(name for name in vars(HallClient) if not name.startswith("_")) - _NOT_SERVED
+_TO_THE_LAST = frozenset(
+    {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
+)
+# They wait until what an earlier hall has left behind goes on.
+_OF_OLD_RUNS = frozenset(
+    {"resume", "follow", "park", "stop", "fork", "answer", "send", "stop_agent", "start_agent", "start_worker"}
+)
+VERBS = (
+    frozenset(name for kind in (TeamClient, HallClient) for name in vars(kind) if not name.startswith("_"))
+    - _NOT_SERVED
+)
 
 _STATUSES = {
     "usage": 400,

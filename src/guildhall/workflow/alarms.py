@@ -17,7 +17,6 @@ from guildhall.core.clock import moment, stamp
 from guildhall.room import channel
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor, Said
-from guildhall.room.model import Piece as SaidPiece
 from guildhall.workflow import records
 from guildhall.workflow.start import wakeup_prompt
 
@@ -110,16 +109,11 @@ class Alarms:
             mine = schedule.agent == agent.name or (schedule.agent is None and agent.name not in own)
             if not mine or agent.name not in idle:
                 continue
-            pieces = wakeup_prompt(agent, values)
-            said = Said.own(schedule.prompt) if schedule.prompt else Said(tuple(map(_piece, pieces)))
+            said = Said.own(schedule.prompt) if schedule.prompt else wakeup_prompt(agent, values)
             unread = room_records.unread(connection, self.room.id, agent.name, _LOOKED_AT)
             if not any(mail.message.sender == SYSTEM and mail.message.content == said.text for mail in unread):
                 found.setdefault(said, []).append(agent.name)
         return found
-
-
-def _piece(piece: Any) -> SaidPiece:
-    return SaidPiece(piece.text, piece.quoted)
 
 
 def next_due(schedule: Schedule, now: datetime, zone: tzinfo) -> datetime:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.workflow.target import Target
-from guildhall.workflow.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.room.model import Posted
+    from guildhall.workflow.wakeup import Wakeup
 
 Mode = Literal["run", "start"]
 Phase = Literal["setup", "election", "kickoff", "live", "quiet", "done", "stopped", "failed", "paused"]
@@ -101,6 +101,8 @@ class Schedule:
 
     @property
     def wakeup(self) -> Wakeup:
+        from guildhall.workflow.wakeup import Wakeup
+
         return Wakeup(every=self.every, cron=self.cron)
 
     def as_dict(self) -> dict[str, Any]:

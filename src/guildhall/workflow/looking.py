@@ -14,8 +14,11 @@ from guildhall.workflow.instance import AgentShown, WorkflowShown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from guildhall.room.model import Message
     from guildhall.workflow.instance import Instance
     from guildhall.workflow.target import Target
+
+_MOST = 10_000  # messages that are shown
 
 
 def named(connection: Connection, wanted: Target) -> Instance:
@@ -85,3 +88,10 @@ def _agents(connection: Connection, instance: Instance) -> tuple[AgentShown, ...
         )
         for agent in records.agents_of(connection, instance.id)
     )
+
+
+def said(connection: Connection, instance: Instance, *, since: int = 0) -> list[Message]:
+    """What was said in one generation of a workflow, after a message."""
+    until = records.next_began(connection, instance)
+    found = room_records.channel(connection, instance.room, since=since, limit=_MOST, newest=True)
+    return [one for one in found if one.at >= instance.created_at and (until is None or one.at < until)]

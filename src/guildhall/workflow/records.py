@@ -48,6 +48,12 @@ def of_room(connection: Connection, room: str) -> Instance | None:
     return _instance(row) if row else None
 
 
+def next_began(connection: Connection, instance: Instance) -> str | None:
+    """When the generation after this one began in the same room."""
+    later = (workflows.c.room == instance.room) & (workflows.c.generation > instance.generation)
+    return connection.execute(select(func.min(workflows.c.created_at)).where(later)).scalar_one()
+
+
 def listed(connection: Connection, *, over: bool = True) -> list[Instance]:
     """The last generation of each workflow and tag, newest first; without those that are over, if not wanted."""
     alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
@@ -73,7 +79,7 @@ def _instance(row: RowMapping) -> Instance:
 
 
 def add_agent(connection: Connection, instance: str, name: str, ordinal: int) -> None:
-    values = {"name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
+    values: dict[str, Any] = {"name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
     connection.execute(insert(agents).values(workflow=instance, **values))
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import moment, stamp
 from guildhall.room import inbox
-from guildhall.room.model import Actor, Said
-from guildhall.room.model import Piece as SaidPiece
+from guildhall.room.model import Actor
 from guildhall.room.toolbox import Desk, room_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance, Phase
-    from guildhall.workflow.interpolate import Piece, Values
+    from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
@@ -147,9 +146,9 @@ class Team:
     # Beginning
 
     async def _kick_off(self) -> None:
-        pieces = kickoff(self.workflow, self.values)
-        if pieces:
-            await self.room.send(_said(pieces), Actor.system(run=self.instance.id, key="kickoff"))
+        said = kickoff(self.workflow, self.values)
+        if said.pieces:
+            await self.room.send(said, Actor.system(run=self.instance.id, key="kickoff"))
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:
         at = stamp(self.clock.now())
@@ -217,7 +216,9 @@ class Team:
             worker = self.workflow.seated(agent, self.values)
             request = replace(self.request, worker=agent.name, input=text, workflow=None, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.take_seat(self.instance.id, key, request, worker=worker, seat=seat)
+            return await self.runs.take_seat(
+                self.instance.id, key, request, worker=worker, seat=seat, place=agent.place
+            )
         finally:
             for one in told:
                 await self.room.follow(one)
@@ -259,12 +260,18 @@ class Team:
             if standing.turn is not None:
                 await self.room.follow(standing.turn)
             if not standing.busy and self.instance.mode == "start":
-                if self._at == "live":
-                    await self._phase("quiet")
+                await self._rest()
             elif not standing.busy:
                 if standing.stretch is not None:
                     raise Stops(standing.stretch)
                 return
+
+    async def _rest(self) -> None:
+        """Nobody has anything to do for now; whoever was woken meanwhile has."""
+        if self._at == "live":
+            await self._phase("quiet")
+            if self._look().busy:
+                await self._phase("live")
 
     def _look(self) -> Standing:
         return self.store.read(lambda connection: look(connection, self.instance, stamp(self.clock.now())))
@@ -283,7 +290,3 @@ class Team:
         names = {agent.name for agent in self.workflow.agents}
         said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
         return said[-1].content if said else ""
-
-
-def _said(pieces: Sequence[Piece]) -> Said:
-    return Said(tuple(SaidPiece(piece.text, piece.quoted) for piece in pieces))
