@@ -7,6 +7,7 @@ import base64
 import json
 import sys
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -21,7 +22,6 @@ from tests.hall.doors import MODERN, PNG, Desk, put, raw, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from guildhall.core.paths import Home
 
@@ -569,3 +569,58 @@ def test_only_this_machine_is_heard(host: str | None, origin: str | None, status
 )
 def test_a_token_is_a_bearer_token(header: str | None, token: str | None) -> None:
     assert bearer(header) == token
+
+
+# Other clients, and tools that come from elsewhere
+
+
+def test_the_client_of_pydantic_ai_sees_and_calls_the_tools(home: Home, project: Path) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.mcp import MCPToolset
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import FunctionModel
+
+    put(project, "clerk")
+    desk, shown = Desk(), list[str]()
+
+    def model(messages: list[Any], info: Any) -> ModelResponse:
+        shown[:] = [tool.name for tool in info.function_tools]
+        if len(messages) == 1:
+            return ModelResponse(parts=[ToolCallPart("note", {"number": 3})])
+        return ModelResponse(parts=[TextPart(str(messages[-1].parts[0].content))])
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("clerk", desk.toolbox())
+            tools = MCPToolset(f"{hall.url}/tools/", headers={"authorization": f"Bearer {token}"})
+            async with tools:
+                result = await Agent(FunctionModel(model), toolsets=[tools]).run("go")
+            assert result.output == "noted 3"
+
+    asyncio.run(work())
+    assert sorted(shown) == sorted(DESK)
+    assert desk.done == [3]
+
+
+def test_tools_of_servers_are_shown_like_the_others(home: Home, project: Path) -> None:
+    toy = Path(__file__).parents[1] / "tools" / "toy_server.py"
+    (home.path / "workers").mkdir(parents=True)
+    server = {"command": [sys.executable, str(toy)], "tools": ["echo"]}
+    worker = {
+        "instructions": "Go.",
+        "base": False,
+        "tool_rules": {"net": {"allowed": False}},
+        "mcp_servers": {"toy": server},
+    }
+    (home.path / "workers" / "proxy.yaml").write_text(json.dumps(worker))
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            run, token = await hall.live("proxy")
+            async with raw(f"{hall.url}/tools/", token) as http:
+                listed = (await http.ask("tools/list")).json()["result"]["tools"]
+                assert [tool["name"] for tool in listed] == ["toy_echo"]
+                assert (await http.call("toy_echo", {"text": "a"}))["result"]["content"][0]["text"] == "well: a"
+            assert len(hall.kinds(run, "tool_ended")) == 1
+
+    asyncio.run(work())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -21,7 +22,6 @@ from guildhall.workers.trust import Pin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
-    from pathlib import Path
 
     from sqlalchemy import Connection
 

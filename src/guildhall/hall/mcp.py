@@ -1,6 +1,6 @@
 """The tool door over MCP: `POST /mcp/<server>/` with a run's token shows that run's tools, and calls them.
 
-An ASGI application of its own for the few messages that a client of tools needs (ADR 010). It keeps no session: the
+An ASGI application of its own for the few messages that a client of tools needs (ADR 014). It keeps no session: the
 token of each request says which run is speaking, and a call has the identity that the client gives it, so that a
 request sent twice is one call.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, UsageError
@@ -53,11 +54,12 @@ class TeamVerbs:
         return await self.workflow_of(prepared.run)
 
     async def _begun(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+        from guildhall.hall.workflows import load_workflow
         from guildhall.workflow.trust import demand_trust
 
-        workflows = self._hall.workflows
-        demand_trust(workflows.load(start.file, frame), self._hall.supply.trust(), self._hall.home)
-        return await workflows.begin(start, request, frame)
+        workflow = load_workflow(self._hall, Path(start.file), frame)
+        demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
+        return await self._hall.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.calling import demand_trust

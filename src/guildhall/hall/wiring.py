@@ -256,7 +256,6 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            find=self.find_worker,
             settings=self.settings,
             zone=local_zone(self.environ),
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def load_workflow(hall: Hall, file: Path, frame: Frame) -> Workflow:
     """The workflow in a file, relative to where the request comes from. Workers are looked for in its own project."""
-    path = frame.cwd / file
+    path = frame.cwd / file.expanduser()
     if not path.exists():
         near = {one.name for one in workflows_in(path.parent)}
         raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, near))

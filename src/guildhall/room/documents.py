@@ -124,23 +124,21 @@ class Documents:
                 base = check_line(base, "the base") if base else None
                 self._store.read(lambda connection: _may_change(connection, self._room.id, actor, op, path))
                 current = await self._shelf.read(path)
-                id, text = await self._intend(op, actor, path, current, content, base)
+                id, text, new = await self._intend(op, actor, path, current, content, base)
                 if text != current:
                     await self._shelf.write(path, text)
             except GuildError as error:
                 return await self._refused(op, actor, arguments, error)
-            return await self._room.perform(
-                op, actor, arguments, lambda turn: _changed(turn, id, path, text, new=current is None)
-            )
+            return await self._room.perform(op, actor, arguments, lambda turn: _changed(turn, id, path, text, new=new))
 
     async def _intend(
         self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None
-    ) -> tuple[int, str]:
-        """Puts a change on record before it is made; its number, and what is to lie there."""
+    ) -> tuple[int, str, bool]:
+        """Puts a change on record before it is made; its number, what is to lie there, whether that is new."""
         held = None if current is None else pin(current)
         intent = self._store.read(lambda connection: _intent(connection, self._room.id, actor))
         if intent is not None and intent.content is not None and held in (intent.before, intent.digest):
-            return intent.id, intent.content
+            return intent.id, intent.content, intent.before is None
         if intent is not None:
             await self._store.write(lambda connection: records.settle_document(connection, intent.id, "dropped"))
             if op != "document_write":
@@ -154,7 +152,7 @@ class Documents:
         id = await self._store.write(
             lambda connection: records.note_document(connection, self._room.id, path, action, actor, at, **values)
         )
-        return id, text
+        return id, text, held is None
 
     def _made(self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None) -> str:
         if op == "document_create" and current is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.core.frame import HARMLESS
 from guildhall.runs.arrange import server_capabilities
 from guildhall.tools.jail import Confinement
 from guildhall.tools.mcp_client import Servers
@@ -28,7 +29,7 @@ async def serve(worker: Worker, frame: Frame, surroundings: Surroundings, supply
     declared = worker.definition.mcp_servers
     for name in declared:
         supply.server(worker, name, frame)
-    specs = [_spec(worker, name, server, frame, surroundings, supply.environ) for name, server in declared.items()]
+    specs = [_spec(worker, name, server, frame, surroundings) for name, server in declared.items()]
     return await Servers.connect(specs) if specs else Servers()
 
 
@@ -47,15 +48,8 @@ def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[To
     return kept
 
 
-def _spec(
-    worker: Worker,
-    name: str,
-    server: McpServer,
-    frame: Frame,
-    surroundings: Surroundings,
-    environ: Mapping[str, str],
-) -> ServerSpec:
-    variables = variables_of(worker, name, frame, environ)
+def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundings: Surroundings) -> ServerSpec:
+    variables = variables_of(worker, name, frame)
     writes = any(folder.writable for folder in surroundings.view.folders)
     spec = ServerSpec(
         name=name,
@@ -69,7 +63,7 @@ def _spec(
     confinement = Confinement(
         view=_view(worker, frame, surroundings.view, spec.capabilities),
         network="net" in spec.capabilities,
-        env={**surroundings.env, **variables},
+        env={**{harmless: frame.env[harmless] for harmless in HARMLESS if harmless in frame.env}, **variables},
         read_only=seen_by(worker, name, program, frame),
     )
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)

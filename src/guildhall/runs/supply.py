@@ -82,7 +82,7 @@ class Supply:
         self._trusted(server_code(worker, name, frame), worker, frame)
         if worker.definition.mcp_servers[name].command is not None:
             program_of(worker, name, frame)
-        variables_of(worker, name, frame, self.environ)
+        variables_of(worker, name, frame)
 
     def module(self, worker: Worker, frame: Frame) -> Code:
         """The module of the model that the worker's output must fit, if it may run."""

@@ -1,6 +1,6 @@
 """The servers of tools that a worker names, connected: their tools are listed once, and called at the gate like others.
 
-A client of our own (ADR 010): what a server sends is limited in size and time before it is looked at. A server that is
+A client of our own (ADR 014): what a server sends is limited in size and time before it is looked at. A server that is
 gone is never passed over in silence: the call that it breaks is an error that says so, and the next one ends the run.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import ServerGone, ToolUnavailable
@@ -38,6 +38,7 @@ START_SECONDS = 60.0
 CALL_SECONDS = 600.0
 _ABOUT_US = {"name": "guildhall", "version": "1"}
 _MOST_PAGES = 100
+_MOMENT = 0.3  # seconds
 
 
 class _Refused(Exception):
@@ -155,14 +156,20 @@ class Server:
         try:
             answer = await self._link.ask(self._message(number, method, params), seconds)
         except asyncio.CancelledError:
-            gone = {"requestId": number, "reason": "the run has ended"}
-            await self._link.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gone})
+            await self._take_back(number)
             raise
         result, error = answer.get("result"), answer.get("error")
         if isinstance(result, dict):
             return cast("dict[str, Any]", result)
         told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
         raise _Refused(told.get("code"), shortened(str(told.get("message") or "it gave no reason")))
+
+    async def _take_back(self, number: int) -> None:
+        """Tells the server that nobody waits for an answer any more, if it listens."""
+        gone = {"requestId": number, "reason": "nobody waits for it any more"}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_MOMENT):
+                await self._link.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": gone})
 
     def _message(self, number: int, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         if self._modern:

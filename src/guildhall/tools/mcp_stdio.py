@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _CHUNK = 65_536
 _LOG_BYTES = 16_384
 _END_SECONDS = 1.0  # that a server gets to end by itself when its input ends
+_DRAIN_SECONDS = 10.0
 _MOST_IDLE = 100_000  # lines in a row that are no answer
 
 
@@ -137,7 +138,7 @@ class StdioLink:
             except TimeoutError:
                 why = "closed its output and was ended"
         if why is not None:
-            await self._confined.kill()
+            await asyncio.gather(self._confined.kill(), self._drain())
         code = await self._confined.wait()
         await asyncio.wait([self._logging], timeout=0.2)
         self._gone = self._gone or f"{why or _ending(code)}{self._last_words()}"
@@ -145,6 +146,14 @@ class StdioLink:
             if not future.done():
                 future.set_exception(LinkBroken(self._gone))
         self._over.set()
+
+    async def _drain(self) -> None:
+        """Reads what is left: a pipe with something in it is not closed, and its process not over."""
+        stream = self._confined.process.stdout
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while stream is not None and await stream.read(_CHUNK):
+                    pass
 
     async def _keep_log(self) -> None:
         stream = self._confined.process.stderr

@@ -11,8 +11,6 @@ from guildhall.tools.mcp_model import installation
 from guildhall.workers.code import SERVERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.frame import Frame
     from guildhall.workers.model import Worker
 
@@ -32,15 +30,15 @@ def program_of(worker: Worker, name: str, frame: Frame) -> Path:
     return path.absolute()
 
 
-def variables_of(worker: Worker, name: str, frame: Frame, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a server is given, by name: the caller's, where the file names them."""
+def variables_of(worker: Worker, name: str, frame: Frame) -> dict[str, str]:
+    """The variables that a server is given: those of the caller's that the file names and the settings allow."""
     found: dict[str, str] = {}
     for variable in worker.definition.mcp_servers[name].env:
-        value = frame.env.get(variable, environ.get(variable))
-        if not value:
-            message = f"{SERVERS}.{name}.env: the variable {variable} is not set"
-            raise ToolUnavailable(message, where=worker.place, hint=f"Set {variable}, or take it out of the file.")
-        found[variable] = value
+        if variable not in frame.env:
+            message = f"{SERVERS}.{name}.env: the variable {variable} is not set, or not allowed"
+            hint = f"Set it, and allow it in your settings: `env: [{variable}]`."
+            raise ToolUnavailable(message, where=worker.place, hint=hint)
+        found[variable] = frame.env[variable]
     return found
 
 

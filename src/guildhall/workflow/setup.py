@@ -93,7 +93,9 @@ def setup_seat(workflow: Workflow, frame: Frame, told: Callable[[str, str, str],
     def execute(run: str) -> Commands:
         return Commands(folder=workflow.folder, env=env, told=lambda key, text: told(run, key, text))
 
-    return Seat(tools=TOOLS, execute=execute, ended=lambda connection, run, stretch: None)
+    return Seat(
+        tools=TOOLS, execute=execute, began=lambda connection, run: None, ended=lambda connection, run, stretch: None
+    )
 
 
 def call_of(number: int, step: Step, values: Values, outputs: Mapping[str, str]) -> ToolCall:

@@ -147,7 +147,7 @@ class Team:
 
     async def _kick_off(self) -> None:
         said = kickoff(self.workflow, self.values)
-        if said.pieces:
+        if said.text.strip():
             await self.room.send(said, Actor.system(run=self.instance.id, key="kickoff"))
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:

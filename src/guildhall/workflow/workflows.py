@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -21,7 +20,7 @@ from guildhall.workflow.alarms import next_due
 from guildhall.workflow.aside import set_aside
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
-from guildhall.workflow.load import frozen, load, thawed
+from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.setup import TOOLS, Commands, environment
 from guildhall.workflow.start import check_places, values_of
 from guildhall.workflow.steering import Steering
@@ -67,7 +66,6 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        find: Callable[[str, Frame], Worker],
         settings: Callable[[Frame], Settings],
         zone: tzinfo,
     ) -> None:
@@ -78,7 +76,6 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._find = find
         self._settings = settings
         self._zone = zone
         self._teams: dict[str, Team] = {}  # by room
@@ -87,13 +84,8 @@ class Workflows:
 
     # Starting
 
-    def load(self, file: str, frame: Frame) -> Workflow:
-        path = frame.cwd / Path(file).expanduser()
-        return load(path, lambda name: self._find(name, replace(frame, cwd=path.parent)))
-
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self.load(start.file, frame)
         async with self._beginning:
             return await self._begin(workflow, start, request, frame)
 

@@ -1,0 +1,276 @@
+"""Servers of tools for real: programs that speak MCP over their standard streams, and all the ways they go wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import GuildError, ServerGone, ToolUnavailable
+from guildhall.tools import mcp_stdio
+from guildhall.tools.jail import Confinement
+from guildhall.tools.mcp_client import OnServer, Server, Servers
+from guildhall.tools.mcp_model import ServerSpec, installation, result_of, tool_name
+from guildhall.tools.model import Folder, View
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+TOY = Path(__file__).with_name("toy_server.py")
+TOOLS = ["toy_echo", "toy_die", "toy_look", "toy_wait", "toy_flood"]
+
+
+def spec(place: Path, way: str = "well", **fields: Any) -> ServerSpec:
+    view = View(cwd=place, folders=(Folder(path=place),))
+    confinement = Confinement(view=view, read_only=(TOY.parent, *installation(Path(sys.executable))))
+    command = (sys.executable, str(TOY), way)
+    return ServerSpec(**{"name": "toy", "command": command, "confinement": confinement, **fields})
+
+
+def with_server(
+    place: Path, way: str, work: Callable[[Server], Awaitable[Any]], *, seconds: float = 20, **fields: Any
+) -> Any:
+    async def main() -> Any:
+        server = await Server.connect(spec(place, way, **fields), start_seconds=20, call_seconds=seconds)
+        try:
+            return await work(server)
+        finally:
+            await server.close()
+
+    return asyncio.run(main())
+
+
+async def call(server: Server, name: str, **arguments: Any) -> Any:
+    tool = next(tool for tool in server.tools if tool.name == f"toy_{name}")
+    assert isinstance(tool.handler, OnServer)
+    return await tool.handler.call(arguments)
+
+
+def test_a_server_lists_its_tools_and_is_called(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        assert [tool.name for tool in server.tools] == TOOLS
+        echo = server.tools[0]
+        assert (echo.description, echo.runs_in) == ("Does echo.", "hall")
+        assert [tool.repeatable for tool in server.tools] == [True, False, False, False, False]
+        assert all(tool.capabilities == {"net"} for tool in server.tools)
+        both = await asyncio.gather(call(server, "echo", text="a"), call(server, "echo", text="b"))
+        assert [result.text for result in both] == ["well: a", "well: b"]
+
+    with_server(tmp_path, "well", work, capabilities=frozenset({"net"}))
+
+
+@pytest.mark.parametrize("way", ["noisy", "pages", "modern"])
+def test_servers_that_are_a_little_different_work_too(tmp_path: Path, way: str) -> None:
+    async def work(server: Server) -> None:
+        assert [tool.name for tool in server.tools] == TOOLS
+        assert (await call(server, "echo", text="x")).text == f"{way}: x"
+
+    with_server(tmp_path, way, work)
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("dead", "ended by itself (exit code 2); the last that it printed: no licence"),
+        ("silent", "was not ready after 0.3 s and was given up"),
+        ("endless-line", "wrote a message of more than 16,777,216 bytes and was ended"),
+        ("endless-lines", "wrote without end what is no answer and was ended"),
+        ("twice", "lists two tools named 'echo'"),
+        ("nameless", "lists a tool without a usable name"),
+        ("no-object", "lists the tool 'echo' with an input schema that cannot be used: it is not about an object"),
+        ("wrong-schema", "lists the tool 'echo' with an input schema that cannot be used: 5 is not of type"),
+        ("no-schema", "lists the tool 'echo' with an input schema that cannot be used"),
+        ("deep", "lists the tool 'echo' with an input schema that cannot be used"),
+        ("many", "lists 600 tools"),
+        ("long", "which is too much to show to a model"),
+        ("endless", "its list of tools has no end"),
+        ("no-list", "its list of tools is none"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_an_error_with_its_name(tmp_path: Path, way: str, said: str) -> None:
+    seconds = 0.3 if way == "silent" else 20
+    with pytest.raises(ToolUnavailable) as caught:
+        asyncio.run(Server.connect(spec(tmp_path, way, where="w.yaml"), start_seconds=seconds))
+    assert caught.value.message.startswith("mcp_servers: toy ")
+    assert said in caught.value.message
+    assert caught.value.where == "w.yaml"
+
+
+def test_only_the_tools_that_are_named_are_there_and_the_others_may_be_wrong(tmp_path: Path) -> None:
+    async def work(server: Server) -> list[str]:
+        return [tool.name for tool in server.tools]
+
+    assert with_server(tmp_path, "many", work, tools=("t7", "t3")) == ["toy_t3", "toy_t7"]
+    assert with_server(tmp_path, "odd", work) == ["toy_a_b_c", tool_name("toy", "x" * 100), "toy_echo"]
+    with pytest.raises(ToolUnavailable, match="has no tool 'ecco'") as caught:
+        with_server(tmp_path, "well", work, tools=("ecco",))
+    assert caught.value.hint == "It has: die, echo, flood, look, wait."
+
+
+def test_names_are_what_every_model_takes() -> None:
+    long = tool_name("docs", "x" * 100)
+    assert len(long) == 64
+    assert long != tool_name("docs", "x" * 101)
+    assert tool_name("my.docs", "a/b c") == "my_docs_a_b_c"
+
+
+def test_a_server_that_dies_in_a_call_is_an_error_once_and_then_the_end(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        waiting = asyncio.create_task(call(server, "echo", text="a"))
+        assert (await waiting).text == "well: a"
+        broken = await call(server, "die")
+        assert broken.is_error
+        said = "ended by itself (exit code 3); the last that it printed: out of paper"
+        assert broken.text == f"The server toy {said}; what it did until then is not known."
+        with pytest.raises(ServerGone, match="mcp_servers: toy ended by itself"):
+            await call(server, "echo", text="b")
+
+    with_server(tmp_path, "well", work)
+
+
+def test_a_call_that_is_not_answered_is_given_up_and_the_server_stays(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        late = await call(server, "wait")
+        assert late.text == "The server toy did not answer within 0.2 s; what it did until then is not known."
+
+    with_server(tmp_path, "well", work, seconds=0.2)
+
+
+def test_a_huge_answer_ends_the_server_and_not_the_hall(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        result = await call(server, "flood")
+        assert result.is_error
+        assert "more than 16,777,216 bytes" in result.text
+
+    with_server(tmp_path, "well", work)
+
+
+def test_what_a_server_asks_of_us_is_refused(tmp_path: Path) -> None:
+    async def work(server: Server) -> None:
+        replies = json.loads((await call(server, "echo")).text)
+        assert replies[0]["error"]["code"] == -32601
+        assert replies[1] == {"jsonrpc": "2.0", "id": "s2", "result": {}}
+
+    with_server(tmp_path, "asks", work)
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("rubbish", "[a part of the result that is not base64]\n[a part of the result that cannot be shown]"),
+        ("no-result", "refused the call: it gave no reason"),
+        ("refuses", "The server toy refused the call: closed for  [31mlunch"),
+    ],
+)
+def test_an_answer_that_is_no_result_is_told_to_the_model(tmp_path: Path, way: str, said: str) -> None:
+    async def work(server: Server) -> str:
+        return (await call(server, "echo")).text
+
+    assert said in with_server(tmp_path, way, work)
+
+
+def test_a_program_sees_its_folders_and_its_variables_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HALL", "x")
+    home, work_place = tmp_path / "home", tmp_path / "work"
+    for folder in (home, work_place, work_place / "hall"):
+        folder.mkdir()
+    (home / "hall.json").touch()
+    (work_place / "hall" / "hall.json").touch()
+    (work_place / "a.txt").touch()
+    told = spec(work_place)
+    assert told.confinement is not None
+    view = replace(told.confinement.view, hidden=(home, work_place / "hall"))
+    confinement = replace(told.confinement, view=view, env={"DOCS_TOKEN": "t"})
+    names = (home / "hall.json", work_place / "hall" / "hall.json", work_place / "a.txt", Path("/etc/shadow"))
+
+    async def work(server: Server) -> Any:
+        return json.loads((await call(server, "look", text=" ".join(map(str, names)))).text)
+
+    seen = with_server(work_place, "well", work, confinement=confinement)
+    assert list(seen["seen"].values()) == [False, False, True, False]
+    assert seen["cwd"] == str(work_place)
+    assert seen["env"]["DOCS_TOKEN"] == "t"
+    assert "SECRET_OF_THE_HALL" not in seen["env"]
+    assert not any(name.startswith(("GUILDHALL", "GIT_DIR")) for name in seen["env"])
+
+
+@pytest.mark.parametrize("way", ["well", "stays"])
+def test_a_server_ends_when_it_is_closed_and_is_killed_if_it_does_not(tmp_path: Path, way: str) -> None:
+    async def main() -> None:
+        server = await Server.connect(spec(tmp_path, way))
+        link = server._link
+        assert isinstance(link, mcp_stdio.StdioLink)
+        process = link._confined.process
+        began = time.monotonic()
+        await server.close()
+        assert process.returncode is not None
+        assert time.monotonic() - began < 8
+        with pytest.raises(ServerGone):
+            await call(server, "echo")
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_cancelled_leaves_the_server_usable(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = await Server.connect(spec(tmp_path))
+        try:
+            waiting = asyncio.create_task(call(server, "echo", text="a"))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert (await call(server, "echo", text="b")).text == "well: b"
+        finally:
+            await server.close()
+
+    asyncio.run(main())
+
+
+def test_of_several_servers_all_are_there_or_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(ToolUnavailable, match="no licence"):
+            await Servers.connect([spec(tmp_path), spec(tmp_path, "dead", name="bad")])
+        both = await Servers.connect([spec(tmp_path), spec(tmp_path, name="two")])
+        assert list(both.tools) == ["toy", "two"]
+        assert both.tools["two"][0].name == "two_echo"
+        await both.close()
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    asyncio.run(main())
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
+def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(GuildError) as caught:
+        asyncio.run(Server.connect(spec(tmp_path, command=("/usr/bin/no-such-program",))))
+    assert "mcp_servers: toy" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "is_error"),
+    [
+        ({"content": [{"type": "text", "text": "a"}], "isError": True}, "a", True),
+        ({"content": [], "structuredContent": {"a": "é"}}, '{"a": "é"}', False),
+        ({"content": [{"type": "resource", "resource": {"uri": "x", "text": "t"}}]}, "t", False),
+        ({"content": [{"type": "resource", "resource": {"uri": "x", "blob": "YQ=="}}]}, "[application/octet-stream, 1 bytes]", False),  # noqa: E501
+        ({"content": [{"type": "resource_link", "uri": "doc://1", "name": "n"}]}, "[a resource of the server: doc://1]", False),  # noqa: E501
+        ({"content": [{"type": "audio", "data": "YQ==", "mimeType": "audio/wav"}]}, "[audio/wav, 1 bytes]", False),
+        ({"content": [{"type": "text", "text": "\ud800"}]}, "\ufffd", False),
+        ({"content": "x"}, "done", False),
+        ({}, "done", False),
+        ([], "The server answered with something that is no result.", True),
+        ({"resultType": "input_required"}, "The server wants to ask something before it answers, which is not possible here.", True),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_results_become_what_the_model_reads(answer: Any, text: str, is_error: bool) -> None:
+    result = result_of(answer)
+    assert (result.text, result.is_error) == (text, is_error)
