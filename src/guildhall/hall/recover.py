@@ -17,6 +17,7 @@ from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.core.frame import Frame
 from guildhall.runs import records
 from guildhall.workflow import records as workflow_records
+from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,12 +41,17 @@ class Recovery:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
             for run, crashes in self._left:
-                if crashes >= MOST_CRASHES:
+                if crashes >= MOST_CRASHES and not self._was_quiet(run):
                     await self._give_up(run)
                 else:
                     await self._resume(run)
         finally:
             self.under_way = False
+
+    def _was_quiet(self, run: Run) -> bool:
+        """A workflow in which nobody was at anything has brought down nothing."""
+        found = self._hall.store.read(lambda connection: workflow_records.find(connection, run.id))
+        return found is not None and found.status == "quiet"
 
     async def _resume(self, run: Run) -> None:
         from guildhall.hall.calling import demand_trust_again

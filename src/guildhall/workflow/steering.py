@@ -14,7 +14,7 @@ from guildhall.runs.model import ENDED
 from guildhall.workflow import records
 from guildhall.workflow.alarms import next_due
 from guildhall.workflow.instance import OVER, Schedule, Sent
-from guildhall.workflow.target import GLOBAL
+from guildhall.workflow.target import GLOBAL, MAIN
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -48,7 +48,7 @@ class Steering:
 
     async def send(self, text: str, to: Target) -> Sent:
         """A person says something to an agent, or to the room: to those whom it mentions there, else to all."""
-        instance = _alive(self._workflows.named(to))
+        instance = _alive(self._workflows.named(to), to)
         room = self._rooms.room(instance.room)
         addressed = [to.agent] if to.agent else []
         if not addressed:
@@ -79,7 +79,7 @@ class Steering:
 
     async def stop_agent(self, wanted: Target) -> list[str]:
         """Ends what one agent is at, and lets it do no more; the others go on. The ids of the runs that were ended."""
-        instance, name = _alive(self._workflows.named(wanted)), _agent(wanted)
+        instance, name = _alive(self._workflows.named(wanted), wanted), _agent(wanted)
         if next(one.status for one in self._workflows.agents(instance.id) if one.name == name) == "stopped":
             raise Conflict(f"{wanted} is stopped", hint=f"To let it work again: guild start {wanted}")
         if (team := self._workflows.team(instance.room)) is not None:
@@ -98,7 +98,7 @@ class Steering:
 
     async def start_agent(self, wanted: Target) -> Instance:
         """Lets an agent work again that was stopped alone."""
-        instance, name = _alive(self._workflows.named(wanted)), _agent(wanted)
+        instance, name = _alive(self._workflows.named(wanted), wanted), _agent(wanted)
         columns = {"status": "idle", "attempts": 0}
 
         def write(connection: Connection) -> None:
@@ -115,7 +115,7 @@ class Steering:
 
     async def schedule(self, wanted: Target, wakeup: Wakeup, prompt: str | None) -> Schedule:
         """Sets when an agent wakes by itself; without an agent, when all do that have no schedule of their own."""
-        instance, now = _alive(self._workflows.named(wanted)), self._clock.now()
+        instance, now = _alive(self._workflows.named(wanted), wanted), self._clock.now()
         new = Schedule(agent=wanted.agent, every=wakeup.every, cron=wakeup.cron, prompt=prompt, due_at=None)
         new = replace(new, due_at=stamp(next_due(new, now, self._zone)))
         await self._store.write(lambda c: records.put_schedule(c, instance.room, new, stamp(now)))
@@ -134,14 +134,15 @@ class Steering:
             team.alarms.look_again()
 
 
-def _alive(instance: Instance) -> Instance:
+def _alive(instance: Instance, wanted: Target) -> Instance:
     """The instance, unless it is over."""
-    if instance.status in OVER:
-        again = "" if instance.name == GLOBAL else f" {instance.path}"
-        tag = "" if instance.tag == "main" else f" --tag {instance.tag}"
-        how = f"guild {instance.mode}{again}{tag}" if again else "guild start WORKER"
-        raise Conflict(f"{instance.target} is {instance.status}: nobody is there", hint=f"To begin again: {how}")
-    return instance
+    if instance.status not in OVER:
+        return instance
+    if instance.name == GLOBAL:
+        raise Conflict(f"{wanted} is not there", hint=f"To seat it: guild start {wanted.agent or 'WORKER'}")
+    tag = "" if instance.tag == MAIN else f" --tag {instance.tag}"
+    hint = f"To begin again: guild {instance.mode} {instance.path}{tag}"
+    raise Conflict(f"{instance.target} is {instance.status}: nobody is there", hint=hint)
 
 
 def _agent(wanted: Target) -> str:
