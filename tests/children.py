@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.runtimes.childruntime import ChildRuntime
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.model import Assignment, Doors, Outcome
     from guildhall.tools.model import ToolCall, ToolResult
+
+PATIENCE = 10.0
 
 
 class Place:
@@ -39,6 +44,29 @@ class Place:
     def close(self) -> None:
         self._runner.run(self.nursery.close())
         self._runner.close()
+
+
+class Watched:
+    """A process that is looked at by what stays its own, even when its number is given to another."""
+
+    def __init__(self, pid: int) -> None:
+        self.pidfd = os.pidfd_open(pid)
+
+    def gone(self) -> bool:
+        """Waits for its end."""
+        try:
+            return bool(select.select([self.pidfd], [], [], PATIENCE)[0])
+        finally:
+            os.close(self.pidfd)
+
+
+def children_of(*pids: int) -> list[int]:
+    """The processes whose parents these are."""
+    found: list[int] = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError):
+            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return found
 
 
 class Killing(ChildRuntime):

@@ -22,15 +22,15 @@ import pytest
 
 import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes the network
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.start import EMBEDDED_VARIABLE, find, stop
+from guildhall.hall.start import EMBEDDED_VARIABLE, find, process_of, stop
 from tests import requirements
-from tests.children import Place
 from tests.warm import Warm
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from guildhall.hall.start import Address
+    from tests.children import Place
 
 ROOT = Path(__file__).parents[1]
 BLOCKED = Path(__file__).parent / "blocked"
@@ -215,16 +215,16 @@ class GuildWithHall(Guild):
 
     def end(self) -> None:
         super().end()
-        if (address := find(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
-            stop(address)
+        if (pid := process_of(Home(Path(os.environ[HOME_VARIABLE])))) is not None:
+            stop(pid)
 
 
 @pytest.fixture
-def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
+def guild_hall(warm: Warm, tmp_path: Path, request: pytest.FixtureRequest) -> Generator[GuildWithHall]:
     """The same with a hall in a process of its own, which ends with the test."""
     scratch = tmp_path.with_name(f"{tmp_path.name}-streams")
     scratch.mkdir()
-    command = GuildWithHall(warm, scratch, measured=False)
+    command = GuildWithHall(warm, scratch, measured=crc32(request.node.nodeid.encode()) % 4 == 0)
     yield command
     command.end()
 
@@ -232,6 +232,8 @@ def guild_hall(warm: Warm, tmp_path: Path) -> Generator[GuildWithHall]:
 @pytest.fixture(scope="session")
 def place() -> Generator[Place]:
     """A warm parent, one for each process that runs tests, and the event loop that it belongs to."""
+    from tests.children import Place
+
     place = Place()
     yield place
     place.close()

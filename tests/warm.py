@@ -37,6 +37,8 @@ _NEEDED = (
     "guildhall.hall.library",
     "guildhall.hall.rehearsal",
     "guildhall.hall.trial",
+    "guildhall.hall.trusting",
+    "guildhall.hall.workflows",
     "guildhall.models.providers",
     "guildhall.models.script",
     "guildhall.runs.condense",
@@ -46,6 +48,7 @@ _NEEDED = (
     "guildhall.runs.script",
     "guildhall.runtimes.pydantic",
     "guildhall.tools.executor",
+    "guildhall.workflow.workflows",
 )
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
+from guildhall.core.errors import Conflict
 from guildhall.core.events import Event, EventBus
 
 if TYPE_CHECKING:
@@ -91,5 +94,37 @@ def test_waiting_for_an_event_can_be_cancelled():
             await asyncio.wait([waiting])
             assert waiting.cancelled()
         assert bus._listeners == {}
+
+    asyncio.run(scene())
+
+
+def test_a_reader_who_falls_behind_gets_no_more_pieces_of_text_and_is_cut_off_in_the_end():
+    def other() -> Event:
+        return Event(type="turn_end", run="r-1", root="r-1", at="")
+
+    async def scene() -> None:
+        bus = EventBus()
+        with bus.listening("r-1", 3) as slow, bus.listening("r-1") as patient:
+            for number in range(5):
+                bus.publish(told(str(number)))
+            assert await take(patient, 5) == ["0", "1", "2", "3", "4"]
+            for _ in range(10):
+                bus.publish(other())
+            kept = [await asyncio.wait_for(anext(slow), 5) for _ in range(6)]
+            assert [event.type for event in kept] == ["text_delta"] * 3 + ["turn_end"] * 3
+            with pytest.raises(Conflict, match="too slowly"):
+                await asyncio.wait_for(anext(slow), 5)
+            assert [(await anext(patient)).type for _ in range(10)] == ["turn_end"] * 10
+
+    asyncio.run(scene())
+
+
+def test_who_reads_in_time_misses_nothing():
+    async def scene() -> None:
+        bus = EventBus()
+        with bus.listening("r-1", 2) as events:
+            for number in range(100):
+                bus.publish(told(str(number)))
+                assert await take(events, 1) == [str(number)]
 
     asyncio.run(scene())

@@ -50,6 +50,14 @@ def test_the_record_has_the_names_of_variables_and_no_values(tmp_path: Path):
     assert Frame(cwd=tmp_path, root=tmp_path).as_dict()["env"] == []
 
 
+def test_keys_travel_apart_and_are_nowhere_to_be_seen(tmp_path: Path):
+    frame = Frame.here(tmp_path, ENVIRONMENT, keys=("ANTHROPIC_API_KEY", "OPENAI_API_KEY"))
+    assert frame.keys == {"ANTHROPIC_API_KEY": ENVIRONMENT["ANTHROPIC_API_KEY"]}
+    assert "ANTHROPIC_API_KEY" not in frame.env
+    for shown in (repr(frame), str(frame), json.dumps(frame.as_dict())):
+        assert ENVIRONMENT["ANTHROPIC_API_KEY"] not in shown
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

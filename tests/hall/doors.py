@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from guildhall.runs.seat import Seat
 
 MODERN = "2026-07-28"
 PNG = b"\x89PNG\r\n\x1a\n not really"
@@ -79,10 +80,11 @@ class Served:
         self.url = url
         self._project = project
 
-    async def live(self, worker: str, *given: Toolbox) -> tuple[str, str]:
+    async def live(self, worker: str, *given: Toolbox, seat: Seat | None = None) -> tuple[str, str]:
         """A run that goes on for as long as the test wants: its id and its token."""
         frame = Frame.here(self._project, {})
-        prepared = await self.hall.runs.preparation.prepare(RunRequest(worker=worker, input="go"), frame, given)
+        request = RunRequest(worker=worker, input="go")
+        prepared = await self.hall.runs.preparation.prepare(request, frame, given, seat=seat)
         self.hall.runs.launch(prepared)
         return prepared.run, self.hall.runs.token(prepared.run)
 

@@ -33,10 +33,10 @@ class Served:
 
 
 @asynccontextmanager
-async def served(home: Home, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Served]:
+async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
     """A hall that serves until the block ends."""
-    hall = Hall(home, environ=environ or {}, process=True)
-    process = Process(hall, Log(environ or {}))
+    hall = Hall(home, environ={}, process=True)
+    process = Process(hall, Log({}), idle=idle)
     reading, writing = os.pipe()
     serving = asyncio.create_task(process.serve(writing))
     try:

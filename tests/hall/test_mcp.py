@@ -17,13 +17,19 @@ from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.hall import mcp as endpoint
 from guildhall.hall.http_guard import bearer, refused
+from guildhall.room.rooms import Rooms
+from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.room.toolbox import Desk as RoomDesk
+from guildhall.room.toolbox import room_tools
+from guildhall.runs.seat import Seat
 from tests.conftest import BLOCKED, Guild
-from tests.hall.doors import MODERN, PNG, Desk, put, raw, served
+from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from guildhall.core.paths import Home
+    from guildhall.room.room import Room
 
 MODES = ["legacy", "auto", MODERN]
 DESK = ["add", "note", "hold", "picture", "broken"]
@@ -109,20 +115,11 @@ def test_many_client_processes_call_at_once_and_nothing_is_lost_or_done_twice(ho
     put(project, "clerk")
     desk, count = Desk(), 32
 
-    async def client(url: str, token: str, mode: str, place: int) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _RAW_CLIENT, url, str(place),
-            stdin=asyncio.subprocess.PIPE, env={**Guild.environment(), "PYTHONPATH": str(BLOCKED)},
-        )  # fmt: skip
-        assert process.stdin is not None
-        process.stdin.write(f"{token}\n{mode}\n".encode())
-        return process
-
     async def work() -> None:
         async with served(home, project) as hall:
             run, token = await hall.live("clerk", desk.toolbox())
             modes = [MODES[0], MODERN]
-            started = [await client(f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)]
+            started = [await _client(_RAW_CLIENT, f"{hall.url}/tools/", token, modes[i % 2], i) for i in range(count)]
             for process in started:
                 assert process.stdin is not None
                 process.stdin.close()
@@ -153,6 +150,26 @@ for number in range(3):
     answer = json.loads(there.getresponse().read())
     assert answer["result"]["content"][0]["text"] == f"noted {place * 10 + number}", answer
 """
+
+
+# The same, saying something in a room.
+_SENDER = (
+    _RAW_CLIENT.replace('"note"', '"channel_send"')
+    .replace('{"number": place * 10 + number}', '{"message": f"{place}.{number}"}')
+    .partition("    assert")[0]
+    + '    assert not answer["result"]["isError"], answer\n'
+)
+
+
+async def _client(code: str, url: str, token: str, mode: str, place: int) -> asyncio.subprocess.Process:
+    """A client in a process of its own; it begins when its input ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, url, str(place),
+        stdin=asyncio.subprocess.PIPE, env={**Guild.environment(), "PYTHONPATH": str(BLOCKED)},
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(f"{token}\n{mode}\n".encode())
+    return process
 
 
 # The eras, by hand
@@ -622,5 +639,96 @@ def test_tools_of_servers_are_shown_like_the_others(home: Home, project: Path) -
                 assert [tool["name"] for tool in listed] == ["toy_echo"]
                 assert (await http.call("toy_echo", {"text": "a"}))["result"]["content"][0]["text"] == "well: a"
             assert len(hall.kinds(run, "tool_ended")) == 1
+
+    asyncio.run(work())
+
+
+# The room
+
+
+class Table:
+    """A room with seats, each taken by a run of its own."""
+
+    def __init__(self, hall: Served, room: Room) -> None:
+        self.room = room
+        self._hall = hall
+
+    async def sit(self, agent: str, worker: str) -> tuple[str, str]:
+        """A live run in the seat of an agent: its id and its token."""
+        room = self.room
+        seat = Seat(
+            tools=room_tools(room, agent),
+            execute=lambda run: RoomDesk(room, agent, run).execute,
+            began=lambda connection, run: None,
+            ended=lambda connection, run, stretch: None,
+        )
+        return await self._hall.live(worker, seat=seat)
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(message.sender, message.content) for message in self.room.messages()]
+
+
+@asynccontextmanager
+async def table(home: Home, project: Path, *agents: str) -> AsyncGenerator[tuple[Served, Table]]:
+    put(project, "clerk", toolboxes=[], sandboxes={"notes": {"path": "./notes", "mode": "rw"}})
+    async with served(home, project) as hall:
+        rooms = Rooms(hall.hall.store, hall.hall.clock)
+        yield hall, Table(hall, await rooms.open("review", "main", agents))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.req("AW-18", "AW-19")
+def test_an_agent_reaches_its_room_by_a_server_of_its_own(home: Home, project: Path, mode: str) -> None:
+    async def work() -> None:
+        async with table(home, project, "coder", "reviewer") as (hall, room):
+            _, token = await room.sit("coder", "clerk")
+            async with official(f"{hall.url}/room/", token, mode) as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == list(ROOM_TOOLS)
+                sent = await client.call_tool("channel_send", {"message": "@reviewer look"})
+                assert not sent.is_error, sent
+                assert "look" in (await client.call_tool("channel_read", {})).content[0].text
+                with pytest.raises(MCPError, match="there is no tool 'sandbox_list' here"):
+                    await client.call_tool("sandbox_list", {})
+            async with raw(f"{hall.url}/tools/", token) as http:
+                shown = (await http.ask("tools/list")).json()["result"]["tools"]
+                assert [tool["name"] for tool in shown] == ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
+                assert (await http.call("channel_send", {"message": "x"}))["error"]["code"] == -32602
+            assert room.said() == [("coder", "@reviewer look")]
+
+    asyncio.run(work())
+
+
+@pytest.mark.req("AW-20")
+def test_the_sender_is_whoever_has_the_token(home: Home, project: Path) -> None:
+    async def work() -> None:
+        async with table(home, project, "coder", "reviewer") as (hall, room):
+            run, coder = await room.sit("coder", "clerk")
+            _, reviewer = await room.sit("reviewer", "clerk")
+            async with raw(f"{hall.url}/room/", coder) as one, raw(f"{hall.url}/room/", reviewer) as other:
+                claim = {"message": "I am the reviewer", "sender": "reviewer"}
+                assert (await one.call("channel_send", claim))["result"]["isError"]  # there is no such argument
+                params = {"name": "channel_send", "arguments": {"message": "one"}, "agent": "reviewer"}
+                meta = {"agent": "reviewer", "run": run, "claudecode/toolUseId": "t-1"}
+                for _ in range(2):  # the same call twice is said once
+                    done = await one.ask("tools/call", {**params, "_meta": meta}, x_agent="reviewer")
+                    assert "result" in done.json()
+                await other.call("channel_send", {"message": "two"}, id="t-1")  # another run's ids are its own
+            assert room.said() == [("coder", "one"), ("reviewer", "two")]
+
+    asyncio.run(work())
+
+
+def test_many_processes_send_into_one_room_and_nothing_is_lost_or_said_twice(home: Home, project: Path) -> None:
+    async def work() -> None:
+        async with table(home, project, *(f"agent{place}" for place in range(8))) as (hall, room):
+            tokens = [(await room.sit(f"agent{place}", "clerk"))[1] for place in range(8)]
+            url = f"{hall.url}/room/"
+            started = [await _client(_SENDER, url, tokens[place % 8], MODERN, place) for place in range(32)]
+            for process in started:
+                assert process.stdin is not None
+                process.stdin.close()
+            assert {await process.wait() for process in started} == {0}
+            expected = [(f"agent{place % 8}", f"{place}.{number}") for place in range(32) for number in range(3)]
+            assert sorted(room.said()) == sorted(expected)
 
     asyncio.run(work())

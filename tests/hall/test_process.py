@@ -234,6 +234,26 @@ def test_told_to_leave_it_parks_and_the_next_one_goes_on_but_not_with_what_a_per
     assert guild_hall("show", parked, "--json").json["status"] == "parked"
 
 
+def test_a_command_that_comes_while_the_hall_leaves_waits_and_starts_another(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    desk = lay_out(project, home, enter("one"), DONE)
+    (desk / "hold-one").touch()  # the call is given some time to end: the hall takes a while to leave
+    process = guild_hall.start("run", "clerk", "go")
+    run = started(process)
+    until((desk / "held-one").exists)
+    old = guild_hall.hall()
+    os.kill(old.pid, signal.SIGTERM)
+    put_worker(project, "other", sandboxes=None, tool_rules=None)
+    put_script(project, DONE)
+    assert guild_hall("run", "other", "go").out == "done\n"
+    assert process.wait(PATIENCE) == 130
+    assert guild_hall.hall().pid != old.pid
+    until(lambda: guild_hall("show", run, "--json").json["status"] == "waiting")  # it was cut off: what came of it?
+    home.address.unlink()
+    assert "has left" in guild_hall("hall", "stop").out, "it is known by its lock, too"
+
+
 def test_it_leaves_when_nothing_lives_in_it(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     settings(home, hall={"idle": "0.2s"})
     put_worker(project, tool_rules=None)
@@ -326,12 +346,12 @@ def test_each_terminal_brings_its_own_variables_and_keys(
     assert without.code == 2
     assert "ANTHROPIC_API_KEY" in without.err
     with ScriptedServer(answers) as server:
-        key = {"ANTHROPIC_API_KEY": "sk-ant-of-the-second-terminal", "ANTHROPIC_BASE_URL": server.anthropic_url}
+        key = {"ANTHROPIC_API_KEY": "script-asker", "ANTHROPIC_BASE_URL": server.anthropic_url}
         ran = guild_hall("run", "asker", "go", env=key)
         assert ran.out == "from the provider\n", ran.err
     assert guild_hall("run", "asker", "go").code == 2, "the key went with the request that brought it"
     kept = everything_in(home)
-    assert b"sk-ant-of-the-second-terminal" not in kept
+    assert b"script-asker" not in kept
     assert b"tvly-0123456789abcdef" not in kept
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.core.errors import Conflict, GuildError, HallGone, NotFound, NotTrusted, WorkerLocked
+from guildhall import Toolbox, Worker
+from guildhall.core.errors import Conflict, GuildError, HallGone, HallUnavailable, NotFound, NotTrusted, WorkerLocked
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
 from guildhall.hall.embedded import EmbeddedHall
@@ -313,5 +314,27 @@ def test_a_run_that_fails_before_it_begins_leaves_nothing_running(home: Home, fr
         with pytest.raises(GuildError):
             await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
         assert await remote.runs() == []
+
+    with_client(home, work)
+
+
+# the library
+
+
+def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame) -> None:
+    worker = Worker.load("scribe")
+
+    async def work(remote: RemoteHall, hall: Served) -> None:
+        result = await worker.arun("go", approver=lambda ask: "yes")
+        assert result.output == "done"
+        assert [run.id for run in await remote.runs()] == [result.run]
+        asked = await worker.arun("go")
+        assert asked.status == "waiting"
+        await remote.answer(asked.asks[0]["ask"], Answer(choice="yes"))
+        assert (await worker.aresume(asked.run)).output == "done"
+        several = await asyncio.gather(*(worker.arun(str(number), mode="approve_all") for number in range(3)))
+        assert [one.output for one in several] == ["done"] * 3
+        with pytest.raises(HallUnavailable, match="another thread"):
+            await Worker.load("scribe", toolboxes=[Toolbox("desk")]).arun("go")
 
     with_client(home, work)

@@ -120,7 +120,7 @@ def test_only_the_same_version_is_spoken_to() -> None:
 
 
 def test_stopping_what_is_gone_is_no_error() -> None:
-    stop(replace(ADDRESS, pid=2**22 - 3))
+    stop(2**22 - 3)
 
 
 @pytest.mark.parametrize(("value", "embedded"), [("1", True), ("yes", True), ("0", False), ("", False), (None, False)])

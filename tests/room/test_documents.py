@@ -284,9 +284,9 @@ def test_every_operation_has_its_place_in_the_log(room: Room, store: Store):
     coder.refused("document_read", file="none.md")
     coder("document_list")
     log = store.read(lambda c: records.history(c, room.id))
-    assert [row["op"] for row in log] == ["open", "document_write", "document_read", "document_read", "document_list"]
-    assert [row["actor"] for row in log[1:]] == ["coder"] * 4
-    assert log[3]["result"]["error"]["code"] == "not_found"
+    assert [one.op for one in log] == ["open", "document_write", "document_read", "document_read", "document_list"]
+    assert [one.actor.name for one in log[1:]] == ["coder"] * 4
+    assert log[3].result["error"]["code"] == "not_found"
 
 
 def test_the_room_s_own_record_of_decisions_is_not_the_agents_to_write(room: Room):

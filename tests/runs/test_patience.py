@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from guildhall.core.clock import SystemClock
 from guildhall.runs.patience import Patience
 
@@ -43,3 +45,28 @@ def test_while_a_sibling_works_the_caller_runs() -> None:
                 assert (boss.idle_seconds(), hand.idle_seconds()) == (30, 130)
         clock.time = 150.0
         assert (boss.idle_seconds(), hand.idle_seconds()) == (30, 150)
+
+
+def test_it_holds_as_long_as_one_person_is_there() -> None:
+    async def scene() -> None:
+        patience = Patience(SystemClock(), hold=True)
+        with patience.call(), patience.waiting():
+            patience.hold(1)
+            patience.hold(-1)
+            await asyncio.sleep(0.07)
+            assert not patience.stuck.is_set()
+            patience.hold(-1)
+            await asyncio.wait_for(patience.stuck.wait(), 5)
+
+    asyncio.run(scene())
+
+
+def test_who_comes_back_in_time_is_waited_for() -> None:
+    async def scene() -> None:
+        patience = Patience(SystemClock(), hold=False)
+        with patience.call(), patience.waiting():
+            patience.hold(1)
+            await asyncio.sleep(0.07)
+            assert not patience.stuck.is_set()
+
+    asyncio.run(scene())

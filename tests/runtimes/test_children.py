@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import select
@@ -21,6 +20,7 @@ from guildhall.runtimes.childruntime import ChildRuntime
 from guildhall.runtimes.model import Assignment
 from guildhall.runtimes.nursery import Nursery
 from guildhall.tools.model import Blob, Text, ToolCall, ToolResult
+from tests.children import PATIENCE, Watched, children_of
 from tests.conftest import ROOT
 from tests.runs.places import until
 from tests.runtimes.test_pydantic import Doors, calls, says, told
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from tests.children import Place
-
-PATIENCE = 10.0
 
 
 def sent(word: str) -> Assignment:
@@ -46,20 +44,6 @@ def wildly(wild: Place, word: str, doors: Doors | None = None, **options: Any) -
 
 def still_well(place: Place) -> bool:
     return place.runs(ChildRuntime(place.nursery).execute(sent("looks"), Doors(says("{}")))).output != ""
-
-
-class Watched:
-    """A process that is looked at by what stays its own, even when its number is given to another."""
-
-    def __init__(self, pid: int) -> None:
-        self.pidfd = os.pidfd_open(pid)
-
-    def gone(self) -> bool:
-        """Waits for its end."""
-        try:
-            return bool(select.select([self.pidfd], [], [], PATIENCE)[0])
-        finally:
-            os.close(self.pidfd)
 
 
 def gone(pid: int) -> bool:
@@ -376,13 +360,20 @@ def test_an_idle_warm_parent_that_is_killed_is_replaced_at_once(wild: Place) -> 
     assert still_well(wild)
 
 
-def test_a_birth_that_nobody_waits_for_any_more(wild: Place) -> None:
+@pytest.mark.parametrize("moment", ["before", "at the very moment"])
+def test_a_birth_that_nobody_waits_for_any_more(wild: Place, moment: str) -> None:
     async def work() -> None:
         births = [asyncio.create_task(wild.nursery.birth(1024**2)) for _ in range(5)]
         await asyncio.sleep(0)
+        parent = wild.nursery._parent
+        assert parent is not None
+        while moment != "before" and parent._ordered:  # all replies are read, and whoever waits was not woken yet
+            select.select([parent._control], [], [], PATIENCE)
+            parent._hear()
         for task in births:
             task.cancel()
-        await asyncio.gather(*births, return_exceptions=True)
+        ended = await asyncio.gather(*births, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in ended)
         await counted(wild.nursery, 1)
 
     wild.runs(work())
@@ -499,20 +490,12 @@ def test_a_killed_hall_takes_everything_with_it(wild: Place, number: signal.Sign
         assert hall.stdout is not None
         pids = [int(word) for word in hall.stdout.readline().split()]
         everyone = [Watched(pid) for pid in pids]
-        until(lambda: len(_children_of(pids[1:])) == 1)
-        below = [Watched(int(pid)) for pid in _children_of(pids[1:])]
+        until(lambda: len(children_of(*pids[1:])) == 1)
+        below = [Watched(pid) for pid in children_of(*pids[1:])]
         hall.send_signal(number)
         hall.wait(PATIENCE)
     assert len(pids) == 4
     assert all(one.gone() for one in (*everyone, *below))
-
-
-def _children_of(pids: list[int]) -> list[str]:
-    found: list[str] = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError):
-            found += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return found
 
 
 def test_answers_of_all_kinds_are_one_conversation(place: Place) -> None:

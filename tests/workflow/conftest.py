@@ -10,6 +10,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.workers.registry import Registry
 from guildhall.workflow.load import load
+from tests.workflow.teams import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,3 +50,9 @@ def loaded(write: Write, project: Path, home: Home) -> Loaded:
 @pytest.fixture
 def frame(project: Path) -> Frame:
     return Frame(cwd=project, root=project)
+
+
+@pytest.fixture
+def team(home: Home, project: Path) -> Team:
+    """A project in which a team can be put to work."""
+    return Team(home=home, project=project)

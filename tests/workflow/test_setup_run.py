@@ -1,29 +1,24 @@
-"""A setup is a run: on record, told while it goes on, taken up where it stopped."""
+"""A setup in a workflow that runs: trusted first, on record, told while it goes on, taken up where it stopped."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.paths import HOME_VARIABLE
-from tests.workflow.setting_up import set_up
-from tests.workflow.test_setup import HEAD, wait_until_gone
+from tests.workflow.test_load import SIMPLE, TEAM
+from tests.workflow.test_setup import wait_until_gone
 
 if TYPE_CHECKING:
-    from tests.conftest import Guild
+    from pathlib import Path
+
+    from tests.conftest import Guild, Ran
     from tests.workflow.conftest import Write
 
-ROOT = Path(__file__).parents[2]
-
+HEAD = 'agents: {a: {system_prompt: x, model: "script:answers.yaml"}}\n'
 KILLED = f"""{HEAD}
-params: [pid]
 setup:
   - {{shell: "echo one >> log; echo first", as: one}}
   - shell: |
@@ -32,66 +27,117 @@ setup:
       touch again
       sleep 60 &
       echo $! > sleeper
-      kill -9 "${{{{ params.pid }}}}"
+      kill -9 $PPID
       wait
   - {{shell: "echo three >> log; echo last", as: three}}
+kickoff: "@a ${{{{ one }}}} ${{{{ three }}}}"
 """
 
 
-@pytest.mark.req("AW-3")
-def test_it_is_on_record_and_told_while_it_goes_on(write: Write, guild: Guild):
-    file = write("review.yaml", f"{HEAD}setup: [{{shell: echo hello, as: greeting}}, {{shell: echo aside >&2}}]")
-    run, events = asyncio.run(set_up(file))
-    assert (run.status, run.output, run.worker) == ("completed", {"greeting": "hello"}, "setup")
-    assert [event.data["text"] for event in events if event.type == "tool_output"] == ["hello\n", "aside\n"]
-    assert guild("show", run.id, "--json").json["output"] == {"greeting": "hello"}
-    assert [event.type for event in events if event.type.startswith("tool_")] == [
-        *("tool_use", "tool_output", "tool_result"),
-        *("tool_use", "tool_output", "tool_result"),
-    ]
+@pytest.fixture
+def trusted(write: Write, guild: Guild) -> Write:
+    """Writes a workflow file whose setup is trusted, and a script for its agent."""
+
+    def writes(name: str, text: str) -> Path:
+        write("answers.yaml", json.dumps({"workers": {"*": [[{"say": "done"}]]}, "repeat": True}))
+        file = write(name, text)
+        assert guild("trust", file, "--yes").code == 0
+        return file
+
+    return writes
+
+
+def events(ran: Ran) -> list[dict[str, str]]:
+    return [json.loads(line) for line in ran.out.splitlines()]
 
 
 @pytest.mark.req("AW-3")
-def test_a_failing_step_fails_the_run(write: Write):
-    file = write("review.yaml", f"{HEAD}setup: [{{shell: 'echo why >&2; exit 3'}}, {{shell: touch never}}]")
-    run, _ = asyncio.run(set_up(file))
-    assert (run.status, (run.error or {})["code"]) == ("failed", "runtime_failed")
-    assert "why\n[exit code 3]" in (run.error or {})["message"]
+def test_it_is_told_while_it_goes_on_and_its_output_is_in_the_kickoff(trusted: Write, guild: Guild):
+    trusted("review.yaml", f"{HEAD}setup: [{{shell: echo hello, as: greeting}}]\nkickoff: '@a ${{{{ greeting }}}}'")
+    ran = guild("run", "review.yaml", "--output", "stream-json")
+    assert ran.code == 0, ran.err
+    told = [event for event in events(ran) if event["type"].startswith("tool_")]
+    assert [event["type"] for event in told] == ["tool_use", "tool_output", "tool_result"]
+    assert told[1]["text"] == "hello\n"
+    said = [event for event in events(ran) if event["type"] == "message"]
+    assert said[0]["content"] == "@a hello"
+
+
+@pytest.mark.req("AW-3")
+def test_a_failing_step_stops_the_workflow_with_its_output_shown(trusted: Write, guild: Guild):
+    file = trusted("review.yaml", f"{HEAD}setup: [{{shell: 'echo why >&2; exit 3'}}, {{shell: touch never}}]")
+    ran = guild("run", "review.yaml")
+    assert ran.code == 1
+    assert "setup step 1" in ran.err
+    assert "why" in ran.err
     assert not file.with_name("never").exists()
 
 
+@pytest.mark.req("X-18")
+def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Write, guild: Guild, project: Path):
+    file = trusted("review.yaml", f"{HEAD}setup: [{{shell: touch it-ran}}]")
+    guild("trust", "--forget")
+    ran = guild("run", "review.yaml")
+    assert (ran.code, "touch it-ran" in ran.err, "guild trust" in ran.err) == (4, True, True)
+    guild("trust", "review.yaml", "--yes")
+    file.write_text(file.read_text().replace("it-ran", "another"))
+    assert guild("run", "review.yaml").code == 4
+    assert not (project / "it-ran").exists()
+    assert not (project / "another").exists()
+
+
 @pytest.fixture
-def killed(write: Write, project: Path) -> Path:
-    """A workflow whose hall was killed by its second step."""
-    file = write("review.yaml", KILLED)
-    names = ("PATH", "HOME", HOME_VARIABLE)
-    died = subprocess.run(
-        [sys.executable, "-m", "tests.workflow.setting_up", str(file)],
-        cwd=ROOT,
-        env={name: os.environ[name] for name in names},
-        timeout=60,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL
+def killed(trusted: Write, guild: Guild, project: Path) -> str:
+    """The run of a workflow whose hall was killed by its second step; what the step left behind is gone."""
+    trusted("review.yaml", KILLED)
+    guild("run", "review.yaml")
     wait_until_gone(int((project / "sleeper").read_text()))
-    return file
-
-
-def test_after_a_kill_what_has_ended_is_not_repeated_and_the_rest_is_asked_about(killed: Path, guild: Guild):
-    lost = guild("ls", "--all", "--json").json["needs_you"]["runs"][0]
+    lost = guild("ls", "--json").json["needs_you"]["runs"][0]
     assert lost["status"] == "lost"
-    waiting, events = asyncio.run(set_up(killed, run=lost["run"]))
-    assert waiting.status == "waiting"
-    assert [event.data["ask"]["kind"] for event in events if event.type == "ask_opened"] == ["unknown_effect"]
-    assert (killed.parent / "log").read_text() == "one\ntwo\n"
-    done, _ = asyncio.run(set_up(killed, run=lost["run"], answer="again"))
-    assert (done.status, done.output) == ("completed", {"one": "first", "three": "last"})
-    assert (killed.parent / "log").read_text() == "one\ntwo\ntwo\nthree\n"
+    return lost["run"]
 
 
-def test_after_a_kill_a_person_may_say_that_it_was_done(killed: Path, guild: Guild):
-    lost = guild("ls", "--all", "--json").json["needs_you"]["runs"][0]["run"]
-    asyncio.run(set_up(killed, run=lost))
-    done, _ = asyncio.run(set_up(killed, run=lost, answer="done"))
-    assert done.output == {"one": "first", "three": "last"}
-    assert (killed.parent / "log").read_text() == "one\ntwo\nthree\n"
+@pytest.mark.parametrize(("answer", "log"), [("again", "one\ntwo\ntwo\nthree\n"), ("done", "one\ntwo\nthree\n")])
+def test_after_a_kill_what_has_ended_is_not_repeated_and_the_rest_is_asked_about(
+    killed: str, guild: Guild, project: Path, answer: str, log: str
+):
+    ran = guild("resume", killed)
+    assert ran.code == 4, ran.err
+    ask = guild("ls", "--json").json["needs_you"]["asks"][0]
+    assert ask["kind"] == "unknown_effect"
+    assert (project / "log").read_text() == "one\ntwo\n"
+    answered = guild("answer", ask["ask"], answer)
+    assert answered.code == 0, answered.err
+    resumed = guild("resume", killed) if guild("show", killed, "--json").json["status"] != "completed" else answered
+    assert resumed.code == 0, resumed.err
+    assert (project / "log").read_text() == log
+
+
+DIFF = """\
++@app.route("/")
++import x from "@scope/pkg"
++# ask @coder, @coordinator or coder@example.org
++${{ env.HOME }} $(touch pwned)
+"""
+
+
+@pytest.mark.req("AW-1", "AW-3", "AW-4")
+@pytest.mark.parametrize(("example", "woken"), [(SIMPLE, "reviewer"), (TEAM, "coordinator")])
+def test_the_examples_of_the_seed_run_unchanged_and_a_diff_wakes_nobody(
+    trusted: Write, write: Write, guild: Guild, project: Path, example: str, woken: str
+):
+    for name in ("coordinator", "reviewer", "coder"):
+        write(f"prompts/{name}.md", f"You are the {name}.\n")
+    write("said.txt", DIFF)
+    write("bin/gh", f"#!/bin/sh\ncat {project}/said.txt\n").chmod(0o755)
+    trusted("review.yaml", example)
+    path = f"{project}/bin:{os.environ['PATH']}"
+    model = ("--override-model", "script:answers.yaml")
+    ran = guild("run", "review.yaml", *model, "--output", "stream-json", env={"PATH": path})
+    assert ran.code == 0, ran.err
+    told = events(ran)
+    started = [event["worker"] for event in told if event["type"] == "run_started"]
+    assert started[1:] == [woken]
+    first = next(event for event in told if event["type"] == "message")
+    assert DIFF.strip() in first["content"]
+    assert not (project / "pwned").exists()

@@ -12,7 +12,7 @@ from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, Invali
 from guildhall.core.frame import Frame
 from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
-from guildhall.hall.start import find, find_or_start, is_embedded, same_version
+from guildhall.hall.start import find, find_or_start, is_embedded, same_version, wait_for_end
 from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: boo
             await client.close()
             if not start:
                 return None
+            await asyncio.to_thread(wait_for_end, address.pid)
     raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
 
 

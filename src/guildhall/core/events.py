@@ -27,7 +27,7 @@ EventType = Literal[
     "workflow",  # phase, reason: of the workflow that the run is
     "message",  # id, kind, content, reached: something was said in the room, by the actor
     "held",  # the same, but it has come too far to be delivered
-    "proposal",  # a proposal was made or has ended
+    "proposal",  # proposal: one that was made, or has ended
     "vote",  # id, choice, reason
     "document",  # file, action
     "status",  # task, state

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 
 # What a child may see without being named in the settings: where programs are and how text is shown, nothing else.
-HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
+_HARMLESS = frozenset({"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR"})
 # What only the person's own commands see: where their things are. No worker does.
 _OWN = frozenset(
     {"HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
@@ -60,7 +60,7 @@ class Frame:
 
         `keys` are the names of those that come along for providers only.
         """
-        names = HARMLESS | allowed
+        names = _HARMLESS | allowed
         return Frame(
             cwd=cwd,
             root=project_root(cwd),
@@ -74,7 +74,7 @@ class Frame:
 
     def plain(self) -> dict[str, str]:
         """The variables that come along without being named anywhere."""
-        return {name: value for name, value in self.env.items() if name in HARMLESS}
+        return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
     def as_dict(self) -> dict[str, object]:
         """The frame as the record keeps it. Values of variables stay out: they may be secrets."""

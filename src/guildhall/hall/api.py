@@ -113,12 +113,7 @@ class Api:
         except GuildError as error:
             await _answer(send, _STATUSES.get(error.code, 500), {"error": error.as_dict()})
         except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
-            _log.exception("%s %s", scope["method"], scope["path"])
-            broken = GuildError(
-                f"something broke in the hall that should not have: {type(error).__name__}: {error}",
-                hint="Nothing on record is lost. hall.log in the home shows where; please report that.",
-            )
-            await _answer(send, 500, {"error": broken.as_dict()})
+            await _answer(send, 500, {"error": _broken(error).as_dict()})
 
     # who asks, for what
 
@@ -230,11 +225,23 @@ async def _tell(first: list[Any], items: AsyncGenerator[Any], send: Send) -> Non
             await line({"item": item})
         async for item in items:
             await line({"item": encode(item)})
+    except TimeoutError:  # nobody reads any more
+        return
     except GuildError as error:
         await line({"error": error.as_dict()})
+    except Exception as error:  # noqa: BLE001 - whoever follows is told in words, whatever it was
+        await line({"error": _broken(error).as_dict()})
     else:
         await line({"end": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _broken(error: Exception) -> GuildError:
+    _log.error("something broke", exc_info=error)
+    return GuildError(
+        f"something broke in the hall that should not have: {type(error).__name__}: {error}",
+        hint="Nothing on record is lost. hall.log in the home shows where; please report that.",
+    )
 
 
 async def _left(receive: Receive) -> None:

@@ -151,7 +151,9 @@ class EmbeddedHall(TeamVerbs):
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
-        return await self._hall.recordings.replay(run, frame)
+        from guildhall.hall.workflows import replay
+
+        return await replay(self._hall, run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
         return await self._hall.forks.fork(run, at, frame, model)

@@ -17,7 +17,6 @@ from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.core.frame import Frame
 from guildhall.runs import records
 from guildhall.workflow import records as workflow_records
-from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

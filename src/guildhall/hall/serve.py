@@ -68,14 +68,15 @@ class Log(logging.Formatter):
 class Process:
     """One hall, served."""
 
-    def __init__(self, hall: Hall, log: Log) -> None:
+    def __init__(self, hall: Hall, log: Log, *, idle: float) -> None:
+        """`idle`: how many seconds it stays when nothing lives in it."""
         self._hall = hall
         self._log = log
         self._listener = Listener()
         self._leave = asyncio.Event()
         self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
-        self._idle = hall_settings(hall.home).idle
+        self._idle = idle
         self._address = Address(
             pid=os.getpid(),
             boot=hall.boot,
@@ -103,7 +104,9 @@ class Process:
         finally:
             for task in work:
                 task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            for came in await asyncio.gather(*work, return_exceptions=True):
+                if isinstance(came, Exception):
+                    _log.error("something broke", exc_info=came)
             await self._depart()
 
     @property
@@ -164,6 +167,7 @@ class Process:
         with suppress(FileNotFoundError):
             self._hall.home.address.unlink()
         await self._listener.close(_FAREWELL)
+        await self._hall.drain()  # what was just beginning
         await self._hall.close()
         _log.info("process %d has left", os.getpid())
 
@@ -181,15 +185,10 @@ class Process:
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
-            "runs": sum(run.status == "running" for run in self._hall.history.recent()),
+            "runs": self._hall.runs.count if "runs" in vars(self._hall) else 0,
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }
-
-
-def hall_settings(home: Home) -> Any:
-    """What the user's settings say about the process; a project's say nothing."""
-    return load_settings(home, home.path).hall
 
 
 def tell(ready: int, told: Mapping[str, Any]) -> None:
@@ -208,6 +207,7 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("guildhall").setLevel(logging.INFO)
     try:
+        idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it
         hall = Hall(home, environ=environ, process=True, children=True, patience=_LOCK_WITHIN)
     except (GuildError, OSError) as error:
         known = error if isinstance(error, GuildError) else HallUnavailable(f"the home cannot be used: {error}")
@@ -216,12 +216,7 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
         return 7
 
     async def serve() -> None:
-        try:
-            process = Process(hall, log)
-        except GuildError as error:
-            tell(ready, {"error": error.as_dict()})
-            raise
-        await process.serve(ready)
+        await Process(hall, log, idle=idle).serve(ready)
 
     asyncio.run(serve())
     return 0

@@ -60,8 +60,8 @@ class Address:
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:
-    """Whether commands are to be halls of their own while they run."""
-    return environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
+    """Whether commands are to be halls of their own while they run. Only Linux has what a process of it needs."""
+    return sys.platform != "linux" or environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
 
 
 # finding
@@ -74,6 +74,13 @@ def find(home: Home) -> Address | None:
         return None
     address = _read(home.address)
     return address if address is not None and address.boot == told.get("boot") else None
+
+
+def process_of(home: Home) -> int | None:
+    """The process of the live hall, also of one whose file is gone."""
+    told = _holder(home)
+    pid = told.get("pid") if told and told.get("hall") else None
+    return pid if type(pid) is int else None
 
 
 def _holder(home: Home) -> dict[str, Any] | None:
@@ -214,20 +221,24 @@ def _tail(log: Path) -> str:
 # ending
 
 
-def stop(address: Address) -> None:
+def stop(pid: int) -> None:
     """Asks the hall to leave, and returns when it has left. What runs there goes on when the next one starts."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Returns when the process of a hall that is leaving has ended."""
     try:
-        watched = os.pidfd_open(address.pid)
+        watched = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        signal.pidfd_send_signal(watched, signal.SIGTERM)
         if not select.select([watched], [], [], _GONE_WITHIN)[0]:
             raise TimedOut(
-                f"the hall (process {address.pid}) has not left within {_GONE_WITHIN:g} seconds",
-                hint=f"`kill -9 {address.pid}` ends it at once; nothing on record is lost.",
+                f"the hall (process {pid}) has not left within {_GONE_WITHIN:g} seconds",
+                hint=f"`kill -9 {pid}` ends it at once; nothing on record is lost.",
             )
-    except ProcessLookupError:
-        return
     finally:
         os.close(watched)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, UsageError
@@ -42,24 +41,16 @@ class TeamVerbs:
     # beginning and ending
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._begun(start, request, frame)
+        prepared = await self._hall.workflows.begin(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def start_workflow(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
         self._must_stay()
-        prepared = await self._begun(start, request, replace(frame, interactive=False))
+        prepared = await self._hall.workflows.begin(start, request, replace(frame, interactive=False))
         self._hall.launch(prepared)
         return await self.workflow_of(prepared.run)
-
-    async def _begun(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
-        from guildhall.hall.workflows import load_workflow
-        from guildhall.workflow.trust import demand_trust
-
-        workflow = load_workflow(self._hall, Path(start.file), frame)
-        demand_trust(workflow, self._hall.supply.trust(), self._hall.home)
-        return await self._hall.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.calling import demand_trust

@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, local_zone, stamp
@@ -204,7 +204,7 @@ class Hall:
     @cached_property
     def runtime(self) -> Runtime:
         """What executes runs between their doors."""
-        if not self._has_children:
+        if self.nursery is None:
             from guildhall.runtimes.pydantic import PydanticRuntime
 
             return PydanticRuntime()
@@ -214,24 +214,21 @@ class Hall:
         return ChildRuntime(self.nursery)
 
     @cached_property
-    def nursery(self) -> Nursery:
-        from guildhall.runtimes.nursery import Nursery
+    def nursery(self) -> Nursery | None:
+        """Where the processes of runs come from; None: runs are executed here."""
+        if not self._children:
+            return None
+        from guildhall.runtimes.nursery import Nursery, available
 
-        return Nursery()
+        return Nursery() if available() else None
 
     def warm(self) -> None:
         """Starts what processes of runs come from, so that the first need not wait long; returns at once.
 
         To be called in the thread that the hall lives in.
         """
-        if self._has_children:
+        if self.nursery is not None:
             self.nursery.start()
-
-    @property
-    def _has_children(self) -> bool:
-        from guildhall.runtimes.nursery import available
-
-        return self._children and available()
 
     @cached_property
     def rooms(self) -> Rooms:
@@ -246,6 +243,7 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
+        from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -256,6 +254,8 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
+            load=partial(load_workflow, self),
+            demand=partial(demand, self),
             settings=self.settings,
             zone=local_zone(self.environ),
         )
@@ -342,7 +342,7 @@ class Hall:
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
-        runs = "runs" in vars(self) and self.runs.any_alive
+        runs = "runs" in vars(self) and self.runs.count > 0
         return runs or ("condenser" in vars(self) and self.condenser.busy) or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
@@ -362,7 +362,7 @@ class Hall:
         await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
-        if "nursery" in vars(self):
+        if "nursery" in vars(self) and self.nursery is not None:
             await self.nursery.close()
         self.release()
 

@@ -6,15 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.config import anchored
-from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.core.paths import project_root
+from guildhall.hall import calling
+from guildhall.room.toolbox import described_tools
 from guildhall.runs.plan import PlannedSeat
+from guildhall.runs.supply import refuse
+from guildhall.workers.choose import choose_model
+from guildhall.workers.lifecycle import usable
 from guildhall.workers.trust import Trust
 from guildhall.workflow.load import load
 from guildhall.workflow.plan import as_far_as_known, plan
 from guildhall.workflow.recognise import workflows_in
-from guildhall.workflow.start import budget_of
+from guildhall.workflow.replays import WorkflowReplays
+from guildhall.workflow.start import budget_of, from_here
+from guildhall.workflow.trust import demand_trust
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,15 +29,20 @@ if TYPE_CHECKING:
     from guildhall.hall.wiring import Hall
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Plan
+    from guildhall.runs.replay import Replayed
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.plan import WorkflowPlan
 
 
-def load_workflow(hall: Hall, file: Path, frame: Frame) -> Workflow:
+def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
     """The workflow in a file, relative to where the request comes from. Workers are looked for in its own project."""
-    path = frame.cwd / file.expanduser()
-    if not path.exists():
+    try:
+        path = frame.cwd / Path(file).expanduser()
+        there_is_one = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, ~nobody, a NUL
+        raise UsageError(f"{str(file)[:100]!r} cannot be a file: {error}") from None
+    if not there_is_one:
         near = {one.name for one in workflows_in(path.parent)}
         raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, near))
     folder = path.parent.resolve()
@@ -39,11 +50,26 @@ def load_workflow(hall: Hall, file: Path, frame: Frame) -> Workflow:
     return load(path, lambda name: hall.find_worker(name, there))
 
 
+def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
+    """Raises where a workflow may not start, or an agent of it could not run: nothing of it begins then.
+
+    It is the workflow as it was loaded that is trusted or not, and no later state of its file. `frame` is its own.
+    """
+    demand_trust(workflow, hall.supply.trust(), hall.home)
+    settings = hall.settings(frame)
+    for agent in workflow.agents:
+        usable(agent.worker, "name")
+        own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+        script = own.by == "worker"
+        refuse(hall.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
+        calling.demand_trust(hall, agent.worker, frame)
+
+
 async def plan_workflow(
     hall: Hall, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
 ) -> WorkflowPlan:
     """What could happen if a workflow were started. `request` has its file in the place of a worker."""
-    workflow = load_workflow(hall, Path(request.worker), frame)
+    workflow = load_workflow(hall, request.worker, frame)
     settings = hall.settings(workflow.frame(frame))
     starting = as_far_as_known(workflow, tag=tag, params=params, frame=frame, home=hall.home, settings=settings)
     return plan(
@@ -61,12 +87,27 @@ async def plans_of_agents(
     hall: Hall, workflow: Workflow, values: Values, request: RunRequest, frame: Frame
 ) -> dict[str, Plan]:
     """The plan of each agent in its seat."""
-    there = workflow.frame(frame)
-    model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
+    there, request = workflow.frame(frame), from_here(request, frame)
     found: dict[str, Plan] = {}
     for agent in workflow.agents:
-        own = replace(request, worker=agent.name, budget=None, model=model, override_model=override)
-        seat = PlannedSeat(around=workflow.around(agent))
+        own = replace(request, worker=agent.name, budget=None)
+        tools = described_tools() if workflow.definition.context.enabled else ()
+        seat = PlannedSeat(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
         found[agent.name] = await hall.planner.plan(worker, there, own, seat=seat)
     return found
+
+
+async def replay(hall: Hall, run: str, frame: Frame) -> Replayed:
+    """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
+    root = hall.history.get(hall.history.get(run).root)
+    if not root.request.get("workflow"):
+        return await hall.recordings.replay(run, frame)
+    replays = WorkflowReplays(
+        store=hall.store,
+        history=hall.history,
+        recordings=hall.recordings,
+        find=hall.find_worker,
+        settings=hall.settings,
+    )
+    return await replays.replay(run, frame)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
 
+VOTER = "election."  # before an agent's name: the worker that casts its vote, in the run of an election
 OnText = Callable[[str], None]  # hears each piece of text while it is being written
 
 

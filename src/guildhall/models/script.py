@@ -18,7 +18,7 @@ from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
 from guildhall.models.case import Case
-from guildhall.models.model import is_transient
+from guildhall.models.model import VOTER, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,7 @@ ANYONE = "*"
 _CHARACTERS_PER_TOKEN = 4
 _PIECES = 4  # in so many pieces a text is heard while it is "written"
 _SHOWN = 2_000  # characters of what was sent, in the error about it
+_BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
 
 
@@ -227,6 +228,8 @@ class ScriptSource:
 
     def _run(self, query: Query) -> list[Answer]:
         workers = self.script.workers
+        if query.worker.startswith(VOTER) and query.worker not in workers:
+            return self._vote(query)
         runs = self.script.runs_of(query.worker)
         if runs is None:
             raise ModelFailed(
@@ -241,6 +244,15 @@ class ScriptSource:
             hint="Add a run, or say `repeat: true` to use the last one again.",
             where=self._place(query),
         )
+
+    def _vote(self, query: Query) -> list[Answer]:
+        """An agent's vote: for the one that `election` names, else for the first one that stands for it."""
+        ballot = _BALLOT.search(sent_text(query.messages[:1]))
+        if ballot is None:
+            raise ModelFailed("the script was asked for a vote, and shown no ballot", where=self._place(query))
+        choice = self.script.election.get(query.worker.removeprefix(VOTER), ballot[1].split(", ")[0])
+        vote = {"call": "proposal_vote", "with": {"proposal": ballot[2], "choice": choice}}
+        return [Answer.model_validate(vote), Answer(say="voted")]
 
     def _refuse_files(self, query: Query) -> None:
         """As a provider does with what its model cannot look at."""

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 async def archive(store: Store, room: str, documents: Documents) -> None:
     """Archives what is not archived yet, each once: also what a crash has left over."""
     for proposal in store.read(lambda connection: records.unarchived(connection, room)):
-        await _archive_one(store, room, documents, proposal)
+        await archive_one(store, room, documents, proposal)
 
 
-async def _archive_one(store: Store, room: str, documents: Documents, proposal: Proposal) -> None:
+async def archive_one(store: Store, room: str, documents: Documents, proposal: Proposal) -> None:
+    """Archives one decision, once."""
     votes = store.read(lambda connection: records.votes_of(connection, room, proposal.number))
     await documents.archive(Actor.system(room, f"archive/{proposal.id}"), entry(proposal, votes))
 

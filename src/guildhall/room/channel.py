@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.room import mentions, records
@@ -74,6 +74,11 @@ def post(
     )
     turn.tell("held" if held else "message", kind=kind, content=content, **posted.as_dict())
     return posted
+
+
+def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """The room itself says something to some, quoting what it says."""
+    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
 
 
 def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:

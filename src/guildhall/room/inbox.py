@@ -38,11 +38,13 @@ def waiting(connection: Connection, room: str) -> dict[str, int]:
     return records.count_unread(connection, room)
 
 
-def shown(connection: Connection, room: str, agent: str, run: str, batch: Sequence[Mail], at: str) -> None:
-    """Notes that a run was shown mail in its first message. Again for the same run: nothing happens."""
+def shown(
+    connection: Connection, room: str, agent: str, run: str, batch: Sequence[Mail], at: str, *, left: int = 0
+) -> None:
+    """Notes that a run was shown mail in its first message, and that so much is left. Again: nothing happens."""
     actor = Actor(name=agent, run=run, key="inbox")
     if records.recorded(connection, room, run, "inbox") is None:
-        records.log(connection, room, "inbox_shown", actor, at, {}, marks(batch))
+        records.log(connection, room, "inbox_shown", actor, at, {"left": left}, marks(batch))
 
 
 def marks(batch: Sequence[Mail]) -> dict[str, int]:

@@ -83,6 +83,18 @@ class Actor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What somebody did in a room, as its log has it: with what, and what came of it."""
+
+    place: int
+    op: str
+    actor: Actor
+    arguments: Mapping[str, Any]
+    result: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoomRecord:
     """A room as the database knows it."""
 

@@ -128,6 +128,12 @@ def settle_open(turn: Turn) -> list[Proposal]:
     return _settle(turn, proposal_records.open_ones(turn.connection, turn.room.id), "quiet")
 
 
+def settle(turn: Turn, id: str) -> list[Proposal]:
+    """Ends a proposal with the votes that there are; nothing, where it has ended already."""
+    proposal = proposal_in(turn.connection, turn.room.id, id)
+    return _settle(turn, [proposal], "quiet") if proposal.status == "open" else []
+
+
 def expire(turn: Turn) -> list[Proposal]:
     """Ends every proposal whose time is up; those that it ended."""
     due = [one for one in proposal_records.open_ones(turn.connection, turn.room.id) if _is_due(one, turn.at)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, literal_column, select, update
 
-from guildhall.room.model import Mail, Message, RoomRecord, Seat, Seen
+from guildhall.room.model import Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
-    from guildhall.room.model import Actor, DeliveryStatus
+    from guildhall.room.model import DeliveryStatus
 
 _UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
 SHOWN = ("inbox_shown", "inbox_read")  # the operations that show a run its inbox
@@ -223,10 +223,21 @@ def log(
     connection.execute(statement)
 
 
-def history(connection: Connection, room: str, *, since: int = 0) -> list[dict[str, Any]]:
+def history(connection: Connection, room: str, *, since: int = 0) -> list[Operation]:
     """The log of a room, in order."""
     mine = (room_log.c.room == room) & (room_log.c.place > since)
-    return [dict(row) for row in connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()]
+    rows = connection.execute(select(room_log).where(mine).order_by(room_log.c.place)).mappings()
+    return [
+        Operation(
+            place=row["place"],
+            op=row["op"],
+            actor=Actor(name=row["actor"], run=row["run"], key=row["key"]),
+            arguments=row["arguments"],
+            result=row["result"],
+            at=row["at"],
+        )
+        for row in rows
+    ]
 
 
 def seen(connection: Connection, room: str, run: str) -> Seen:

@@ -95,16 +95,21 @@ class Room:
         result = await self.perform("send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict())
         return Posted.from_dict(result)
 
-    async def elect_owner(self, within: float | None = None) -> Proposal:
+    async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
         """Opens the election of an owner of the documents. It wakes nobody: whoever opens it asks for votes.
 
-        `within` is how many seconds there are to vote.
+        `within` is how many seconds there are to vote. Opened again by the same call, it is the same election.
         """
         draft = Draft(type="election", title=DOCUMENT_OWNER, timeout=within)
         result = await self.perform(
-            "elect", Actor.system(), {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
+            "elect", actor, {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
         )
         return self._proposal(result["id"])
+
+    async def settle(self, proposal: str) -> Proposal:
+        """Ends a proposal with the votes that there are, if it is still open."""
+        await self._settle("settle", lambda turn: proposals.settle(turn, proposal), {"proposal": proposal})
+        return self._proposal(proposal)
 
     async def vote(self, proposal: str, choice: str, actor: Actor, reason: str | None = None) -> Proposal:
         """Votes; the proposal as it is afterwards."""
@@ -194,9 +199,11 @@ class Room:
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
             self._trouble(f"a decision could not be archived: {error}")
 
-    async def _settle(self, op: str, do: Callable[[Turn], list[Proposal]]) -> list[Proposal]:
+    async def _settle(
+        self, op: str, do: Callable[[Turn], list[Proposal]], arguments: Mapping[str, Any] | None = None
+    ) -> list[Proposal]:
         result = await self.perform(
-            op, Actor.system(), {}, lambda turn: {"ended": [proposal.id for proposal in do(turn)]}
+            op, Actor.system(), arguments or {}, lambda turn: {"ended": [proposal.id for proposal in do(turn)]}
         )
         return [self._proposal(id) for id in result["ended"]]
 

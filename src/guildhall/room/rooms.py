@@ -33,6 +33,15 @@ class Furnishing:
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
+    def place(self) -> str:
+        """Where the documents are, as the record has it."""
+        return f"file:{self.documents}" if self.documents else "sqlite"
+
+    def as_opened(self, seats: Sequence[str]) -> dict[str, Any]:
+        """The arguments with which it is opened, as the log has them."""
+        return {"seats": list(seats), "owner": self.owner, "documents": self.place, "settings": self.settings}
+
+    @property
     def settings(self) -> dict[str, Any]:
         given = {"projection": str(self.projection) if self.projection else None, "max_hops": self.max_hops}
         fixed = {"owner_fixed": True} if self.owner is not None else {}
@@ -93,7 +102,7 @@ class Rooms:
 
 
 def _open(connection: Connection, workflow: str, tag: str, seats: Sequence[str], how: Furnishing, at: str) -> str:
-    documents = f"file:{how.documents}" if how.documents else "sqlite"
+    documents = how.place
     found = records.current_room(connection, workflow, tag)
     if found is None:
         found = RoomRecord(
@@ -113,6 +122,5 @@ def _open(connection: Connection, workflow: str, tag: str, seats: Sequence[str],
         owner = how.owner or (found.owner if found.owner in seats else None)
         records.change_room(connection, found.id, documents=documents, owner=owner, settings=how.settings)
     records.set_seats(connection, found.id, seats, at)
-    arguments = {"seats": list(seats), "owner": how.owner, "documents": documents, "settings": how.settings}
-    records.log(connection, found.id, "open", Actor.system(), at, arguments, {})
+    records.log(connection, found.id, "open", Actor.system(), at, how.as_opened(seats), {})
     return found.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import LargeBinary, cast, func, insert, select, update
+from sqlalchemy import LargeBinary, cast, delete, func, insert, select, update
 
 from guildhall.store.tables import document_log, documents, resources
 
@@ -60,6 +60,10 @@ def put_document(connection: Connection, room: str, path: str, content: str, at:
         connection.execute(insert(documents).values(room=room, path=path, content=content, at=at))
 
 
+def drop_document(connection: Connection, room: str, path: str) -> None:
+    connection.execute(delete(documents).where(documents.c.room == room, documents.c.path == path))
+
+
 def document_sizes(connection: Connection, room: str) -> list[tuple[str, int]]:
     """Every document with its size in bytes, in order."""
     size = func.length(cast(documents.c.content, LargeBinary))
@@ -89,6 +93,15 @@ def intended(connection: Connection, room: str, run: str, key: str) -> Intent | 
     statement = select(document_log).where(mine, document_log.c.status == "intended")
     row = connection.execute(statement.order_by(document_log.c.id.desc()).limit(1)).first()
     return None if row is None else Intent(id=row.id, before=row.before, digest=row.digest, content=row.content)
+
+
+def before_change(connection: Connection, room: str, path: str, actor: Actor, digest: str) -> str | None:
+    """What a document was before a change that gave it this hash: its hash then; None: there was none."""
+    mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
+    mine += [document_log.c.action != "read", document_log.c.status == "done"]
+    if actor.key is not None:
+        mine += [document_log.c.run == actor.run, document_log.c.key == actor.key]
+    return connection.execute(select(document_log.c.before).where(*mine).limit(1)).scalar()
 
 
 def last_seen(connection: Connection, room: str, path: str, by: str | None) -> str | None:

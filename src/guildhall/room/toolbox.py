@@ -6,7 +6,7 @@ again under the same key it has the same result and no second effect: that is wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Refused, UsageError, did_you_mean
 from guildhall.room import channel, inbox, records, resources
@@ -54,6 +54,11 @@ def room_tools(room: Room, agent: str, names: tuple[str, ...] = tuple(TOOLS)) ->
     """The room tools as an agent is shown them. Their calls go to its desk."""
     verbs = _Verbs(room, Actor(name=agent))
     return tuple(_tool(verbs, name) for name in names)
+
+
+def described_tools() -> tuple[Tool, ...]:
+    """The same before there is a room, for a plan: nobody calls them."""
+    return room_tools(cast("Room", None), "")
 
 
 def _tool(verbs: _Verbs, name: str) -> Tool:

@@ -199,7 +199,14 @@ class Assembler:
         return tightened(revived, await self._build(today))
 
     async def again(
-        self, request: Mapping[str, Any], frozen: Mapping[str, Any], frame: Frame, *, run: str, seat: Seat | None = None
+        self,
+        request: Mapping[str, Any],
+        frozen: Mapping[str, Any],
+        frame: Frame,
+        *,
+        run: str,
+        worker: Worker | None = None,
+        seat: Seat | None = None,
     ) -> tuple[Assembled, bool]:
         """A run that is on record, assembled from its worker as it is today; as it was, if it is there no more.
 
@@ -208,7 +215,7 @@ class Assembler:
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
         recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
-            worker = self.find(request["worker"], frame)
+            worker = worker or self.find(request["worker"], frame)
             schema = await self._supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:

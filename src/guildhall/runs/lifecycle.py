@@ -345,8 +345,9 @@ class Runs:
         await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
 
     @property
-    def any_alive(self) -> bool:
-        return bool(self._tasks)
+    def count(self) -> int:
+        """How many live that no other one has called."""
+        return len(self._tasks)
 
     def hold(self, run: str, more: int) -> None:
         """So many people more, or less, sit at a terminal for a live run and those below it."""

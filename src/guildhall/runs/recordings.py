@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import delegate, records, shown
+from guildhall.runs.delegate import runtime_of
 from guildhall.runs.prepare import frame_then
 from guildhall.runs.replay import Replayed, replay
+from guildhall.runtimes.pydantic import PydanticRuntime
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.runs.assemble import Assembler
     from guildhall.runs.history import History
+    from guildhall.runs.model import Run
+    from guildhall.runs.seat import Seat
+    from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import ToolResult
+    from guildhall.workers.model import Worker
 
 
 class Recordings:
@@ -41,17 +47,35 @@ class Recordings:
         """Plays a run and all that it has called again on their records, up to the first difference."""
         steps, gone = 0, False
         for one in self._history.tree(run):
-            journal = self._history.journal(one.id)
-            steps += len(journal.entries)
-            then = frame_then(one.request["frame"], frame)
-            assembled, left = await self._assembler.again(one.request, journal.entries[0].data, then, run=one.id)
-            gone = gone or left
-            call = one.request.get("call")
-            gave = partial(self._gave, one.id)
-            difference = await replay(journal, assembled, assembled.assignment, call, gave)
-            if difference is not None:
-                return Replayed(run=one.id, steps=steps, difference=difference, worker_gone=gone)
+            played = await self.play(one, frame)
+            steps += played.steps
+            gone = gone or played.worker_gone
+            if not played.same:
+                return replace(played, steps=steps, worker_gone=gone)
         return Replayed(run=run, steps=steps, worker_gone=gone)
+
+    async def play(
+        self,
+        run: Run,
+        frame: Frame,
+        *,
+        worker: Worker | None = None,
+        seat: Seat | None = None,
+        runtime: Runtime | None = None,
+    ) -> Replayed:
+        """Plays one run again, without those that it has called.
+
+        `worker` is the worker as it is today, where it was found already; `seat` its place in a team; `runtime`
+        executes it, where it has one of its own.
+        """
+        journal = self._history.journal(run.id)
+        then = frame_then(run.request["frame"], frame)
+        assembled, gone = await self._assembler.again(
+            run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
+        )
+        runtime = runtime or runtime_of(run.request.get("call"), PydanticRuntime())
+        difference = await replay(journal, assembled, assembled.assignment, runtime, partial(self._gave, run.id))
+        return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:
         """The run that a call has made, and what it gave by its own record, if it came to that."""

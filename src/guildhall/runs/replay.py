@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
 from guildhall.runs import shown
-from guildhall.runs.delegate import runtime_of
-from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
     from guildhall.runs.model import Entry
-    from guildhall.runtimes.model import Assignment
+    from guildhall.runtimes.model import Assignment, Runtime
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
 
@@ -68,25 +66,24 @@ class Replayed:
         return self.difference is None
 
 
-class _Over(Exception):
+class Over(Exception):
     """The record has nothing more to compare with."""
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, assignment: Assignment, call: Mapping[str, Any] | None, gave: Gave
+    journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime, gave: Gave
 ) -> Difference | None:
     """The first difference between the record and a run of today on the same answers; None when there is none.
 
-    `call` is the one that the run makes instead of asking its model. Replays are executed here, whatever runs are: all
-    that differs in the calls of one answer is then met, each time the same.
+    Replays are executed in this process, whatever runs are: all that differs in the calls of one answer is then met,
+    each time the same.
     """
-    runtime = runtime_of(call, PydanticRuntime())
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
         outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled, gave))
         record.compare_end(outcome.output)
-    except (_Over, ReplayDiffers):
+    except (Over, ReplayDiffers):
         pass
     except GuildError as error:
         record.compare_failure(error)
@@ -121,11 +118,11 @@ class _Record:
         completed = self.end.kind == "ended" and self.end.data["status"] == "completed"
         if completed or any(answer.key not in self._met for answer in self.journal.kind("model_answered")):
             return self.differs(entry, f"the run went on from here; now {what}, of which nothing is on record")
-        return _Over()
+        return Over()
 
     def compare(self, entry: Entry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:
-            raise self.differs(entry, _difference(label, recorded, now))
+            raise self.differs(entry, difference_of(label, recorded, now))
 
     def compare_assembly(self, assembled: Assembled) -> None:
         """What the model is shown, then what the worker's file says about where, on what and how far it works.
@@ -282,7 +279,7 @@ def _said(began: Entry) -> str:
     return "waited for approval" if began.kind == "tool_asked" else "was allowed"
 
 
-def _difference(label: str, recorded: Any, now: Any) -> str:
+def difference_of(label: str, recorded: Any, now: Any) -> str:
     """What differs, and the lines: `-` on record, `+` now."""
     before, after = _lines(recorded), _lines(now)
     changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
@@ -26,3 +26,12 @@ class Seat:
     began: Callable[[Connection, str], None]  # in the transaction in which the run is made
     ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+
+
+def seat_on_record(tools: Sequence[Tool]) -> Seat:
+    """A seat as a replay sees it: with its tools, and nothing is carried out."""
+
+    def never(*_: object) -> NoReturn:
+        raise AssertionError
+
+    return Seat(tools=tuple(tools), execute=never, began=never, ended=never)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import HARMLESS
 from guildhall.runs.arrange import server_capabilities
 from guildhall.tools.jail import Confinement
 from guildhall.tools.mcp_client import Servers
@@ -63,7 +62,7 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
     confinement = Confinement(
         view=_view(worker, frame, surroundings.view, spec.capabilities),
         network="net" in spec.capabilities,
-        env={**{harmless: frame.env[harmless] for harmless in HARMLESS if harmless in frame.env}, **variables},
+        env={**frame.plain(), **variables},
         read_only=seen_by(worker, name, program, frame),
     )
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)

@@ -199,11 +199,14 @@ class _Parent:
             async with asyncio.timeout(seconds):
                 return await born
         except (TimeoutError, ConnectionError):
+            ours.close()
             self.give_up()
             raise _Gone from None
-        finally:
-            if not born.done() or born.cancelled() or born.exception() is not None:
-                ours.close()  # one that is born all the same finds nobody there, and ends
+        except BaseException:
+            ours.close()  # one that is born all the same finds nobody there, and ends
+            if born.done() and not born.cancelled() and born.exception() is None:
+                born.result().kill()
+            raise
 
     def _hear(self) -> None:
         while not self.gone:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.room import inbox, proposals
 from guildhall.room.model import Actor
-from guildhall.room.turn import begin
+from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.runs.model import Stretch
 from guildhall.workflow import records
@@ -45,10 +45,15 @@ def look(connection: Connection, instance: Instance, at: str, *, settle: bool = 
     if proposals.open_count(connection, instance.room):
         if not settle:
             return Standing(busy=False)
-        turn = begin(connection, instance.room, Actor.system(run=instance.id), at)
-        proposals.settle_open(turn)
-        return Standing(busy=True, turn=turn)
+        return Standing(busy=True, turn=_settled(connection, instance, at))
     return Standing(busy=False, stretch=_worst(connection, instance.id, agents))
+
+
+def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
+    def settle(turn: Turn) -> dict[str, Any]:
+        return {"ended": [proposal.id for proposal in proposals.settle_open(turn)]}
+
+    return take(connection, instance.room, "settle", Actor.system(run=instance.id), at, {}, settle).turn
 
 
 def _can_move(connection: Connection, agent: AgentState, mail: Mapping[str, int]) -> bool:

@@ -1,6 +1,6 @@
 """Setup: the commands of a workflow file, one after another, before the agents begin.
 
-Each is a tool call of a run, through the gate: on record before and after. One that has ended is not made again when
+Each is a tool call of the run, through the gate: on record before and after. One that has ended is not made again when
 the run goes on after a crash; one that was caught in between is asked about. The commands are the person's own and run
 unconfined, which is why the file has to be trusted first (`trust.py`).
 """
@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.room.model import MAX_TEXT
-from guildhall.runs.seat import Seat
-from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
 from guildhall.tools.model import Text, ToolCall, ToolResult
-from guildhall.workers.definition import Definition
-from guildhall.workers.model import Worker
 from guildhall.workflow.commands import TOO_LONG, Program
 from guildhall.workflow.interpolate import command, references
 
@@ -27,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.runtimes.model import Assignment, Doors
     from guildhall.tools.model import Tool
     from guildhall.workflow.definition import Step
     from guildhall.workflow.interpolate import Values
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
     Call = Callable[[ToolCall], Awaitable[ToolResult]]
     Told = Callable[[str, str], None]  # the key of a call, and a piece of what its command has written
 
-WORKER = "setup"  # the name under which the run is on record
 _MOST_KEPT = MAX_TEXT - 100_000  # bytes of an output that is kept: with what is said around it, it is a message
 _MOST_IN_VARIABLE = 120_000  # bytes: the system takes no more in one variable
 _SHOWN = 8_000  # characters of a failed command's output
@@ -67,35 +61,6 @@ async def run_steps(workflow: Workflow, values: Values, call: Call) -> dict[str,
         if step.name is not None:
             outputs[step.name] = kept
     return outputs
-
-
-class SetupRuntime:
-    """Executes a run that is a setup and nothing else. Its output is what was kept."""
-
-    def __init__(self, workflow: Workflow, values: Values) -> None:
-        self._workflow = workflow
-        self._values = values
-
-    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        return Outcome(output=await run_steps(self._workflow, self._values, doors.tool), messages=[])
-
-
-def setup_worker(workflow: Workflow) -> Worker:
-    """The worker that a run is on record under which is a setup and nothing else."""
-    definition = Definition(name=WORKER, description=f"The setup of {workflow.name}", base=False)
-    return Worker(definition=definition, instructions="-", scope="workflow", digest=workflow.digest, path=workflow.path)
-
-
-def setup_seat(workflow: Workflow, frame: Frame, told: Callable[[str, str, str], None]) -> Seat:
-    """The seat of a run that makes the calls. `told` hears the run, the call's key, and what its command writes."""
-    env = environment(workflow, frame)
-
-    def execute(run: str) -> Commands:
-        return Commands(folder=workflow.folder, env=env, told=lambda key, text: told(run, key, text))
-
-    return Seat(
-        tools=TOOLS, execute=execute, began=lambda connection, run: None, ended=lambda connection, run, stretch: None
-    )
 
 
 def call_of(number: int, step: Step, values: Values, outputs: Mapping[str, str]) -> ToolCall:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
+from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError, did_you_mean
 from guildhall.workers.model import DECIDING
 from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.room.model import Said
+    from guildhall.runs.model import RunRequest
     from guildhall.workflow.load import Text
     from guildhall.workflow.model import Agent, Workflow
 
@@ -91,6 +93,12 @@ def budget_of(workflow: Workflow, settings: Settings, asked: float | None = None
         return asked
     both = [one for one in (workflow.budget, settings.budget) if one is not None and not math.isinf(one)]
     return min(both, default=None)
+
+
+def from_here(request: RunRequest, frame: Frame) -> RunRequest:
+    """The request with its models as they are meant where it was made: agents work in the folder of the file."""
+    model, override = (one and anchored(one, frame.cwd) for one in (request.model, request.override_model))
+    return replace(request, model=model, override_model=override)
 
 
 def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:

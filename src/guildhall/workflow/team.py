@@ -19,9 +19,10 @@ from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
-from guildhall.workflow import records
+from guildhall.workflow import election, records
 from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.instance import OVER
+from guildhall.workflow.looking import said
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -78,7 +79,8 @@ class Team:
     runs: Runs
     request: RunRequest  # of the whole workflow: models and modes are handed down from it
     zone: tzinfo
-    debounce: float = DEBOUNCE
+    first_pause: float  # seconds before an agent is tried again that was disturbed
+    debounce: float
     _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _at: Phase = "setup"
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
@@ -98,6 +100,9 @@ class Team:
         await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
+        if election.is_needed(self.workflow, self.room.record()):
+            await self._phase("election")
+            await self._elect()
         await self._phase("kickoff")
         await self._kick_off()
         await self._phase("live")
@@ -130,7 +135,7 @@ class Team:
     def sit(self, workflow: Workflow, name: str) -> None:
         """An agent has a seat now, or works again; `workflow` has all that are seated."""
         self.workflow = workflow
-        if name not in self._serving and self._at in ("live", "quiet"):
+        if self._at in ("live", "quiet"):
             self._begin(workflow.agent(name))
 
     async def leave(self, name: str) -> None:
@@ -141,9 +146,21 @@ class Team:
         self._rests.set()
 
     def _begin(self, agent: Agent) -> None:
-        self._serving[agent.name] = asyncio.create_task(self._serve(agent))
+        if agent.name not in self._serving:
+            self._serving[agent.name] = asyncio.create_task(self._serve(agent))
 
     # Beginning
+
+    async def _elect(self) -> None:
+        await election.Election(
+            instance=self.instance.id,
+            workflow=self.workflow,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            runs=self.runs,
+            request=self.request,
+        ).hold()
 
     async def _kick_off(self) -> None:
         said = kickoff(self.workflow, self.values)
@@ -204,7 +221,9 @@ class Team:
             room=self.room.id,
             agent=agent.name,
             batch=step.batch,
+            more=step.more,
             clock=self.clock,
+            first_pause=self.first_pause,
             told=told,
         )
         seat = self._seat(agent, turn)
@@ -229,6 +248,7 @@ class Team:
             execute=lambda run: Desk(self.room, agent.name, run).execute,
             began=turn.began,
             ended=turn.ended,
+            around=self.workflow.around(agent),
         )
 
     def _seconds_until(self, due: str | None) -> float:
@@ -286,7 +306,11 @@ class Team:
         return standing
 
     def _result(self) -> str:
-        """The last that an agent said to all."""
-        names = {agent.name for agent in self.workflow.agents}
-        said = [message for message in self.room.messages() if message.sender in names and message.kind == "message"]
-        return said[-1].content if said else ""
+        return result_of(self.workflow, self.room)
+
+
+def result_of(workflow: Workflow, room: Room) -> str:
+    """The last that an agent said to all."""
+    names = {agent.name for agent in workflow.agents}
+    said = [message for message in room.messages() if message.sender in names and message.kind == "message"]
+    return said[-1].content if said else ""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.room import inbox
-from guildhall.room.channel import post
-from guildhall.room.model import PERSON, SYSTEM, Actor, Said
-from guildhall.room.turn import begin
+from guildhall.room.channel import tell
+from guildhall.room.model import PERSON, SYSTEM, Actor
+from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.workflow import records
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3  # of a run that fails by what it does
 RETRIES = 5  # of one that was disturbed from outside
-_FIRST_PAUSE = 1.0  # seconds
+FIRST_PAUSE = 1.0  # seconds
+_LONGEST_PAUSE = 60.0
 _DISTURBED = frozenset({"runtime_crashed"})
 
 HOW_TO = """\
@@ -63,11 +64,13 @@ class AgentTurn:
     room: str
     agent: str
     batch: Sequence[Mail]
+    more: int = 0  # that wait beside these
     clock: Clock
+    first_pause: float  # seconds
     told: list[Turn]  # what is to be announced once it is committed
 
     def began(self, connection: Connection, run: str) -> None:
-        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()))
+        inbox.shown(connection, self.room, self.agent, run, self.batch, stamp(self.clock.now()), left=self.more)
         records.seat_run(connection, self.instance, self.agent, run)
 
     def ended(self, connection: Connection, run: str, stretch: Stretch) -> None:
@@ -87,7 +90,7 @@ class AgentTurn:
         if stretch.reason == "limit":
             self._stands(connection, "failed", run=run)  # with more, it goes on
         elif _disturbed(connection, run, stretch) and attempts <= RETRIES:
-            pause = _FIRST_PAUSE * 2 ** (attempts - 1)
+            pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))
             due = stamp(self.clock.now() + timedelta(seconds=pause))
             self._stands(connection, "backoff", run=run, attempts=attempts, due=due)
         elif not _disturbed(connection, run, stretch) and attempts < ATTEMPTS:
@@ -106,10 +109,13 @@ class AgentTurn:
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
         why = (stretch.error or {}).get("message") or stretch.reason or "no reason given"
         said = f"{self.agent} could not handle {numbers}, and has stopped trying: {why}"
-        turn = begin(connection, self.room, Actor.system(run=run), at)
         hops = max(mail.message.hops for mail in dead) + 1
-        post(turn, Said.quote(said), kind="system", to=sorted(senders | {PERSON}), hops=hops)
-        self.told.append(turn)
+        to = sorted(senders | {PERSON})
+        arguments = {"text": said, "to": to, "hops": hops}
+        actor = Actor.system(run=run)
+        taken = take(connection, self.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, to, hops))
+        if taken.turn is not None:
+            self.told.append(taken.turn)
 
     def _stands(
         self, connection: Connection, status: str, *, run: str | None = None, attempts: int = 0, due: str | None = None

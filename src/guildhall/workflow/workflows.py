@@ -21,11 +21,12 @@ from guildhall.workflow.aside import set_aside
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
-from guildhall.workflow.setup import TOOLS, Commands, environment
-from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
+from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.steering import Steering
 from guildhall.workflow.target import GLOBAL
-from guildhall.workflow.team import Team
+from guildhall.workflow.team import DEBOUNCE, Team
+from guildhall.workflow.turn import FIRST_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,9 +67,18 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
+        load: Callable[[str, Frame], Workflow],
+        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         zone: tzinfo,
+        first_pause: float = FIRST_PAUSE,
+        debounce: float = DEBOUNCE,
     ) -> None:
+        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
+
+        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
+        `debounce`: for so many seconds a team that is quiet stays together.
+        """
         self._home = home
         self._store = store
         self._clock = clock
@@ -76,23 +86,30 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
+        self._load = load
+        self._demand = demand
         self._settings = settings
         self._zone = zone
+        self.first_pause = first_pause
+        self.debounce = debounce
         self._teams: dict[str, Team] = {}  # by room
         self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
         self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
 
     # Starting
 
-    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
+        workflow = self._load(start.file, frame)
         async with self._beginning:
             return await self._begin(workflow, start, request, frame)
 
     async def _begin(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+        request = from_here(request, frame)
         frame = workflow.frame(frame)
-        allowed = self._settings(frame).env
-        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=allowed)
+        settings = self._settings(frame)
+        values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
+        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow, fresh=start.fresh)
@@ -124,12 +141,12 @@ class Workflows:
         asked = replace(
             request,
             worker=str(workflow.path),
-            input=workflow.definition.kickoff or f"Start {workflow.name}.",
+            input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
-            budget=request.budget if request.budget is not None else workflow.budget,
+            budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
         seat = self._conductor(workflow, frame, began)
-        return await self._runs.preparation.prepare(asked, frame, worker=_conducting(workflow), seat=seat)
+        return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
         """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
@@ -193,21 +210,15 @@ class Workflows:
             runs=self._runs,
             request=request,
             zone=self._zone,
+            first_pause=self.first_pause,
+            debounce=self.debounce,
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
 
     async def _open_room(self, workflow: Workflow, values: Values) -> Room:
-        context = workflow.definition.context
-        owner = context.document_owner
-        folder = workflow.room_folder(values)
-        furnishing = Furnishing(
-            documents=workflow.documents(values),
-            owner=None if owner == NOBODY else owner,
-            projection=folder if context.enabled and context.provider == "file" else None,
-            max_hops=workflow.definition.limits.max_hops,
-        )
-        return await self._rooms.open(workflow.name, values.tag, [agent.name for agent in workflow.agents], furnishing)
+        seats = [agent.name for agent in workflow.agents]
+        return await self._rooms.open(workflow.name, values.tag, seats, furnished(workflow, values))
 
     def _conductor(self, workflow: Workflow, frame: Frame, began: Callable[[Connection, str], None]) -> Seat:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
@@ -215,7 +226,7 @@ class Workflows:
 
         def commands(run: str) -> Commands:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, text=text)
+                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
             return Commands(folder=workflow.folder, env=env, told=told)
 
@@ -286,7 +297,8 @@ class Workflows:
         """Something happened in a room: whoever follows the workflow sees it."""
         if (team := self._teams.get(happened.room)) is not None:
             root = team.instance.id
-            data = {"actor": happened.actor, **happened.data}
+            told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
+            data = {"actor": happened.actor, **told}
             self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
     def answered(self, run: str) -> None:
@@ -294,6 +306,18 @@ class Workflows:
         for team in self._teams.values():
             if team.instance.id == run:
                 team.wake_all()
+
+
+def furnished(workflow: Workflow, values: Values) -> Furnishing:
+    """The room that the file wants."""
+    context = workflow.definition.context
+    owner = context.document_owner
+    return Furnishing(
+        documents=workflow.documents(values),
+        owner=None if owner == NOBODY else owner,
+        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
+        max_hops=workflow.definition.limits.max_hops,
+    )
 
 
 def _refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
@@ -310,7 +334,12 @@ def _refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -
         )
 
 
-def _conducting(workflow: Workflow) -> Worker:
+def asked_of(workflow: Workflow) -> str:
+    """What the run of a workflow is on record as asked for."""
+    return workflow.definition.kickoff or f"Start {workflow.name}."
+
+
+def conducting(workflow: Workflow) -> Worker:
     """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
     definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
     return Worker(

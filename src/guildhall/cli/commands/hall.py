@@ -12,7 +12,7 @@ from guildhall.cli.reach import without_loop
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.start import find, stop
+from guildhall.hall.start import find, process_of, stop
 
 if TYPE_CHECKING:
     import argparse
@@ -26,9 +26,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    address = find(Home.locate(dict(os.environ)))
+    home = Home.locate(dict(os.environ))
     if args.command == "hall stop":
-        return _stop(address, args.json, screen)
+        return _stop(process_of(home), args.json, screen)
+    address = find(home)
     told = {"running": address is not None, **(without_loop(_status(address)) if address else {})}
     if args.json:
         screen.json(told)
@@ -69,13 +70,13 @@ def _print(told: dict[str, Any], screen: Screen) -> None:
     screen.table(rows)
 
 
-def _stop(address: Address | None, as_json: bool, screen: Screen) -> int:
-    if address is not None:
-        stop(address)
+def _stop(pid: int | None, as_json: bool, screen: Screen) -> int:
+    if pid is not None:
+        stop(pid)
     if as_json:
-        screen.json({"stopped": address is not None, "pid": address.pid if address else None})
-    elif address is None:
+        screen.json({"stopped": pid is not None, "pid": pid})
+    elif pid is None:
         screen.result("No hall is running.")
     else:
-        screen.result(f"The hall (process {address.pid}) has left. What ran there goes on when the next one starts.")
+        screen.result(f"The hall (process {pid}) has left. What ran there goes on when the next one starts.")
     return exit_codes.DONE

@@ -1,0 +1,147 @@
+"""The election of the one who alone writes the documents, before the work begins.
+
+Each agent is asked in a run of its own that can do nothing but vote. Votes are on record in the room, each under the
+call that cast it: a team that was killed here neither repeats nor loses one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import moment, stamp
+from guildhall.models.model import VOTER
+from guildhall.room.model import Actor
+from guildhall.room.proposals import announcement
+from guildhall.room.toolbox import Desk, room_tools
+from guildhall.runs import records as run_records
+from guildhall.runs.execute import Stops
+from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.seat import Seat
+from guildhall.workers.definition import Definition as WorkerDefinition
+from guildhall.workers.definition import Limits
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.room.model import Proposal, RoomRecord
+    from guildhall.room.room import Room
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Run, RunRequest
+    from guildhall.store.engine import Store
+    from guildhall.workers.model import Worker
+    from guildhall.workflow.model import Agent, Workflow
+
+TOOLS = ("proposal_vote",)
+_SECONDS = 300.0  # that there are to vote
+_TURNS = 5
+_LONGEST_NAME = 64
+
+_TOLD = """\
+You are {agent}, one of several agents who are about to work together. First you elect the one of you who alone writes \
+the documents that you share; the others make suggestions. You vote once, with proposal_vote, and then you end."""
+
+
+def is_needed(workflow: Workflow, room: RoomRecord) -> bool:
+    """Whether the documents have yet to be given an owner. One who was elected before, in this room, stays."""
+    context = workflow.definition.context
+    return context.enabled and context.document_owner is None and len(workflow.agents) > 1 and room.owner is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Election:
+    """Lets the agents of one workflow elect."""
+
+    instance: str
+    workflow: Workflow
+    room: Room
+    store: Store
+    clock: Clock
+    runs: Runs
+    request: RunRequest
+
+    async def hold(self) -> None:
+        """Returns when the documents have an owner. Who cannot be asked, or does not answer in time, has no vote."""
+        actor = Actor.system(run=self.instance, key="election")
+        proposal = await self.room.elect_owner(actor, within=_SECONDS)
+        if proposal.status != "open":
+            return
+        voting = [asyncio.create_task(self._vote(agent, proposal)) for agent in self.workflow.agents]
+        try:
+            await asyncio.wait(voting, timeout=self._left(proposal))
+            in_time = all(task.done() for task in voting)
+        finally:
+            for task in voting:
+                task.cancel()
+            asked = await asyncio.gather(*voting, return_exceptions=True)
+        stood = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
+        if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
+            await asyncio.get_running_loop().create_future()
+        if in_time and "waiting" in stood:
+            raise Stops(Stretch(status="waiting", reason="ask"))
+        await self._close(proposal)
+
+    async def _close(self, proposal: Proposal) -> None:
+        """Ends the election with the votes that there are, and whatever of it still goes on."""
+        await self.room.expire()
+        await self.room.settle(proposal.id)
+        now = stamp(self.clock.now())
+
+        def write(connection: Connection) -> None:
+            for agent in self.workflow.agents:
+                run = run_records.run_of_call(connection, self.instance, _call(agent))
+                if run is not None and run.status not in ENDED:
+                    run_records.cancel_tree(connection, run.id, now)
+
+        await self.store.write(write)
+
+    async def _vote(self, agent: Agent, proposal: Proposal) -> Run | None:
+        """The run in which an agent votes, once it has; the one of before, where it was cut off."""
+        made = self.store.read(lambda connection: run_records.run_of_call(connection, self.instance, _call(agent)))
+        if made is not None and made.status in ENDED:
+            return made
+        if made is not None:
+            return await self.runs.sit_down_again(self.instance, made.id, self._seat(agent))
+        worker = voter(agent)
+        text = ballot(self.workflow, proposal)
+        request = replace(self.request, worker=worker.name, input=text, workflow=None, budget=None, max_turns=None)
+        return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
+
+    def _seat(self, agent: Agent) -> Seat:
+        return Seat(
+            tools=room_tools(self.room, agent.name, TOOLS),
+            execute=lambda run: Desk(self.room, agent.name, run).execute,
+            began=lambda connection, run: None,
+            ended=lambda connection, run, stretch: None,
+        )
+
+    def _left(self, proposal: Proposal) -> float:
+        ends = moment(proposal.expires_at) if proposal.expires_at else self.clock.now()
+        return max(0.0, (ends - self.clock.now()).total_seconds())
+
+
+def _call(agent: Agent) -> str:
+    return f"election/{agent.name}"
+
+
+def voter(agent: Agent) -> Worker:
+    """The agent as one that can vote and nothing else. By another name: its usual runs are counted without this one."""
+    own = agent.worker.definition
+    definition = WorkerDefinition(
+        name=f"{VOTER}{agent.name}"[:_LONGEST_NAME],
+        description=own.description,
+        model=own.model,
+        runtime=own.runtime,
+        limits=Limits(max_turns=_TURNS, max_budget_usd=own.limits.max_budget_usd),
+        base=False,
+    )
+    return replace(agent.worker, definition=definition, instructions=_TOLD.format(agent=agent.name), workdir=None)
+
+
+def ballot(workflow: Workflow, proposal: Proposal) -> str:
+    """What an agent is told that votes: who stands for it, and what each is for."""
+    named = ((agent.name, agent.worker.description) for agent in workflow.agents)
+    lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in named]
+    return "\n".join(["Who is to write the documents?", *lines, "", announcement(proposal)])

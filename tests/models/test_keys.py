@@ -1,0 +1,28 @@
+"""Whose keys are used: those that a request brings come first, provider by provider."""
+
+from __future__ import annotations
+
+from guildhall.models.keys import ADDRESSES, KEYS, SEARCH, joined, travelling
+from guildhall.tools.websearch import _KEYS as OF_SEARCH
+
+
+def test_what_a_request_brings_replaces_all_of_that_provider() -> None:
+    own = {
+        "ANTHROPIC_API_KEY": "own",
+        "ANTHROPIC_BASE_URL": "http://own",
+        "OPENAI_API_KEY": "own",
+        "GOOGLE_API_KEY": "own",
+        "HOME": "/home",
+    }
+    assert joined(own, {}) == own
+    brought = {"ANTHROPIC_API_KEY": "theirs", "GEMINI_API_KEY": "theirs"}
+    assert joined(own, brought) == {"OPENAI_API_KEY": "own", "HOME": "/home", **brought}, "no key to another's address"
+    assert joined(own, {"OPENAI_BASE_URL": "http://theirs"}).get("OPENAI_API_KEY") is None
+
+
+def test_the_variables_of_every_provider_travel() -> None:
+    names = travelling()
+    assert {name for several in KEYS.values() for name in several} <= names
+    assert set(ADDRESSES.values()) <= names
+    assert set(SEARCH) == set(OF_SEARCH.values())
+    assert "HOME" not in names

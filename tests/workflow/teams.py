@@ -1,0 +1,131 @@
+"""Teams at work: a workflow file and a script in a project, and a hall in this process that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import RunRequest
+from guildhall.workflow import records
+from guildhall.workflow.instance import Start
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+    from guildhall.room.room import Room
+    from guildhall.runs.model import Run
+    from guildhall.workflow.instance import AgentState
+
+QUICK = 0.01  # seconds: of a first pause that nobody wants to wait for
+
+Answer = dict[str, Any]
+
+
+def call(tool: str, /, **arguments: Any) -> Answer:
+    return {"call": tool, "with": arguments}
+
+
+def send(message: str) -> Answer:
+    return call("channel_send", message=message)
+
+
+def say(text: str = "done") -> Answer:
+    return {"say": text}
+
+
+@dataclass(kw_only=True)
+class Team:
+    """A workflow in a project, and what its hall shows of it."""
+
+    home: Home
+    project: Path
+    events: list[Event] = field(default_factory=list["Event"])
+    hall: Any = None
+    client: Any = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def file(self, text: str = "", name: str = "team.yaml", agents: str = "ann bob", **fields: Any) -> None:
+        """Writes the workflow: these agents, whose model is the script; the kickoff is for the first."""
+        names = agents.split()
+        parts: dict[str, Any] = {
+            "agents": {one: {"system_prompt": f"You are {one}.", "model": "script:script.yaml"} for one in names},
+            "context": {"documentOwner": "none"},
+            "kickoff": f"@{names[0]} begin",
+        }
+        (self.project / name).write_text(dedent(text) or json.dumps({**parts, **fields}))
+
+    def script(self, *, repeat: bool = False, price: Any = None, election: Any = None, **workers: list[Any]) -> None:
+        """Writes the script: for each worker a list of runs, each a list of answers."""
+        text: dict[str, Any] = {"workers": workers, "repeat": repeat, "price": price, "election": election or {}}
+        (self.project / "script.yaml").write_text(json.dumps(text))
+
+    def inside(self, work: Callable[[Team], Awaitable[Any]]) -> Any:
+        """Does something with a hall open. Each time it is another one, on the same home."""
+
+        async def go() -> Any:
+            self.hall = Hall(self.home, environ={})
+            self.hall.workflows.first_pause = self.hall.workflows.debounce = QUICK
+            self.client = EmbeddedHall(self.hall, stays=True)
+            try:
+                async with asyncio.timeout(20):
+                    return await work(self)
+            finally:
+                await self.client.close()
+
+        return asyncio.run(go())
+
+    def frame(self, *, interactive: bool = False) -> Frame:
+        return Frame(cwd=self.project, root=self.project, interactive=interactive)
+
+    async def run(self, name: str = "team.yaml", *, interactive: bool = False, **asked: Any) -> Run:
+        """Runs the workflow until it stops; how its run stands then."""
+        start = Start(file=name, params={})
+        request = RunRequest(worker=name, input="", **asked)
+        frame = self.frame(interactive=interactive)
+        return await self.followed(self.client.run_workflow(start, request, frame))
+
+    async def resume(self, run: str, **more: Any) -> Run:
+        return await self.followed(self.client.resume(run, self.frame(), **more))
+
+    async def followed(self, stream: Any) -> Run:
+        async with aclosing(stream) as events:
+            async for event in events:
+                self.events.append(event)
+                self.news.set()
+        return self.hall.history.get(self.events[-1].run)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Returns once events have come after which the condition holds."""
+        while not condition():
+            await self.news.wait()
+            self.news.clear()
+
+    def heard(self, type: str) -> list[Event]:
+        return [event for event in self.events if event.type == type]
+
+    @property
+    def room(self) -> Room:
+        return self.hall.rooms.find("team", "main")
+
+    def agents(self, run: str) -> dict[str, AgentState]:
+        found = self.hall.store.read(lambda connection: records.agents_of(connection, run))
+        return {state.name: state for state in found}
+
+    def runs(self, run: str, worker: str | None = None) -> list[Run]:
+        return [one for one in self.hall.history.below(run) if worker in (None, one.worker)]
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(message.sender, message.content) for message in self.room.messages()]
+
+    def phases(self) -> list[str]:
+        return [event.data["phase"] for event in self.events if event.type == "workflow"]

@@ -1,0 +1,112 @@
+"""Agents as they run: where they write, what they are told, what they need before anything begins."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild
+    from tests.workflow.conftest import Write
+
+
+def put_script(write: Write, *calls: dict[str, Any], **first: Any) -> None:
+    answers = [{"calls": list(calls), **first}] if calls else []
+    write("answers.yaml", json.dumps({"workers": {"a": [[*answers, {"say": "done", **({} if calls else first)}]]}}))
+
+
+def write_call(path: str) -> dict[str, Any]:
+    return {"call": "Write", "with": {"file_path": path, "content": "x"}}
+
+
+def test_an_agent_writes_in_its_folder_and_not_what_decides(write: Write, guild: Guild, project: Path):
+    kept = ["review.yaml", ".workflow/x.md", "workers/x.yaml", "prompts/a.md", "guildhall.yaml"]
+    outside = ["../outside.txt"]
+    put_script(write, *(write_call(path) for path in ("new.txt", *kept, *outside)))
+    write("prompts/a.md", "Write.")
+    file = write(
+        "review.yaml",
+        'agents: {a: {system_prompt: prompts/a.md, model: "script:answers.yaml", tools: [Write]}}\nkickoff: "@a go"\n',
+    )
+    before = file.read_text()
+    ran = guild("run", "review.yaml", "--output", "stream-json")
+    assert ran.code == 0, ran.err
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    results = [event["is_error"] for event in events if event["type"] == "tool_result"]
+    assert sorted(results) == [False, *(True for _ in (*kept, *outside))]  # they are carried out side by side
+    assert (project / "new.txt").read_text() == "x"
+    assert file.read_text() == before
+    assert not (project.parent / "outside.txt").exists()
+    assert not (project / "guildhall.yaml").exists()
+
+
+def test_a_working_folder_is_where_it_writes(write: Write, guild: Guild, project: Path):
+    (project / "src").mkdir()
+    put_script(write, write_call("here.txt"), write_call("../there.txt"))
+    write(
+        "review.yaml",
+        'agents: {a: {system_prompt: x, model: "script:answers.yaml", tools: [Write], workdir: src}}\nkickoff: "@a"\n',
+    )
+    assert guild("run", "review.yaml").code == 0
+    assert (project / "src/here.txt").exists()
+    assert not (project / "there.txt").exists()
+
+
+@pytest.mark.req("AW-1")
+def test_a_worker_takes_a_seat_with_less_and_is_told_more(write: Write, guild: Guild, project: Path):
+    write("workers/chief.yaml", "{instructions: Lead., model: 'openai:gpt-5', tools: [Read, Write], base: false}")
+    put_script(write, expect="go")
+    write(
+        "review.yaml",
+        """\
+agents:
+  a: {worker: chief, model: "script:answers.yaml", tools: [Read], prompt: {append: "In ${{ workflow.tag }}."}}
+kickoff: "@a go"
+""",
+    )
+    ran = guild("run", "review.yaml", "--tag", "t1", "--output", "stream-json")
+    assert ran.code == 0, ran.err
+    started = [event for event in map(json.loads, ran.out.splitlines()) if event["type"] == "run_started"]
+    journal = [json.loads(line) for line in guild("log", started[-1]["run"], "--json").out.splitlines()]
+    assembled = journal[0]["data"]
+    assert assembled["system_prompt"] == "Lead.\n\nIn t1."
+    names = [tool["name"] for tool in assembled["tools"]]
+    assert "Read" in names
+    assert "Write" not in names
+    assert "channel_send" in names
+
+
+LACKING = [
+    ("{system_prompt: x}", 2, "names no model"),
+    ("{worker: old}", 4, "is retired"),
+    ("{worker: boxed}", 4, "mail is code that is not trusted"),
+    ("{worker: sandy}", 1, "does not exist"),
+    ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "there is no script"),
+    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "cannot be provided"),
+]
+
+
+@pytest.mark.req("X-18")
+@pytest.mark.parametrize(("agent", "code", "said"), LACKING)
+def test_what_an_agent_lacks_is_told_before_anything_runs(
+    write: Write, guild: Guild, project: Path, agent: str, code: int, said: str
+):
+    put_script(write)
+    model = "model: 'script:answers.yaml'"
+    write("workers/old.yaml", f"{{instructions: x, {model}, status: retired}}")
+    write("workers/boxed.yaml", f"{{instructions: x, {model}, toolboxes: [mail]}}")
+    write("workers/sandy.yaml", f"{{instructions: x, {model}, sandboxes: {{in: {{path: ./nowhere}}}}}}")
+    write("toolboxes/mail.py", "")
+    fine = "{system_prompt: x, model: 'script:answers.yaml'}"
+    setup = "" if "boxed" in agent else "setup: [{shell: touch it-ran}]"
+    write("review.yaml", f"agents: {{a: {fine}, b: {agent}}}\nkickoff: '@a'\n{setup}\n")
+    if setup:
+        guild("trust", "review.yaml", "--yes")
+    ran = guild("run", "review.yaml")
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert not (project / "it-ran").exists()
+    assert guild("ls", "--all", "--json").json["done"] == []
