@@ -22,7 +22,6 @@ from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
 from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.instance import OVER
-from guildhall.workflow.looking import said
 from guildhall.workflow.quiet import Standing, look
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -306,11 +305,13 @@ class Team:
         return standing
 
     def _result(self) -> str:
-        return result_of(self.workflow, self.room)
+        return result_of(self.workflow, self.room, since=self.instance.created_at)
 
 
-def result_of(workflow: Workflow, room: Room) -> str:
-    """The last that an agent said to all."""
+def result_of(workflow: Workflow, room: Room, *, since: str = "") -> str:
+    """The last that an agent said to all, after the time at which this generation began."""
     names = {agent.name for agent in workflow.agents}
-    said = [message for message in room.messages() if message.sender in names and message.kind == "message"]
-    return said[-1].content if said else ""
+    for message in reversed(room.messages(newest=True)):
+        if message.sender in names and message.kind == "message" and message.at >= since:
+            return message.content
+    return ""
