@@ -13,7 +13,7 @@ from guildhall.cli.roomlines import TOLD, line_of
 from guildhall.cli.screen import ReaderGone, money
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import AMOUNT
+from guildhall.runs.model import AMOUNT, BY_USER
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
+_LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
 _FORMS = ("text", "json", "stream-json")
 
 
@@ -155,6 +156,11 @@ class Follower:
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.show(run)
+        for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
+            if stopped is not None or (shown.run.status, shown.run.reason) != ("parked", BY_USER):
+                break
+            await asyncio.sleep(_BETWEEN)
+            shown = await self._client.show(run)
         self._screen.end_line()
         self._say_how_it_stands(shown)
         if shown.run.status == "parked":

@@ -13,9 +13,9 @@ from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
 from guildhall.runs.beginning import started
-from guildhall.runs.execute import BY_USER, Execution
+from guildhall.runs.execute import Execution
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.model import ENDED, RunRequest
+from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
