@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS = 32
+AGENTS = 8  # each has four of the clients
 MESSAGES = 40  # of each client
 
 # A client: one connection, requests that are ready beforehand, one after another.
@@ -110,8 +111,8 @@ async def _measured(scratch: Path, tag: str) -> float:
     hall = Hall(Home(scratch / "home"), environ=os.environ)
     listener = Listener()
     await listener.listen(McpEndpoint(hall.runs.door, version="0"))
-    room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(CLIENTS)])
-    tokens = [await _seated(hall, room, f"a{place}", scratch) for place in range(CLIENTS)]
+    room = await Rooms(hall.store, hall.clock).open("bench", tag, [f"a{place}" for place in range(AGENTS)])
+    tokens = [await _seated(hall, room, f"a{place}", scratch) for place in range(AGENTS)] * (CLIENTS // AGENTS)
     try:
         taken = await _driven(listener.port, "/mcp/room/", tokens)
         assert len(room.messages(limit=10**6)) == CLIENTS * MESSAGES

@@ -146,11 +146,11 @@ def test_two_terminals_at_once_and_one_of_them_is_interrupted(guild_hall: GuildW
     shown = [guild_hall("show", run, "--json").json for run in runs]
     assert [(run["status"], run["reason"]) for run in shown] == [("parked", "by the user"), ("completed", None)]
     assert guild_hall("resume", runs[0]).out == "slept\n"
+    _goes_on_without_the_terminal_that_started_it(guild_hall)
+    _at_a_terminal_an_ask_is_answered(guild_hall, project)
 
 
-def test_a_run_goes_on_without_the_terminal_that_started_it(guild_hall: GuildWithHall, project: Path) -> None:
-    put_worker(project, tool_rules=None)
-    put_script(project, {"sleep": 1.0, "say": "slept"})
+def _goes_on_without_the_terminal_that_started_it(guild_hall: GuildWithHall) -> None:
     process = guild_hall.start("run", "scribe", "go")
     run = started(process)
     process.kill()
@@ -159,6 +159,19 @@ def test_a_run_goes_on_without_the_terminal_that_started_it(guild_hall: GuildWit
     assert log.code == 0
     assert "ended" in log.out.splitlines()[-1]
     assert guild_hall("show", run, "--json").json["output"] == "slept"
+
+
+def _at_a_terminal_an_ask_is_answered(guild_hall: GuildWithHall, project: Path) -> None:
+    put_worker(project)
+    put_script(project, WRITE, DONE)
+    terminal = Terminal(guild_hall, "run", "scribe", "go")
+    try:
+        terminal.until("Allow it?")
+        terminal.types("yes\n")
+        assert terminal.ends() == (0, "done\n")
+    finally:
+        terminal.close()
+    assert (project / "notes" / "a.md").read_text() == "one"
 
 
 @pytest.mark.req("X-2")
@@ -277,39 +290,14 @@ def test_commands_that_come_at_once_start_one_hall(guild_hall: GuildWithHall, pr
     assert len(guild_hall("ls", "--json").json["done"]) == 8
 
 
-def test_a_hall_of_another_version_is_told_with_the_way_out(
-    guild_hall: GuildWithHall, project: Path, home: Home
-) -> None:
-    put_worker(project, tool_rules=None)
-    put_script(project, DONE)
-    assert guild_hall("run", "scribe", "go").code == 0
-    told = json.loads(home.address.read_text())
-    home.address.write_text(json.dumps({**told, "version": "0.0.1"}))
-    for words in (["ls"], ["run", "scribe", "go"]):
-        refused = guild_hall(*words)
-        assert refused.code == 7
-        assert "version 0.0.1" in refused.err.splitlines()[0]
-        assert "guild hall stop" in refused.err.splitlines()[1]
-    assert guild_hall("hall", "status").code == 0
-    assert guild_hall("hall", "stop").code == 0
-    assert guild_hall("run", "scribe", "go").code == 0
-
-
-def test_a_file_that_was_left_behind_or_tampered_with_is_not_believed(
+def test_a_hall_s_file_is_believed_only_where_it_is_right_and_of_this_version(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
     settings(home)
-    left = {
-        "pid": os.getpid(),
-        "boot": "b-2222222222",
-        "version": "0.1.0",
-        "url": "http://127.0.0.1:9",
-        "since": "x",
-        "token": "t",
-    }
-    home.address.write_text(json.dumps(left))
+    left = {"pid": os.getpid(), "boot": "b-2222222222", "version": "0.1.0", "since": "x", "token": "t"}
+    home.address.write_text(json.dumps({**left, "url": "http://127.0.0.1:9"}))
     assert guild_hall("ls").code == 0
     assert guild_hall("run", "scribe", "go").code == 0
     told = json.loads(home.address.read_text())
@@ -322,6 +310,15 @@ def test_a_file_that_was_left_behind_or_tampered_with_is_not_believed(
     assert refused.code == 7
     assert "changed by others" in refused.err
     home.address.chmod(0o600)
+    home.address.write_text(json.dumps({**told, "version": "0.0.1"}))
+    for words in (["ls"], ["run", "scribe", "go"]):
+        refused = guild_hall(*words)
+        assert refused.code == 7
+        assert "version 0.0.1" in refused.err.splitlines()[0]
+        assert "guild hall stop" in refused.err.splitlines()[1]
+    assert guild_hall("hall", "status").code == 0
+    assert guild_hall("hall", "stop").code == 0
+    assert guild_hall("run", "scribe", "go").code == 0
 
 
 def test_each_terminal_brings_its_own_variables_and_keys(
@@ -355,25 +352,19 @@ def test_each_terminal_brings_its_own_variables_and_keys(
     assert b"tvly-0123456789abcdef" not in kept
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "said"),
-    [
-        ('{"hall": {"idle": "soon"}}', 2, "is not a duration"),
-        ('{"hall": {"idl": "1s"}}', 2, "there is no such field"),
-        ("projects: [{name: x}]\nrepos: []\n", 7, "belongs to another program"),
-    ],
-)
-def test_a_start_that_fails_says_why(
-    guild_hall: GuildWithHall, project: Path, home: Home, text: str, code: int, said: str
-) -> None:
+def test_a_start_that_fails_says_why(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, DONE)
     settings(home)
-    home.settings.write_text(text)
-    failed = guild_hall("run", "scribe", "go")
-    assert failed.code == code, failed
-    assert said in failed.err
-    assert find(home) is None
+    for text, code, said in (
+        ('{"hall": {"idle": "soon"}}', 2, "is not a duration"),
+        ("projects: [{name: x}]\nrepos: []\n", 7, "belongs to another program"),
+    ):
+        home.settings.write_text(text)
+        failed = guild_hall("run", "scribe", "go")
+        assert failed.code == code, failed
+        assert said in failed.err
+        assert find(home) is None
 
 
 def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
@@ -383,20 +374,8 @@ def test_a_home_that_a_command_uses_by_itself_has_no_room_for_a_hall(
     put_script(project, {"sleep": 30, "say": "slept"})
     process = guild_hall.start("run", "scribe", "go", env={"GUILDHALL_EMBEDDED": "1"})
     started(process)
-    refused = guild_hall("worker", "new", "helper", env={"GUILDHALL_EMBEDDED": "1"})
+    refused = guild_hall("worker", "new", "helper")
     assert refused.code == 7
-    assert "another guild command" in refused.err
+    assert f"another guild command (process {process.pid}" in refused.err
+    assert guild_hall("ls", "--json").json["working"], "looking works"
     process.kill()
-
-
-def test_at_a_terminal_an_ask_is_answered_and_the_run_goes_on(guild_hall: GuildWithHall, project: Path) -> None:
-    put_worker(project)
-    put_script(project, WRITE, DONE)
-    terminal = Terminal(guild_hall, "run", "scribe", "go")
-    try:
-        terminal.until("Allow it?")
-        terminal.types("yes\n")
-        assert terminal.ends() == (0, "done\n")
-    finally:
-        terminal.close()
-    assert (project / "notes" / "a.md").read_text() == "one"

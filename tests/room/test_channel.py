@@ -141,7 +141,7 @@ def test_dead_letters_are_not_unread_until_they_are_delivered_again(rooms: Rooms
     room = opened(rooms)
     for text in ("@coder one", "@coder two", "@coder three"):
         asyncio.run(room.send(text, agent("reviewer")))
-    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now", run="r-9")).result(5)
+    buried = store.submit(lambda c: inbox.bury(c, room.id, "coder", 2, at="now")).result(5)
     assert [(mail.message.id, mail.message.sender) for mail in buried] == [(1, "reviewer"), (2, "reviewer")]
     assert numbers(room, "coder") == [3]
     assert len(store.read(lambda c: inbox.dead(c, room.id))) == 2

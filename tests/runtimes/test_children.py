@@ -145,6 +145,26 @@ def test_calls_of_one_answer_are_made_side_by_side(place: Place) -> None:
     assert place.runs(ChildRuntime(place.nursery).execute(told(), Meeting())).output == "done"
 
 
+def test_calls_of_one_answer_come_together(place: Place) -> None:
+    """So that whoever counts what still goes on in a run sees all of them, or none."""
+
+    class Counting(Doors):
+        def __init__(self) -> None:
+            super().__init__(calls(*map(str, range(30))), says("done"))
+            self.begun = 0
+            self.seen: list[int] = []
+
+        async def tool(self, call: ToolCall) -> ToolResult:
+            self.begun += 1
+            await asyncio.sleep(0)
+            self.seen.append(self.begun)
+            return await super().tool(call)
+
+    doors = Counting()
+    place.runs(ChildRuntime(place.nursery).execute(told(), doors))
+    assert doors.seen == [30] * 30
+
+
 def test_twenty_at_once(place: Place) -> None:
     runtime = ChildRuntime(place.nursery)
 

@@ -6,22 +6,23 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.wiring import Hall
+from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
 from guildhall.workflow.instance import Start
+from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.core.paths import Home
     from guildhall.room.room import Room
     from guildhall.runs.model import Run
     from guildhall.workflow.instance import AgentState
@@ -52,17 +53,30 @@ class Team:
     events: list[Event] = field(default_factory=list["Event"])
     hall: Any = None
     client: Any = None
+    debounce: float = QUICK
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def file(self, text: str = "", name: str = "team.yaml", agents: str = "ann bob", **fields: Any) -> None:
-        """Writes the workflow: these agents, whose model is the script; the kickoff is for the first."""
+    @staticmethod
+    def anywhere(folder: Path) -> Team:
+        """A team with a home and a project of its own in a folder."""
+        (folder / "project").mkdir()
+        return Team(home=Home(folder / "home"), project=folder / "project")
+
+    def file(
+        self, agents: str = "ann bob", *, name: str = "team.yaml", each: dict[str, Any] | None = None, **fields: Any
+    ) -> None:
+        """Writes the workflow: these agents, whose model is the script, with what `each` has besides.
+
+        The kickoff is for the first of them.
+        """
         names = agents.split()
+        usual = {"system_prompt": "You are at work.", "model": "script:script.yaml"}
         parts: dict[str, Any] = {
-            "agents": {one: {"system_prompt": f"You are {one}.", "model": "script:script.yaml"} for one in names},
+            "agents": {one: {**usual, **(each or {}).get(one, {})} for one in names},
             "context": {"documentOwner": "none"},
             "kickoff": f"@{names[0]} begin",
         }
-        (self.project / name).write_text(dedent(text) or json.dumps({**parts, **fields}))
+        (self.project / name).write_text(json.dumps({**parts, **fields}))
 
     def script(self, *, repeat: bool = False, price: Any = None, election: Any = None, **workers: list[Any]) -> None:
         """Writes the script: for each worker a list of runs, each a list of answers."""
@@ -74,7 +88,7 @@ class Team:
 
         async def go() -> Any:
             self.hall = Hall(self.home, environ={})
-            self.hall.workflows.first_pause = self.hall.workflows.debounce = QUICK
+            self.hall.workflows.first_pause, self.hall.workflows.debounce = QUICK, self.debounce
             self.client = EmbeddedHall(self.hall, stays=True)
             try:
                 async with asyncio.timeout(20):
@@ -89,10 +103,18 @@ class Team:
 
     async def run(self, name: str = "team.yaml", *, interactive: bool = False, **asked: Any) -> Run:
         """Runs the workflow until it stops; how its run stands then."""
-        start = Start(file=name, params={})
-        request = RunRequest(worker=name, input="", **asked)
-        frame = self.frame(interactive=interactive)
-        return await self.followed(self.client.run_workflow(start, request, frame))
+        stream = self.client.run_workflow(*self.started(name, **asked), self.frame(interactive=interactive))
+        return await self.followed(stream)
+
+    def started(self, name: str = "team.yaml", **asked: Any) -> tuple[Start, RunRequest]:
+        return Start(file=name, params={}), RunRequest(worker=name, input="", **asked)
+
+    def begun(self, **how: Any) -> asyncio.Task[Run]:
+        """The workflow, while it runs."""
+        return asyncio.create_task(self.run(**how))
+
+    def target(self, agent: str | None = None) -> Target:
+        return Target(agent, "team", "main")
 
     async def resume(self, run: str, **more: Any) -> Run:
         return await self.followed(self.client.resume(run, self.frame(), **more))
@@ -113,6 +135,9 @@ class Team:
     def heard(self, type: str) -> list[Event]:
         return [event for event in self.events if event.type == type]
 
+    def runs_started(self, worker: str) -> list[Event]:
+        return [event for event in self.heard("run_started") if event.data["worker"] == worker]
+
     @property
     def room(self) -> Room:
         return self.hall.rooms.find("team", "main")
@@ -126,6 +151,11 @@ class Team:
 
     def said(self) -> list[tuple[str, str]]:
         return [(message.sender, message.content) for message in self.room.messages()]
+
+    def history(self) -> list[dict[str, Any]]:
+        """All that happened in the room, in order."""
+        room = self.room.id
+        return self.hall.store.read(lambda connection: room_records.history(connection, room))
 
     def phases(self) -> list[str]:
         return [event.data["phase"] for event in self.events if event.type == "workflow"]

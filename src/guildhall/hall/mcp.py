@@ -12,7 +12,6 @@ import json
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
-from uuid import uuid4
 
 from guildhall.core.errors import GuildError, did_you_mean
 from guildhall.core.ids import digest
@@ -121,7 +120,7 @@ class McpEndpoint:
 
 async def _call(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolResult:
     """Makes a call at the gate of the run; it goes on if the client goes away, and ends with the run."""
-    call = _asked(request, tools)
+    call = _asked(request, door, tools)
     under_way = door.calls.get(call.key)
     if under_way is None:
         if len(door.calls) >= MOST_CALLS:
@@ -132,14 +131,7 @@ async def _call(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> To
     first, task = under_way
     if first != call:
         raise _wrong(request, INVALID_PARAMS, "this is the id of another call")
-    end = asyncio.create_task(door.stopped.wait())
-    try:
-        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        end.cancel()
-    if not task.done():
-        task.cancel()
-        raise _wrong(request, INTERNAL_ERROR, _ENDED)
+    await asyncio.wait([task])  # not cancelled with us
     if task.cancelled():
         raise _wrong(request, INTERNAL_ERROR, _ENDED)
     error = task.exception()
@@ -156,7 +148,7 @@ def _over(door: ToolDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
         task.exception()  # seen, also where nobody waits for it any more
 
 
-def _asked(request: Request, tools: tuple[Tool, ...]) -> ToolCall:
+def _asked(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolCall:
     """The call that a request asks for, of a tool that this server shows."""
     name, arguments = request.params.get("name"), request.params.get("arguments")
     names = [tool.name for tool in tools]
@@ -166,7 +158,7 @@ def _asked(request: Request, tools: tuple[Tool, ...]) -> ToolCall:
         raise _wrong(request, INVALID_PARAMS, f"{said}. {hint}" if hint else said)
     if arguments is not None and not isinstance(arguments, dict):
         raise _wrong(request, INVALID_PARAMS, "`arguments` is an object")
-    id = request.call_id or uuid4().hex
+    id = request.call_id or next(door.ids)
     key = f"mcp/{id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode('utf-8', 'surrogatepass'))}"
     return ToolCall(key=key, tool=name, arguments=cast("dict[str, Any]", arguments or {}))
 

@@ -32,15 +32,15 @@ from guildhall.hall.http import Listener
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery
 from guildhall.hall.remote import Welcome
-from guildhall.hall.start import Address
-from guildhall.hall.wiring import Hall
+from guildhall.hall.start import Address, process_of
+from guildhall.hall.wiring import LOCK_PATIENCE, Hall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.runs.tokens import ToolDoor
 
-_LOCK_WITHIN = 30.0  # seconds: an earlier hall may be on its way out
+_LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
 _LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
 _MOST_SECRETS = 200
@@ -208,7 +208,8 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     logging.getLogger("guildhall").setLevel(logging.INFO)
     try:
         idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it
-        hall = Hall(home, environ=environ, process=True, children=True, patience=_LOCK_WITHIN)
+        patience = _LOCK_WITHIN if process_of(home) else LOCK_PATIENCE
+        hall = Hall(home, environ=environ, process=True, children=True, patience=patience)
     except (GuildError, OSError) as error:
         known = error if isinstance(error, GuildError) else HallUnavailable(f"the home cannot be used: {error}")
         _log.error("%s", known)

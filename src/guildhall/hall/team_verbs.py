@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.team_client import Document, Voted
+from guildhall.workers.lifecycle import usable
 from guildhall.workflow import looking, records
 
 if TYPE_CHECKING:
@@ -41,16 +42,23 @@ class TeamVerbs:
     # beginning and ending
 
     async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        prepared = await self._hall.workflows.begin(start, request, frame)
+        prepared = await self._begun(start, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def start_workflow(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
         self._must_stay()
-        prepared = await self._hall.workflows.begin(start, request, replace(frame, interactive=False))
+        prepared = await self._begun(start, request, replace(frame, interactive=False))
         self._hall.launch(prepared)
         return await self.workflow_of(prepared.run)
+
+    async def _begun(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+        from guildhall.hall.workflows import demand, load_workflow
+
+        workflow = load_workflow(self._hall, start.file, frame)
+        demand(self._hall, workflow, request, frame)
+        return await self._hall.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.calling import demand_trust
@@ -58,6 +66,7 @@ class TeamVerbs:
 
         frame = replace(frame, interactive=False)
         worker = self._hall.find_worker(request.worker, frame)
+        usable(worker, "name")
         demand_trust(self._hall, worker, frame)
         seated = await self._hall.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):

@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, local_zone, stamp
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.runs.fork import Forks
     from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Ask
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared
     from guildhall.runs.recordings import Recordings
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
-_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
+LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
 class Hall:
@@ -74,7 +75,7 @@ class Hall:
         readonly: bool = False,
         process: bool = False,
         children: bool = False,
-        patience: float = _PATIENCE,
+        patience: float = LOCK_PATIENCE,
     ) -> None:
         """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
 
@@ -96,7 +97,7 @@ class Hall:
             self._find_lost(self.store)
         self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
         self.bus = EventBus()
-        self.asks = Asks(self.store, self.clock)
+        self.asks = Asks(self.store, self.clock, self._ask_closed)
         self.history = History(self.store, self.clock)
 
     def _tidy_up(self) -> None:
@@ -243,7 +244,6 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
-        from guildhall.hall.workflows import demand, load_workflow
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -254,11 +254,13 @@ class Hall:
             runs=self.runs,
             history=self.history,
             rooms=self.rooms,
-            load=partial(load_workflow, self),
-            demand=partial(demand, self),
             settings=self.settings,
             zone=local_zone(self.environ),
         )
+
+    def _ask_closed(self, ask: Ask) -> None:
+        if "workflows" in vars(self):
+            self.workflows.answered(ask)
 
     async def prepare_again(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None

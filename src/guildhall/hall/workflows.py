@@ -53,9 +53,10 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
 def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
     """Raises where a workflow may not start, or an agent of it could not run: nothing of it begins then.
 
-    It is the workflow as it was loaded that is trusted or not, and no later state of its file. `frame` is its own.
+    It is the workflow as it was loaded that is trusted or not, and no later state of its file.
     """
     demand_trust(workflow, hall.supply.trust(), hall.home)
+    request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
         usable(agent.worker, "name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, UsageError, did_you_mean
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from guildhall.room.model import MessageKind
     from guildhall.room.turn import Turn
 
+_LOOKED_AT = 100  # messages: what was said before those is no exchange any more
+_WORDS = re.compile(r"\w+")
 _BEGINNING = 1_000  # characters of a long message that stay in the channel
 
 
@@ -35,7 +38,7 @@ def post(
     check_text(text, "the message")
     if not text.strip():
         raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
-    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    seated = records.agents_of(turn.connection, turn.room.id)
     found = mentions.find(said, seated)
     addressed = _addressed(to, seated)
     sender = sender or turn.actor.name
@@ -43,12 +46,13 @@ def post(
         raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
     hops = hops_of(turn) if hops is None else hops
-    held = hops > turn.room.max_hops and any(name != PERSON for name in reached)
+    to_agents = [name for name in reached if name != PERSON]
     resource = None
     content = text
     if len(text) > LONG:
         resource = keep(turn, text, "text/plain")
         content = f"{text[:_BEGINNING]}\n[...] The whole text has {len(text):,} characters: resource {resource}"
+    held = bool(to_agents) and _held(turn, hops, kind, sender, content, reached)
     number = records.add_message(
         turn.connection,
         turn.room.id,
@@ -64,7 +68,6 @@ def post(
             "at": turn.at,
         },
     )
-    to_agents = [name for name in reached if name != PERSON]
     priority = _priority(sender, kind, everyone=found.everyone and not addressed)
     records.deliver(turn.connection, turn.room.id, number, to_agents, priority, "held" if held else "unread")
     if not held:
@@ -79,6 +82,28 @@ def post(
 def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
     """The room itself says something to some, quoting what it says."""
     return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
+
+
+def _held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
+    """Whether a message does not go out: it has come too far, or those who talk are to be stopped."""
+    if hops > turn.room.max_hops or (turn.room.holding and hops > 0 and kind == "message"):
+        return True
+    return _said_too_often(turn, sender, content, reached)
+
+
+def _said_too_often(turn: Turn, sender: str, text: str, reached: Sequence[str]) -> bool:
+    """Whether an agent has said this to the same agents as often as it may, since somebody from outside spoke."""
+    if turn.actor.run is None or sender in (PERSON, SYSTEM):
+        return False
+    before = records.since_outside(turn.connection, turn.room.id, _LOOKED_AT, sender)
+    wording = _wording(text)
+    same = [one for one in before if set(one.mentions) == set(reached) and _wording(one.content) == wording]
+    return len(same) >= turn.room.max_repeats
+
+
+def _wording(text: str) -> str:
+    """What is said, without what does not count: capitals, signs, spaces."""
+    return " ".join(_WORDS.findall(text.casefold())) or text.strip()
 
 
 def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:

@@ -5,13 +5,13 @@ These functions work inside a transaction of whoever calls them: the end of a ru
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.room import records
 from guildhall.room.model import Actor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection
 
@@ -47,11 +47,12 @@ def shown(
         records.log(connection, room, "inbox_shown", actor, at, {"left": left}, marks(batch))
 
 
-def marks(batch: Sequence[Mail]) -> dict[str, int]:
-    """How far some mail goes: its last number, and the most hops that any of it has made."""
+def marks(batch: Sequence[Mail]) -> dict[str, Any]:
+    """Which mail it is, how far it goes, and the most hops that any of it has made."""
     if not batch:
         return {}
-    return {"until": batch[-1].message.id, "hops": max(mail.message.hops for mail in batch)}
+    numbers = [mail.message.id for mail in batch]
+    return {"until": numbers[-1], "hops": max(mail.message.hops for mail in batch), "messages": numbers}
 
 
 def seen(connection: Connection, room: str, run: str) -> Seen:
@@ -62,7 +63,7 @@ def seen(connection: Connection, room: str, run: str) -> Seen:
 def acknowledge(
     connection: Connection, room: str, agent: str, until: int, *, at: str, run: str | None = None
 ) -> list[int]:
-    """The mail up to a message is handled; which messages these were."""
+    """The mail up to a message is handled, by a run what it was shown of it; which messages these were."""
     return _settle(connection, room, agent, until, "acknowledged", Actor(name=agent, run=run), at)
 
 
@@ -91,8 +92,32 @@ def deliver_again(connection: Connection, room: str, agent: str | None = None, *
     return frozenset(agent for agent, _ in moved)
 
 
+def hold(connection: Connection, room: str, *, but: Collection[str], at: str) -> list[tuple[str, int]]:
+    """From now on keeps back what agents say to one another, and what is unread of it, `but` that to some; which."""
+    moved = records.hold_talk(connection, room, but)
+    if moved or records.set_holding(connection, room, holding=True):
+        records.log(connection, room, "held", Actor.system(), at, {"but": sorted(but)}, {"mail": moved})
+    return moved
+
+
+def hold_no_more(connection: Connection, room: str, *, at: str) -> None:
+    """What agents say from now on goes out again. What is held stays so."""
+    if records.set_holding(connection, room, holding=False):
+        records.log(connection, room, "held_no_more", Actor.system(), at, {}, {})
+
+
+def drop(connection: Connection, room: str, *, at: str) -> list[tuple[str, int]]:
+    """What was held is never delivered: dead letters; which these are."""
+    records.set_holding(connection, room, holding=False)
+    moved = records.mark(connection, room, None, was="held", now="dead")
+    if moved:
+        records.log(connection, room, "dropped", Actor.person(), at, {}, {"mail": moved})
+    return moved
+
+
 def release(connection: Connection, room: str, *, at: str) -> frozenset[str]:
     """What was held goes out, and its hops are counted anew; whose it is, to be woken after the commit."""
+    records.set_holding(connection, room, holding=False)
     moved = records.mark(connection, room, None, was="held", now="unread")
     if moved:
         records.forget_hops(connection, room, {number for _, number in moved})
@@ -101,9 +126,10 @@ def release(connection: Connection, room: str, *, at: str) -> frozenset[str]:
 
 
 def _settle(connection: Connection, room: str, agent: str, until: int, op: str, actor: Actor, at: str) -> list[int]:
-    moved = records.mark(
-        connection, room, agent, was="unread", now="done" if op == "acknowledged" else "dead", until=until
-    )
+    # What was let go late may be older than what the run was shown, and is still to be handled.
+    only = records.shown(connection, room, actor.run) if actor.run is not None else None
+    now = "done" if op == "acknowledged" else "dead"
+    moved = records.mark(connection, room, agent, was="unread", now=now, until=until, only=only)
     numbers = [number for _, number in moved]
     if numbers:
         records.log(connection, room, op, actor, at, {"agent": agent, "until": until}, {"messages": numbers})

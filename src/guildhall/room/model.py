@@ -18,6 +18,8 @@ ALL = "all"  # every seat but the sender's
 RESERVED = frozenset({PERSON, SYSTEM, ALL})
 
 MAX_HOPS = 20
+MAX_REPEATS = 3
+HOLDING = "holding"  # among the settings of a room
 LONG = 4_000  # characters: a longer message becomes a resource
 MAX_TEXT = 1_000_000  # bytes of a message, a document, a resource
 MAX_LINE = 500  # characters of a title, an option, a reason, a state
@@ -111,6 +113,15 @@ class RoomRecord:
     @property
     def max_hops(self) -> int:
         return self.settings.get("max_hops", MAX_HOPS)
+
+    @property
+    def max_repeats(self) -> int:
+        return self.settings.get("max_repeats", MAX_REPEATS)
+
+    @property
+    def holding(self) -> bool:
+        """Whether what agents say to one another is held back, because they have only talked for too long."""
+        return bool(self.settings.get(HOLDING))
 
     @property
     def folder(self) -> Path | None:

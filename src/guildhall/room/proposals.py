@@ -145,6 +145,12 @@ def next_end(connection: Connection, room: str) -> str | None:
     return min((one.expires_at for one in proposal_records.open_ones(connection, room) if one.expires_at), default=None)
 
 
+def decided_since(connection: Connection, room: str, at: str) -> bool:
+    """Whether a proposal has got its result since then."""
+    decided = (one for one in proposal_records.all_of(connection, room) if one.result is not None)
+    return any((one.ended_at or "") >= at for one in decided)
+
+
 def open_count(connection: Connection, room: str) -> int:
     return len(proposal_records.open_ones(connection, room))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, insert, literal_column, select, update
+from sqlalchemy import String, bindparam, delete, func, insert, literal_column, select, update
 
-from guildhall.room.model import Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
+from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -18,6 +18,26 @@ if TYPE_CHECKING:
 
 _UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
 SHOWN = ("inbox_shown", "inbox_read")  # the operations that show a run its inbox
+
+# What every call of a room tool needs, put together once: making a statement costs more than executing it.
+_IN_ROOM = bindparam("in_room", type_=String)
+_OF_RUN = bindparam("of_run", type_=String)
+_ROOM = select(rooms).where(rooms.c.id == _IN_ROOM)
+_SEATS = (
+    select(seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
+    .where(seats.c.room == _IN_ROOM)
+    .order_by(seats.c.ordinal)
+)
+_AGENTS = select(seats.c.agent).where(seats.c.room == _IN_ROOM).order_by(seats.c.ordinal)
+_LAST_MESSAGE = select(func.max(messages.c.id)).where(messages.c.room == _IN_ROOM)
+_RECORDED = select(room_log.c.op, room_log.c.result).where(
+    room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.key == bindparam("of_key", type_=String)
+)
+_SEEN = select(
+    func.max(room_log.c.result["until"].as_integer()), func.max(room_log.c.result["hops"].as_integer())
+).where(room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.op.in_(SHOWN))
+_ADD_MESSAGE = insert(messages)
+_ADD_TO_LOG = insert(room_log)
 
 
 # Rooms and seats
@@ -35,8 +55,17 @@ def change_room(connection: Connection, room: str, **values: Any) -> None:
     connection.execute(update(rooms).where(rooms.c.id == room).values(**values))
 
 
+def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
+    """Whether what agents say to one another is held back; says whether that has changed."""
+    found = room(connection, id)
+    if found is None or found.holding == holding:
+        return False
+    change_room(connection, id, settings={**found.settings, HOLDING: holding})
+    return True
+
+
 def room(connection: Connection, id: str) -> RoomRecord | None:
-    row = connection.execute(select(rooms).where(rooms.c.id == id)).mappings().first()
+    row = connection.execute(_ROOM, {"in_room": id}).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
@@ -61,9 +90,13 @@ def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str)
 
 def seats_of(connection: Connection, room: str) -> list[Seat]:
     """In the order of the workflow's file."""
-    columns = (seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
-    found = connection.execute(select(*columns).where(seats.c.room == room).order_by(seats.c.ordinal))
+    found = connection.execute(_SEATS, {"in_room": room})
     return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
+
+
+def agents_of(connection: Connection, room: str) -> list[str]:
+    """The names of those who are seated, in the order of the workflow's file."""
+    return list(connection.execute(_AGENTS, {"in_room": room}).scalars())
 
 
 def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
@@ -75,9 +108,8 @@ def change_seat(connection: Connection, room: str, agent: str, at: str, **values
 
 def add_message(connection: Connection, room: str, message: Mapping[str, Any]) -> int:
     """Adds a message; its number in the room."""
-    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
-    number = (last or 0) + 1
-    connection.execute(insert(messages).values(room=room, id=number, **message))
+    number = count_messages(connection, room) + 1
+    connection.execute(_ADD_MESSAGE, {"room": room, "id": number, **message})
     return number
 
 
@@ -91,8 +123,21 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 
 def count_messages(connection: Connection, room: str) -> int:
     """Numbers are given without gaps: the last one is the count."""
-    last = connection.execute(select(func.max(messages.c.id)).where(messages.c.room == room)).scalar_one()
-    return last or 0
+    return connection.execute(_LAST_MESSAGE, {"in_room": room}).scalar_one() or 0
+
+
+def since_outside(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
+    """What agents have said, or one of them, since somebody from outside last spoke; of the newest so many messages."""
+    after = count_messages(connection, room) - limit
+    mine = (messages.c.room == room) & (messages.c.id > after)
+    if sender is not None:
+        mine &= (messages.c.sender == sender) | (messages.c.hops == 0)
+    found: list[Message] = []
+    for row in connection.execute(select(messages).where(mine).order_by(messages.c.id.desc())):
+        if row.hops == 0:
+            break
+        found.append(_message(row))
+    return found[::-1]
 
 
 # Inboxes
@@ -171,6 +216,7 @@ def mark(
     was: DeliveryStatus,
     now: DeliveryStatus,
     until: int | None = None,
+    only: Collection[int] | None = None,
 ) -> list[tuple[str, int]]:
     """Moves deliveries from one status to another: those of an agent, or of all; which ones these were."""
     mine = [deliveries.c.room == room, _UNREAD if was == "unread" else deliveries.c.status == was]
@@ -178,10 +224,25 @@ def mark(
         mine.append(deliveries.c.agent == agent)
     if until is not None:
         mine.append(deliveries.c.message <= until)
+    if only is not None:
+        mine.append(deliveries.c.message.in_(only))
     columns = (deliveries.c.agent, deliveries.c.message)
     found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
     if found:
         connection.execute(update(deliveries).where(*mine).values(status=now))
+    return found
+
+
+def hold_talk(connection: Connection, room: str, but: Collection[str]) -> list[tuple[str, int]]:
+    """Holds back what agents have said to agents and is unread, `but` that to some; which deliveries these were."""
+    said = (messages.c.room == room) & (messages.c.id == deliveries.c.message)
+    talk = select(messages.c.id).where(said, messages.c.kind == "message", messages.c.hops > 0).exists()
+    mine = [deliveries.c.room == room, _UNREAD, deliveries.c.agent.not_in(but), talk]
+    columns = (deliveries.c.agent, deliveries.c.message)
+    found = [(row.agent, row.message) for row in connection.execute(select(*columns).where(*mine).order_by(*columns))]
+    for agent, message in found:
+        here = (deliveries.c.room == room) & (deliveries.c.agent == agent) & (deliveries.c.message == message)
+        connection.execute(update(deliveries).where(here).values(status="held"))
     return found
 
 
@@ -195,8 +256,7 @@ def forget_hops(connection: Connection, room: str, numbers: Iterable[int]) -> No
 
 def recorded(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
     """The operation and the result of a call that was made before."""
-    mine = (room_log.c.room == room) & (room_log.c.run == run) & (room_log.c.key == key)
-    row = connection.execute(select(room_log.c.op, room_log.c.result).where(mine)).first()
+    row = connection.execute(_RECORDED, {"in_room": room, "of_run": run, "of_key": key}).first()
     return None if row is None else (row.op, row.result)
 
 
@@ -210,17 +270,8 @@ def log(
     result: Mapping[str, Any],
 ) -> None:
     """Gives an operation its place in the order of all that happened."""
-    statement = insert(room_log).values(
-        room=room,
-        op=op,
-        actor=actor.name,
-        run=actor.run,
-        key=actor.key,
-        arguments=dict(arguments),
-        result=dict(result),
-        at=at,
-    )
-    connection.execute(statement)
+    entry = {"room": room, "op": op, "actor": actor.name, "run": actor.run, "key": actor.key, "at": at}
+    connection.execute(_ADD_TO_LOG, {**entry, "arguments": dict(arguments), "result": dict(result)})
 
 
 def history(connection: Connection, room: str, *, since: int = 0) -> list[Operation]:
@@ -242,12 +293,15 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[Operat
 
 def seen(connection: Connection, room: str, run: str) -> Seen:
     """What of its inbox a run was shown, all in all."""
-    result = room_log.c.result
-    statement = select(func.max(result["until"].as_integer()), func.max(result["hops"].as_integer())).where(
-        room_log.c.room == room, room_log.c.run == run, room_log.c.op.in_(SHOWN)
-    )
-    until, hops = connection.execute(statement).one()
+    until, hops = connection.execute(_SEEN, {"in_room": room, "of_run": run}).one()
     return Seen(until=until or 0, hops=hops)
+
+
+def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
+    """The messages of its inbox that a run was shown."""
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & room_log.c.op.in_(SHOWN)
+    results = connection.execute(select(room_log.c.result).where(mine)).scalars()
+    return frozenset(number for result in results for number in result.get("messages", ()))
 
 
 def _message(row: Row[Any]) -> Message:

@@ -30,6 +30,7 @@ class Furnishing:
     owner: str | None = None
     projection: Path | None = None
     max_hops: int | None = None
+    max_repeats: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -43,7 +44,8 @@ class Furnishing:
 
     @property
     def settings(self) -> dict[str, Any]:
-        given = {"projection": str(self.projection) if self.projection else None, "max_hops": self.max_hops}
+        limits = {"max_hops": self.max_hops, "max_repeats": self.max_repeats}
+        given = {"projection": str(self.projection) if self.projection else None, **limits}
         fixed = {"owner_fixed": True} if self.owner is not None else {}
         return {**self.more, **fixed, **{name: value for name, value in given.items() if value is not None}}
 

@@ -151,7 +151,10 @@ class _Verbs(ProposalTools):
             if not 1 <= until <= shown:
                 known = f"You have seen your inbox up to {shown}." if shown else "Read it first with inbox_read."
                 raise UsageError(f"until: you have not seen message {until} in your inbox", hint=known)
-            done = records.mark(turn.connection, turn.room.id, turn.actor.name, was="unread", now="done", until=until)
+            mine = records.shown(turn.connection, turn.room.id, run) if run else ()
+            done = records.mark(
+                turn.connection, turn.room.id, turn.actor.name, was="unread", now="done", until=until, only=mine
+            )
             return {"text": f"{len(done)} handled.", "messages": [number for _, number in done]}
 
         return await self._do("inbox_ack", {"until": until}, acknowledge)

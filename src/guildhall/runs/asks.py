@@ -17,6 +17,8 @@ from guildhall.runs import records
 from guildhall.runs.model import choice_of, choices_in_words, is_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
@@ -29,7 +31,9 @@ _LONGEST_NOTE = 10_000
 class Asks:
     """The inbox of a hall."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, closed: Callable[[Ask], None] = lambda ask: None) -> None:
+        """`closed` hears of each ask that is open no more, once that is on record."""
+        self._closed = closed
         self._store = store
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[Ask]] = {}
@@ -117,6 +121,7 @@ class Asks:
         closed = self.get(ask.id)
         if (future := self._waiting.pop(ask.id, None)) is not None and not future.done():
             future.set_result(closed)
+        self._closed(closed)
         return closed
 
 

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 def started(prepared: Prepared, parent: str | None, at: str) -> Event:
     """The event. `parent` is the run that has called it."""
     assembled, source = prepared.assembled, prepared.source
-    plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None)
+    plan = prepared.seat.plan if prepared.seat else None
+    if plan is None:
+        plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
     data: dict[str, Any] = {
         "worker": assembled.worker.name,
         "model": source.name,
-        "plan": plan.line(),
+        "plan": plan,
         "attachments": [file.as_described() for file in assembled.attachments],
         "resumed": prepared.resumed,
         "parent": parent,

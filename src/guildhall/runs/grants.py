@@ -36,7 +36,7 @@ class Grant:
 
         `below` are the journals of the runs that it has called: their dollars and tokens are the run's too.
         """
-        self._refuse_too_little(used(journal).turns, Spent.by([journal, *below]))
+        self.refuse_too_little(journal, below)
         granted = {"max_turns": self.max_turns, "max_tokens": self.max_tokens, "budget": self.budget}
         if self.budget is not None:
             refuse_unpriced(source)
@@ -44,8 +44,9 @@ class Grant:
                 granted["max_budget_usd"] = self.budget
         return {name: value for name, value in granted.items() if value is not None}
 
-    def _refuse_too_little(self, turns: int, spent: Spent) -> None:
-        already = None
+    def refuse_too_little(self, journal: Journal, below: Iterable[Journal]) -> None:
+        """Raises where a run has used up already what it is to have."""
+        turns, spent, already = used(journal).turns, Spent.by([journal, *below]), None
         if self.max_turns is not None and self.max_turns <= turns:
             already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', turns)}"
         elif self.max_tokens is not None and self.max_tokens <= spent.tokens:

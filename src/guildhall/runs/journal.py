@@ -11,6 +11,7 @@
     tool_ended       what came of it
     worker_created   a worker that the run has written
     limit_asked      a limit was reached and the person was asked
+    loop_asked       agents only talk to one another, and the person was asked
     answered         what the person said, when it was applied
     crashed          the process of the run died; it goes on in another
     resumed          the run went on after a crash, a park, a limit
@@ -51,6 +52,7 @@ Kind = Literal[
     "tool_ended",
     "worker_created",
     "limit_asked",
+    "loop_asked",
     "answered",
     "crashed",
     "resumed",

@@ -55,10 +55,14 @@ class LiveLedger:
         clock: Clock,
         patience: Patience,
         interactive: bool,
+        seated: bool = False,
         below: Iterable[Journal] = (),
         above: LiveLedger | None = None,
     ) -> None:
-        """`below` are the journals of the runs that this one has called before, `above` is the run that called it."""
+        """`below` are the journals of the runs that this one has called before, `above` is the run that called it.
+
+        One that is `seated` below it can be given more by resuming the run at the top.
+        """
         self.journal = journal
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
@@ -75,6 +79,7 @@ class LiveLedger:
         self._clock = clock
         self._patience = patience
         self._interactive = interactive
+        self._resumed_by = self.run if above is None else root if seated else None
         self._failures: Counter[str] = Counter()  # of model calls, in this stretch
 
     @property
@@ -180,7 +185,7 @@ class LiveLedger:
 
     def limit_reached(self, name: LimitName, needed: float = 0.0) -> LimitReached:
         """The error that ends the run at one of its limits."""
-        return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, called=self._above is not None)
+        return limits.reached(name, self.bounds, self.run, needed, lost=self._lost, resumed_by=self._resumed_by)
 
     async def limit(self, name: LimitName, needed: float = 0.0, *, waiting: Patience | None = None) -> None:
         """At a limit: asks for more where somebody is to be asked, ends the run where nobody is.
@@ -225,7 +230,7 @@ class LiveLedger:
         more = value if choice == "yes" else amount_of(choice) or 0
         raised = value + (math.ceil(more) if isinstance(value, int) else more)
         granted = {name: raised} if raised > value else {}  # a tiny amount may add nothing at all
-        await self._apply(ask, name, {"bounds": granted})
+        await self.apply(ask, name, {"bounds": granted})
         if not granted:
             self._denied.add(name)
             raise error
@@ -278,7 +283,7 @@ class LiveLedger:
         )
         if ask.status == "expired" or ask.answer is None:
             return "timed_out", None
-        await self._apply(ask, call.key, {})
+        await self.apply(ask, call.key, {})
         return ("denied" if ask.answer.choice == "no" else "approved"), ask.answer.note
 
     async def doubt(self, call: ToolCall, tool: Tool) -> tuple[Doubt, str | None]:
@@ -300,11 +305,11 @@ class LiveLedger:
         )
         if ask.answer is None:
             return "fail", "nobody answered in time"
-        await self._apply(ask, call.key, {})
+        await self.apply(ask, call.key, {})
         return cast("Doubt", ask.answer.choice), ask.answer.note
 
     async def refused(self, call: ToolCall, verdict: Verdict, result: ToolResult) -> None:
-        data = {**_call(call), "reason": verdict.reason, "result": result.as_dict()}
+        data = {**_call(call), "reason": verdict.reason, "rule": verdict.rule, "result": result.as_dict()}
         await self.journal.append("tool_refused", data, key=call.key)
         self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
         self._publish_result(call, result)
@@ -336,6 +341,20 @@ class LiveLedger:
         patience: Patience | None = None,
     ) -> Ask:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
+        ask = await self.opened(kind, key, subject, question, entry, data, seconds)
+        return await self.closed(ask, patience)
+
+    async def opened(
+        self,
+        kind: AskKind,
+        key: str,
+        subject: Any,
+        question: Question,
+        entry: Kind,
+        data: Mapping[str, Any],
+        seconds: float | None = None,
+    ) -> Ask:
+        """The ask about exactly this: an earlier one, open or closed, if there is one, else a new one."""
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
@@ -363,21 +382,29 @@ class LiveLedger:
             await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
         if ask.status == "open":
             self.publish("ask_opened", ask=ask.as_dict())
+        return ask
+
+    async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
+        """The ask once it is closed; waits for it."""
+        if ask.status == "open":
             with (patience or self._patience).waiting():
                 ask = await self._asks.wait(ask)
             self.publish("ask_closed", id=ask.id, status=ask.status)
         return ask
 
-    async def _apply(self, ask: Ask, key: str, data: Mapping[str, Any]) -> None:
-        """Puts an answer into the journal, exactly once."""
+    async def apply(
+        self, ask: Ask, key: str, data: Mapping[str, Any], then: Callable[[Connection], None] | None = None
+    ) -> None:
+        """Puts an answer into the journal, exactly once, and makes what follows from it in the same transaction."""
         if ask.status != "answered" or ask.answer is None:
             return
-        await self.journal.append(
-            "answered",
-            {"ask": ask.id, **asdict(ask.answer), **data},
-            key=key,
-            also=lambda connection: _expect(records.change_ask(connection, ask.id, "answered", status="applied")),
-        )
+
+        def also(connection: Connection) -> None:
+            _expect(records.change_ask(connection, ask.id, "answered", status="applied"))
+            if then is not None:
+                then(connection)
+
+        await self.journal.append("answered", {"ask": ask.id, **asdict(ask.answer), **data}, key=key, also=also)
 
 
 def _expect(applied: bool) -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.asks import Asks
     from guildhall.runs.assemble import Assembler
+    from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
     from guildhall.runs.model import Run
     from guildhall.runs.planner import Planner
@@ -113,7 +114,8 @@ class Runs:
         """Puts together what a run is executed with."""
         assembled, seat = prepared.assembled, prepared.seat
         makes_wait = above.patience if above and seat is None else None
-        patience = Patience(self._clock, hold=prepared.frame.interactive, parent=makes_wait)
+        people = above.patience.people if above else int(prepared.frame.interactive)
+        patience = Patience(self._clock, hold=people, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
             identity=assembled.worker.identity,
@@ -125,6 +127,7 @@ class Runs:
             clock=self._clock,
             patience=patience,
             interactive=prepared.frame.interactive,
+            seated=seat is not None and above is not None,
             below=prepared.below,
             above=above and above.ledger,
         )
@@ -141,7 +144,9 @@ class Runs:
             ledger=ledger,
             assignment=assembled.assignment,
             runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
-            gate=Gate(assembled.tools, assembled.rules, assembled.mode, ledger, executor),
+            gate=Gate(
+                assembled.tools, assembled.rules, assembled.mode, ledger, executor, closed=seat.closed if seat else None
+            ),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
@@ -244,20 +249,24 @@ class Runs:
             live = self._enliven(prepared, caller)
         return await self._carry_out(caller, live)
 
-    async def sit_down_again(self, above: str, run: str, seat: Seat) -> Run:
-        """The same for one that was there before and has stopped."""
+    async def sit_down_again(self, above: str, run: str, seat: Seat, grant: Grant | None = None) -> Run:
+        """The same for one that was there before and has stopped, with more to use up if more is granted."""
         caller = self._alive[above]
         async with caller.calling:
-            live = self._enliven(await self._again(caller, self._history.get(run), seat), caller)
+            live = self._enliven(await self._again(caller, self._history.get(run), seat, grant), caller)
         return await self._carry_out(caller, live)
+
+    def attended(self, run: str) -> bool:
+        """Whether somebody sits at a terminal for a live run."""
+        return self._alive[run].patience.people > 0
 
     def ledger(self, run: str) -> LiveLedger:
         """Where what happens in a live run is put on record and told."""
         return self._alive[run].ledger
 
-    async def _again(self, caller: Live, run: Run, seat: Seat | None = None) -> Prepared:
+    async def _again(self, caller: Live, run: Run, seat: Seat | None = None, grant: Grant | None = None) -> Prepared:
         return await self.preparation.prepare_again(
-            run.id, caller.prepared.frame, caller.prepared.given, caller=caller.prepared, seat=seat
+            run.id, caller.prepared.frame, caller.prepared.given, grant, caller=caller.prepared, seat=seat
         )
 
     async def _called(self, caller: Live, call: ToolCall, name: str) -> Prepared:

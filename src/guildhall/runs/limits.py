@@ -97,12 +97,12 @@ def in_words(name: LimitName, value: float) -> str:
 
 
 def reached(
-    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, lost: Spent, called: bool = False
+    name: LimitName, bounds: Bounds, run: str, needed: float = 0.0, *, lost: Spent, resumed_by: str | None
 ) -> LimitReached:
     """The error that names the limit and how to go on with more: with twice as much, or with what is `needed`.
 
-    `lost` is what calls that were cut off may have taken. A run that another one `called` cannot be given more by
-    itself: what it may use up is in its worker's file.
+    `lost` is what calls that were cut off may have taken, `resumed_by` the run that is resumed to give it more. One
+    that another run has called has none: what it may use up is in its worker's file.
     """
     value = getattr(bounds, name)
     if name == "max_turns":
@@ -119,7 +119,8 @@ def reached(
         message += f"; {lost.tokens:,} of them are held by calls that were cut off"
     elif name in ("max_budget_usd", "budget") and lost.dollars:
         message += f"; {lost.dollars:.4f} of them are held by calls that were cut off"
-    hint = f"limits.{name} in the worker's file allows more." if called else f"guild resume {run} {more}"
+    own_file = f"limits.{name} in the worker's file allows more."
+    hint = own_file if resumed_by is None else f"guild resume {resumed_by} {more}"
     return LimitReached(f"{name}: {message}", limit=name, run=run, hint=hint)
 
 
@@ -130,5 +131,5 @@ def seconds_since_start(journal: Journal) -> float:
     return sum(
         (moment(after.at) - moment(before.at)).total_seconds()
         for before, after in pairwise(stretch)
-        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked"}
+        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked", "loop_asked"}
     )

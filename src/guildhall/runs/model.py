@@ -20,7 +20,7 @@ BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
-AskKind = Literal["approval", "unknown_effect", "limit"]
+AskKind = Literal["approval", "unknown_effect", "limit", "loop"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 
 

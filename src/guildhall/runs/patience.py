@@ -23,10 +23,10 @@ class Patience:
     answers wait, and the run at the top is put away when nothing in its tree goes on.
     """
 
-    def __init__(self, clock: Clock, *, hold: bool, parent: Patience | None = None) -> None:
+    def __init__(self, clock: Clock, *, hold: int, parent: Patience | None = None) -> None:
         self.stuck = asyncio.Event()
         self._clock = clock
-        self._hold = int(hold)
+        self._hold = int(hold)  # how many people sit at a terminal
         self._parent = parent
         self._open = 0
         self._waiting = 0
@@ -37,6 +37,11 @@ class Patience:
         """So many people more, or less, sit at a terminal."""
         self._hold += more
         self._look()
+
+    @property
+    def people(self) -> int:
+        """How many sit at a terminal."""
+        return self._hold
 
     @contextmanager
     def call(self) -> Generator[None]:

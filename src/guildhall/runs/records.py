@@ -173,8 +173,11 @@ def _rounded(dollars: float | None) -> float | None:
 # journal
 
 
+_ADD_ENTRY = insert(journal)  # put together once: making it costs more than executing it
+
+
 def add_entry(connection: Connection, entry: Entry) -> None:
-    connection.execute(insert(journal).values(**asdict(entry)))
+    connection.execute(_ADD_ENTRY, vars(entry))
 
 
 def entries(connection: Connection, run: str, after: int = -1) -> list[Entry]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
 from guildhall.runs import shown
-from guildhall.tools.gate import Gate
+from guildhall.tools.gate import CLOSED, Gate
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -169,7 +169,10 @@ class _ReplayDoors:
     def __init__(self, record: _Record, assembled: Assembled, gave: Gave) -> None:
         self._record = record
         self._gave = gave
-        self._gate = Gate(assembled.tools, assembled.rules, assembled.mode, _ReplayLedger(record), self._recorded)
+        ledger = _ReplayLedger(record)
+        self._gate = Gate(
+            assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded, closed=ledger.closed
+        )
 
     async def model(
         self,
@@ -226,6 +229,11 @@ class _ReplayLedger:
 
     def interrupted(self, call: ToolCall) -> bool:
         return False
+
+    def closed(self, call: ToolCall) -> str | None:
+        """Why others kept the call from being made: what they did is not played again here."""
+        refused = self._record.journal.last(call.key, "tool_refused")
+        return refused.data["reason"] if refused is not None and refused.data.get("rule") == CLOSED else None
 
     async def approval(self, call: ToolCall, tool: Tool, verdict: Verdict) -> tuple[Approval, str | None]:
         began = self._began(call)

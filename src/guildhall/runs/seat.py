@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.runs.model import Stretch
-    from guildhall.tools.model import Execute, Tool
+    from guildhall.tools.model import Execute, Tool, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,9 @@ class Seat:
     execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
     began: Callable[[Connection, str], None]  # in the transaction in which the run is made
     ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
+    closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
+    plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
 
 
 def seat_on_record(tools: Sequence[Tool]) -> Seat:

@@ -7,13 +7,14 @@ while it is parked, not after its end.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
     from guildhall.runs.execute import Execution
     from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -33,14 +34,11 @@ class ToolDoor:
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
     )  # under way, by their keys
+    ids: Iterator[str] = field(default_factory=lambda: _ids(), repr=False)  # for calls that nobody has given one
 
     @property
     def call(self) -> Callable[[ToolCall], Awaitable[ToolResult]]:
         return self.execution.tool
-
-    @property
-    def stopped(self) -> asyncio.Event:
-        return self.execution.stopped
 
 
 class Tokens:
@@ -56,7 +54,10 @@ class Tokens:
         return token
 
     def revoke(self, token: str) -> None:
-        self._doors.pop(_hashed(token), None)
+        """Shuts a door for good: whoever still waits behind it is told."""
+        door = self._doors.pop(_hashed(token), None)
+        for _, task in tuple(door.calls.values()) if door else ():
+            task.cancel()
 
     def door(self, token: str) -> ToolDoor | None:
         """The door that the token opens now."""
@@ -72,6 +73,11 @@ def servers_of(tools: Iterable[Tool], room: Iterable[Tool] = ()) -> dict[str, tu
     if seated:
         servers[ROOM] = tuple(tool for tool in tools if tool.name in seated)
     return servers
+
+
+def _ids() -> Iterator[str]:
+    beginning = secrets.token_hex(8)
+    return (f"{beginning}.{number}" for number in itertools.count(1))
 
 
 def _hashed(token: str) -> bytes:

@@ -38,6 +38,7 @@ class SocketDoors:
         self._writer = writer
         self._numbers = count(1)
         self._open: dict[int, asyncio.Future[Answered]] = {}
+        self._lines: list[bytes] = []
 
     async def model(
         self,
@@ -60,10 +61,17 @@ class SocketDoors:
         return ToolResult.from_dict(answer.result)
 
     async def _ask(self, line: Asked | Called) -> Answered:
-        answer = self._open[line.id] = asyncio.get_running_loop().create_future()
-        self._writer.write(line.line())
-        await self._writer.drain()
+        loop = asyncio.get_running_loop()
+        answer = self._open[line.id] = loop.create_future()
+        if not self._lines:
+            loop.call_soon(self._send)
+        self._lines.append(line.line())
         return await answer
+
+    def _send(self) -> None:
+        """The calls of one answer go together, so that the hall sees all of them when it asks what still goes on."""
+        self._writer.write(b"".join(self._lines))
+        self._lines.clear()
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
         """Hands out the answers, until there is nobody who gives any."""

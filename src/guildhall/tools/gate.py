@@ -18,9 +18,10 @@ from guildhall.tools.define import argument_problem
 from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 Approval = Literal["approved", "denied", "timed_out"]
+CLOSED = "closed"  # the rule by which a call was refused that others keep closed for now
 Doubt = Literal["done", "again", "fail"]
 
 
@@ -54,13 +55,22 @@ class Gate:
     """Lets the declared calls of one run through, as its rules say."""
 
     def __init__(
-        self, tools: Iterable[Tool], rules: Iterable[Rule], mode: Mode, ledger: CallLedger, execute: Execute
+        self,
+        tools: Iterable[Tool],
+        rules: Iterable[Rule],
+        mode: Mode,
+        ledger: CallLedger,
+        execute: Execute,
+        *,
+        closed: Callable[[ToolCall], str | None] | None = None,
     ) -> None:
+        """`closed` says of a call why it is not to be made for now, whatever the rules say; None: it may be."""
         self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
         self._rules = tuple(rules)
         self._mode: Mode = mode
         self._ledger = ledger
         self._execute = execute
+        self._closed = closed
 
     async def call(self, call: ToolCall) -> ToolResult:
         """The result of a call. The same call, by its key, is executed once however often it is made."""
@@ -76,6 +86,8 @@ class Gate:
         doubtful = self._ledger.interrupted(call) and not tool.repeatable
         if doubtful and (settled := await self._settle_doubt(call, tool)) is not None:
             return settled  # first of all: a rule of today does not undo what may have happened
+        if self._closed is not None and (why := self._closed(call)) is not None:
+            return await self._refuse(call, why, None, Verdict(decision="refuse", reason=why, rule=CLOSED))
         action = Action(tool=tool.name, capabilities=tool.capabilities_of(call.arguments), arguments=call.arguments)
         verdict = judge(action, self._rules, self._mode)
         if verdict.decision == "refuse":

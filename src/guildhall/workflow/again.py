@@ -19,10 +19,11 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election
+from guildhall.workflow.effects import effects_before
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
 from guildhall.workflow.team import result_of
-from guildhall.workflow.turn import effects_of, first_message
+from guildhall.workflow.turn import first_message
 from guildhall.workflow.workflows import furnished
 
 if TYPE_CHECKING:
@@ -156,10 +157,8 @@ class TeamAgain:
             yield first_message(then.actor.name, names, batch, more=more, before=before)
 
     def _effects_before(self, run: Run) -> str:
-        earlier = [one for one in self._tree.values() if one.worker == run.worker and one.ordinal == run.ordinal - 1]
-        if not earlier:
-            return ""
-        return self._store.read(lambda connection: effects_of(connection, earlier[0].id))
+        root = run.root
+        return self._store.read(lambda connection: effects_before(connection, root, run.worker, run.ordinal))
 
     def _call(self, then: Operation) -> ToolCall | None:
         """The call that made an operation, with the arguments that the model gave."""

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
+from guildhall.runs.reach import declared
+from guildhall.workers.choose import choose_model
 from guildhall.workflow import plan_text
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.interpolate import Values, command
 from guildhall.workflow.setup import environment
-from guildhall.workflow.start import check_places, values_of
+from guildhall.workflow.start import budget_of, check_places, values_of
 from guildhall.workflow.trust import executed
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Executes, Plan
     from guildhall.workers.trust import Seen, Trust
     from guildhall.workflow.model import Workflow
@@ -162,6 +165,20 @@ def plan(
         limits=definition.limits.model_dump(),
         problems=(*starting.problems, *_of_agents(agents)),
     )
+
+
+def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> str:
+    """What could happen, in a line, by the files of its agents alone. `frame` is the workflow's own."""
+    models: dict[str, str] = {}
+    for agent in workflow.agents:
+        try:
+            choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+            models[agent.name] = choice.model
+        except GuildError:
+            models[agent.name] = "not named"
+    reach = frozenset[str]().union(*(declared(agent.worker) for agent in workflow.agents))
+    budget = budget_of(workflow, settings, request.budget)
+    return plan_text.opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)
 
 
 def as_far_as_known(

@@ -8,7 +8,7 @@ from guildhall.runs.plan_text import LABEL, dollars, plain, rows
 from guildhall.workflow.wakeup import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from guildhall.workflow.plan import WorkflowPlan
 
@@ -18,12 +18,17 @@ _DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "ru
 
 def line(plan: WorkflowPlan) -> str:
     """What could happen, in one line, before it does."""
-    models = ", ".join(dict.fromkeys(plain(agent.plan.model or "not named") for agent in plan.agents))
     reach = frozenset[str]().union(*(agent.plan.reach for agent in plan.agents))
-    parts = [f"agents {', '.join(agent.name for agent in plan.agents)}", f"models {models}"]
-    parts += [f"runs {len(plan.setup)} commands of its own first"] if plan.setup else []
+    models = {agent.name: agent.plan.model or "not named" for agent in plan.agents}
+    return opening(models, commands=len(plan.setup), reach=reach, budget=plan.worst_usd)
+
+
+def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:
+    """The line that is said at the start: the agents with their models, and what they can do to the world."""
+    parts = [f"agents {', '.join(models)}", f"models {', '.join(dict.fromkeys(map(plain, models.values())))}"]
+    parts += [f"runs {'a command' if commands == 1 else f'{commands} commands'} of its own first"] if commands else []
     parts += [said for capability, said in _DOING.items() if capability in reach]
-    return "; ".join([*parts, _worst(plan)])
+    return "; ".join([*parts, _worst(budget)])
 
 
 def text(plan: WorkflowPlan) -> str:
@@ -51,7 +56,7 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
     if plan.database is not None:
         yield "database", [plain(plan.database)]
     yield "kickoff", [plain(one) for one in (plan.kickoff or "none").strip().splitlines()]
-    yield "limits", [_worst(plan), *(f"{name}: {value}" for name, value in plan.limits.items())]
+    yield "limits", [_worst(plan.worst_usd), *(f"{name}: {value}" for name, value in plan.limits.items())]
     if plan.untrusted:
         yield (
             "not trusted",
@@ -76,7 +81,7 @@ def _room(plan: WorkflowPlan) -> str:
     return f"{plan.room}; {owner.get(plan.owner, f'only {plan.owner} writes documents')}"
 
 
-def _worst(plan: WorkflowPlan) -> str:
-    if plan.worst_usd is None:
+def _worst(budget: float | None) -> str:
+    if budget is None:
         return "no limit in dollars"
-    return f"at most {dollars(plan.worst_usd)} USD for all together, then you are asked for more"
+    return f"at most {dollars(budget)} USD for all together, then you are asked for more"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.errors import RuntimeFailed
 from guildhall.room import inbox, proposals
 from guildhall.room.model import Actor
 from guildhall.room.turn import take
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.room.turn import Turn
+    from guildhall.runs.model import Ask
     from guildhall.workflow.instance import AgentState, Instance, Phase
+
+_WAITING = Stretch(status="waiting", reason="ask")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +40,26 @@ class Standing:
         return "paused" if self.stretch.status == "waiting" else "failed"
 
 
-def look(connection: Connection, instance: Instance, at: str, *, settle: bool = False) -> Standing:
-    """How a team stands now. `settle`: proposals on which nobody will vote any more end with the votes they have."""
+def look(
+    connection: Connection, instance: Instance, at: str, *, attended: bool = False, settle: bool = False
+) -> Standing:
+    """How a team stands now. `attended`: somebody sits at a terminal, and is asked whatever is to be asked.
+
+    `settle`: proposals on which nobody will vote any more end with the votes they have.
+    """
     agents = records.agents_of(connection, instance.id)
     mail = inbox.waiting(connection, instance.room)
-    if any(_can_move(connection, agent, mail) for agent in agents):
+    if any(_can_move(connection, instance.id, agent, mail, at, attended=attended) for agent in agents):
         return Standing(busy=True)
+    held = bool(inbox.held(connection, instance.room))
+    if held and (attended or not _asked_about(connection, instance.id)):
+        return Standing(busy=True)  # whoever asks the person, or takes the answer, is at it
     if proposals.open_count(connection, instance.room):
         if not settle:
             return Standing(busy=False)
         return Standing(busy=True, turn=_settled(connection, instance, at))
-    return Standing(busy=False, stretch=_worst(connection, instance.id, agents))
+    worst = _worst(connection, instance.id, agents)
+    return Standing(busy=False, stretch=worst or (_WAITING if held else None))
 
 
 def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
@@ -56,27 +69,52 @@ def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None
     return take(connection, instance.room, "settle", Actor.system(run=instance.id), at, {}, settle).turn
 
 
-def _can_move(connection: Connection, agent: AgentState, mail: Mapping[str, int]) -> bool:
+def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[Ask]:
+    """What keeps an agent's run from going on: what it asks itself, or what is asked about the dollars of all."""
+    asks = run_records.list_asks(connection, run=instance, status="open")
+    below = {run, *(one.id for one in run_records.below(connection, run))}
+    mine = [ask for ask in asks if ask.run in below or (ask.run == instance and ask.kind == "limit")]
+    return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
+
+
+def _asked_about(connection: Connection, instance: str) -> bool:
+    """Whether a person is being asked about what is held back."""
+    asks = run_records.list_asks(connection, run=instance, status="open")
+    return any(ask.kind == "loop" for ask in asks)
+
+
+def _can_move(
+    connection: Connection, instance: str, agent: AgentState, mail: Mapping[str, int], at: str, *, attended: bool
+) -> bool:
     if agent.status in ("running", "backoff"):
         return True
     if agent.status == "waiting":
-        return agent.run is not None and not run_records.list_asks(connection, run=agent.run, status="open")
-    return agent.status != "stopped" and agent.run is None and mail.get(agent.name, 0) > 0
+        return agent.run is not None and (attended or not waits_for(connection, instance, agent.run, at))
+    return agent.status == "idle" and mail.get(agent.name, 0) > 0
 
 
 def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> Stretch | None:
     """How the workflow ends by the worst of its agents: one that failed, one at a limit, one that waits."""
-    limited: Stretch | None = None
-    for agent in agents:
-        if agent.status != "failed":
-            continue
-        found = records.last_run(connection, instance, agent.name)
-        error: Mapping[str, Any] = dict((found.error if found else None) or {"code": "error", "message": "it failed"})
-        failed = Stretch(status="failed", reason=found.reason if found else None, error={**error, "agent": agent.name})
-        if failed.reason != "limit":
-            return failed
-        limited = limited or failed
-    if limited is not None:
-        return limited
-    waits = any(agent.status == "waiting" for agent in agents)
-    return Stretch(status="waiting", reason="ask") if waits else None
+    failed = [agent for agent in agents if agent.status == "failed"]
+    if lost := [agent for agent in failed if agent.run is None]:
+        return Stretch(status="failed", reason="agent failed", error=_failure(connection, instance, lost))
+    if failed:
+        return Stretch(status="failed", reason="limit", error=_at_limit(connection, instance, failed[0]))
+    return _WAITING if any(agent.status == "waiting" for agent in agents) else None
+
+
+def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> dict[str, Any]:
+    """What is told of agents that have given up: which, why, and what to do then."""
+    errors: dict[str, dict[str, Any]] = {
+        agent.name: records.notes(connection, instance, agent.name).get("error") or {} for agent in lost
+    }
+    said = [f"{name}: {error.get('message') or 'it failed'}" for name, error in errors.items()]
+    hint = f"Put right what it says; what they were told is kept, and is delivered again by: guild resume {instance}"
+    first = next(iter(errors.values()))
+    return {**first, "code": RuntimeFailed.code, "message": "; ".join(said), "hint": hint, "agents": list(errors)}
+
+
+def _at_limit(connection: Connection, instance: str, agent: AgentState) -> dict[str, Any]:
+    found = run_records.find_run(connection, agent.run or "")
+    error = dict((found.error if found else None) or {"code": "limit_reached", "message": "a limit was reached"})
+    return {**error, "message": f"{agent.name}: {error['message']}", "agents": [agent.name]}

@@ -105,6 +105,29 @@ def seat_run(connection: Connection, instance: str, name: str, run: str) -> None
     connection.execute(update(runs).where(runs.c.id == run).values(workflow=instance, agent=name))
 
 
+def notes(connection: Connection, instance: str, name: str) -> dict[str, Any]:
+    """What else is kept of an agent: why it has given up, how many turns it has only talked."""
+    query = select(agents.c.definition).where(agents.c.workflow == instance, agents.c.name == name)
+    return dict(connection.execute(query).scalar_one())
+
+
+def note(connection: Connection, instance: str, name: str, **noted: Any) -> None:
+    change_agent(connection, instance, name, definition={**notes(connection, instance, name), **noted})
+
+
+def talk(connection: Connection, instance: str) -> dict[str, int]:
+    """The agents that have only talked since something last happened, and in how many turns."""
+    query = select(agents.c.name, agents.c.definition).where(agents.c.workflow == instance)
+    counted = ((row.name, row.definition.get("talked", 0)) for row in connection.execute(query))
+    return {name: turns for name, turns in counted if turns}
+
+
+def forget_talk(connection: Connection, instance: str) -> None:
+    """Something has happened: turns of mere talk are counted anew."""
+    for name in talk(connection, instance):
+        note(connection, instance, name, talked=0)
+
+
 def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
     """How many runs an agent has had."""
     query = select(func.count()).where(runs.c.workflow == instance, runs.c.agent == name)

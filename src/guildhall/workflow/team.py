@@ -12,20 +12,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import moment, stamp
-from guildhall.room import inbox
+from guildhall.core.errors import GuildError
+from guildhall.room import inbox, mentions, proposals
 from guildhall.room.model import Actor
+from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
+from guildhall.runs.grants import Grant
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
-from guildhall.workflow import election, records
+from guildhall.workflow import election, loops, records
 from guildhall.workflow.alarms import Alarms
+from guildhall.workflow.alone import alone_message, outputs_of
+from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
-from guildhall.workflow.quiet import Standing, look
+from guildhall.workflow.quiet import Standing, look, waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
-from guildhall.workflow.turn import AgentTurn, effects_of, first_message
+from guildhall.workflow.turn import AgentTurn, first_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,18 +39,20 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.room.model import Mail
+    from guildhall.room.model import HappenedType, Mail
     from guildhall.room.room import Room
     from guildhall.room.turn import Turn
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Run, RunRequest
+    from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
+    from guildhall.tools.model import ToolCall
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
+_GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
 _POLL = 30.0  # seconds: a wake-up that got lost all the same is made good
 
 
@@ -56,9 +63,9 @@ class Step:
     run: str | None = None
     batch: Sequence[Mail] = ()
     until: str | None = None
-    before: str = ""
+    more: int = 0  # mail that waits beside the batch
+    text: str = ""  # what the run is told first
     number: int = 0
-    more: int = 0
 
     @property
     def something(self) -> bool:
@@ -80,10 +87,13 @@ class Team:
     zone: tzinfo
     first_pause: float  # seconds before an agent is tried again that was disturbed
     debounce: float
+    granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
     _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _at: Phase = "setup"
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
-    _rests: asyncio.Event = field(default_factory=asyncio.Event)
+    _rests: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has nothing to do
+    _looped: asyncio.Event = field(default_factory=asyncio.Event)  # something may have been held back
+    _proposed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.alarms = Alarms(
@@ -104,14 +114,17 @@ class Team:
             await self._elect()
         await self._phase("kickoff")
         await self._kick_off()
+        if self.granted is not None:
+            await self._try_again()
         await self._phase("live")
         for agent in self.workflow.agents:
             self._begin(agent)
-        ringing = asyncio.create_task(self.alarms.keep())
+        minding = [self._mind_loops(), self._mind_proposals(), self.alarms.keep()]
+        beside = [asyncio.create_task(one) for one in minding]
         try:
-            await self._until_quiet(ringing)
+            await self._until_quiet(beside)
         finally:
-            tasks = [*self._serving.values(), ringing]
+            tasks = [*self._serving.values(), *beside]
             self._serving.clear()
             for task in tasks:
                 task.cancel()
@@ -120,14 +133,34 @@ class Team:
                     await task
         return Outcome(output=self._result(), messages=[])
 
+    # Hearing
+
     def wake(self, agents: frozenset[str]) -> None:
         """Agents have mail, or may go on: they look at once, or when their turn ends."""
         for agent in agents:
             if agent in self._wakes:
                 self._wakes[agent].set()
 
-    def wake_all(self) -> None:
-        self.wake(frozenset(self._wakes))
+    def answered(self, ask: Ask) -> None:
+        """Something that was asked is open no more: whoever waits for it goes on."""
+
+        def waiting(connection: Connection) -> frozenset[str]:
+            states = records.agents_of(connection, self.instance.id)
+            runs = {state.name: state.run for state in states if state.run is not None}
+            if ask.run == self.instance.id:  # it was about all of them
+                return frozenset(runs)
+            below = run_records.below
+            mine = (name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run))))
+            return frozenset(mine)
+
+        self.wake(self.store.read(waiting))
+
+    def happened(self, type: HappenedType) -> None:
+        """Something has happened in the room."""
+        if type == "proposal":
+            self._proposed.set()
+        elif type == "held":
+            self._looped.set()
 
     # Coming and going
 
@@ -163,8 +196,27 @@ class Team:
 
     async def _kick_off(self) -> None:
         said = kickoff(self.workflow, self.values)
-        if said.text.strip():
-            await self.room.send(said, Actor.system(run=self.instance.id, key="kickoff"))
+        if not said.text.strip():
+            return
+        names = [agent.name for agent in self.workflow.agents]
+        everyone = self.alone and not mentions.find(said, names).reached
+        actor = Actor.system(run=self.instance.id, key="kickoff")
+        await self.room.send(said, actor, to=names if everyone else ())
+
+    async def _try_again(self) -> None:
+        """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
+        at = stamp(self.clock.now())
+
+        def write(connection: Connection) -> None:
+            for state in records.agents_of(connection, self.instance.id):
+                if state.status != "failed":
+                    continue
+                status = "idle" if state.run is None else "running"
+                records.change_agent(connection, self.instance.id, state.name, status=status, attempts=0)
+                if state.run is None:
+                    inbox.deliver_again(connection, self.room.id, state.name, at=at)
+
+        await self.store.write(write)
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:
         at = stamp(self.clock.now())
@@ -184,7 +236,10 @@ class Team:
             if step.something:
                 if self._at == "quiet":
                     await self._phase("live")
-                await self._take(agent, step)
+                run = await self._take(agent, step)
+                if run is not None and run.status == "parked":  # so is the whole team, in a moment
+                    await asyncio.get_running_loop().create_future()
+                self._looped.set()
                 continue
             self._rests.set()
             with suppress(TimeoutError):
@@ -193,27 +248,32 @@ class Team:
 
     def _step(self, connection: Connection, name: str) -> Step:
         state = records.agent(connection, self.instance.id, name)
+        now = stamp(self.clock.now())
         if state.status in ("running", "backoff") and state.run is not None:
-            if state.due_at is not None and state.due_at > stamp(self.clock.now()):
-                return Step(until=state.due_at)
-            return Step(run=state.run)
+            later = state.due_at is not None and state.due_at > now
+            return Step(until=state.due_at) if later else Step(run=state.run)
         if state.status == "waiting" and state.run is not None:
-            asked = run_records.list_asks(connection, run=state.run, status="open")
-            return Step() if asked else Step(run=state.run)
-        if state.status == "stopped" or state.run is not None:
+            asked = waits_for(connection, self.instance.id, state.run, now)
+            if not asked or self._attended:
+                return Step(run=state.run)
+            return Step(until=min((ask.expires_at for ask in asked if ask.expires_at), default=None))
+        if state.status != "idle":
             return Step()
         batch = inbox.unread(connection, self.room.id, name)
-        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        if not batch:
+            return Step()
         more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
-        before = self._before(connection, name, number) if state.attempts else ""
-        return Step(batch=batch, number=number, more=more, before=before)
+        before = effects_before(connection, self.instance.id, name)
+        if self.alone:
+            text = alone_message(connection, self.room.id, batch, before=before)
+        else:
+            names = [one.name for one in self.workflow.agents]
+            text = first_message(name, names, batch, more=more, before=before)
+        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        return Step(batch=batch, more=more, number=number, text=text)
 
-    def _before(self, connection: Connection, name: str, number: int) -> str:
-        last = run_records.run_of_call(connection, self.instance.id, f"{name}/{number - 1}")
-        return effects_of(connection, last.id) if last else ""
-
-    async def _take(self, agent: Agent, step: Step) -> Run:
-        """A turn of an agent, to its end or until it stops for now."""
+    async def _take(self, agent: Agent, step: Step) -> Run | None:
+        """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
         told: list[Turn] = []
         turn = AgentTurn(
             instance=self.instance.id,
@@ -222,49 +282,128 @@ class Team:
             batch=step.batch,
             more=step.more,
             clock=self.clock,
+            most_rounds=self.workflow.definition.limits.max_rounds_without_progress,
             first_pause=self.first_pause,
             told=told,
         )
         seat = self._seat(agent, turn)
         try:
             if step.run is not None:
-                return await self.runs.sit_down_again(self.instance.id, step.run, seat)
-            names = [one.name for one in self.workflow.agents]
-            text = first_message(agent.name, names, step.batch, more=step.more, before=step.before)
+                grant = self._grant_for(step.run)
+                return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
             worker = self.workflow.seated(agent, self.values)
-            request = replace(self.request, worker=agent.name, input=text, workflow=None, budget=None)
+            request = replace(self.request, worker=agent.name, input=step.text, workflow=None, budget=None)
             key = f"{agent.name}/{step.number}"
             return await self.runs.take_seat(
                 self.instance.id, key, request, worker=worker, seat=seat, place=agent.place
             )
+        except GuildError as error:
+            failure = error.as_dict()
+            await self.store.write(lambda connection: turn.could_not_begin(connection, failure, step.run))
+            return None
         finally:
             for one in told:
                 await self.room.follow(one)
 
+    def _grant_for(self, run: str) -> Grant | None:
+        """More of what a run has used up, where a person has granted that."""
+        stopped = self.store.read(lambda connection: run_records.find_run(connection, run))
+        error = (stopped.error if stopped else None) or {}
+        name = _GRANTED.get(error.get("limit", "")) if error.get("run") == run else None
+        more = (self.granted or {}).get("budget" if name == "budget" else name or "")
+        return Grant(**{name: more}) if name and more is not None else None
+
     def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
         return Seat(
-            tools=room_tools(self.room, agent.name),
+            tools=() if self.alone else room_tools(self.room, agent.name),
             execute=lambda run: Desk(self.room, agent.name, run).execute,
             began=turn.began,
             ended=turn.ended,
+            closed=None if self.alone else self._closed,
             around=self.workflow.around(agent),
         )
+
+    def _closed(self, call: ToolCall) -> str | None:
+        """Why the team keeps a tool closed for now."""
+        guard = self.room.guard_of(call.tool)
+        return None if guard is None else str(closed_by(guard, call.tool))
+
+    @property
+    def alone(self) -> bool:
+        """Whether the agents share nothing: each works by itself on what the kickoff says."""
+        return not self.workflow.definition.context.enabled
+
+    @property
+    def _attended(self) -> bool:
+        return self.runs.attended(self.instance.id)
 
     def _seconds_until(self, due: str | None) -> float:
         if due is None:
             return _POLL
         return max(0.0, min(_POLL, (moment(due) - self.clock.now()).total_seconds()))
 
+    # What is minded beside them
+
+    async def _mind_loops(self) -> None:
+        """Asks the person about what is held back, one thing at a time."""
+        while True:
+            self._looped.clear()
+            if self.store.read(lambda connection: bool(inbox.held(connection, self.room.id))):
+                await self._ask_about_loop()
+            else:
+                await self._looped.wait()
+
+    async def _ask_about_loop(self) -> None:
+        ledger = self.runs.ledger(self.instance.id)
+        answers = [entry for entry in ledger.journal.kind("answered") if (entry.key or "").startswith("loop/")]
+        key = f"loop/{len(answers) + 1}"
+        limits = self.workflow.definition.limits
+        question = self.store.read(lambda connection: loops.question(connection, self.instance, limits))
+        ask = await ledger.opened("loop", key, [key], question, "loop_asked", {"title": question.title})
+        self._rests.set()
+        ask = await ledger.closed(ask)
+        if ask.answer is None:  # withdrawn: the workflow was stopped
+            await asyncio.get_running_loop().create_future()
+        woken: list[frozenset[str]] = []
+        turns: list[Turn] = []
+
+        def then(connection: Connection) -> None:
+            at = stamp(self.clock.now())
+            if ask.answer and ask.answer.choice == "yes":
+                woken.append(loops.release(connection, self.instance.id, self.room.id, at))
+            else:
+                turns.append(self.room.turn(connection, Actor.person()))
+                loops.drop(turns[-1], self.instance.id)
+
+        await ledger.apply(ask, key, {}, then)
+        self.room.wake(frozenset[str]().union(*woken))
+        for turn in turns:
+            await self.room.follow(turn)
+        self._rests.set()
+
+    async def _mind_proposals(self) -> None:
+        """Ends proposals when their time is up."""
+        while True:
+            self._proposed.clear()
+            due = self.store.read(lambda connection: proposals.next_end(connection, self.room.id))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds_until(due)):
+                    await self._proposed.wait()
+                continue
+            if due is not None and due <= stamp(self.clock.now()):
+                await self.room.expire()
+                self._rests.set()
+
     # The end
 
-    async def _until_quiet(self, ringing: asyncio.Task[None]) -> None:
+    async def _until_quiet(self, beside: Sequence[asyncio.Task[None]]) -> None:
         """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands.
 
         One that was started, and not only run, never is done: it is quiet until somebody says something.
         """
         while True:
             resting = asyncio.ensure_future(self._rests.wait())
-            others = {ringing, *self._serving.values()}
+            others = {*beside, *self._serving.values()}
             done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
             resting.cancel()
             for task in done - {resting}:
@@ -277,6 +416,7 @@ class Team:
             await self.clock.sleep(self.debounce)
             standing = await self.store.write(self._end_if_quiet)
             if standing.turn is not None:
+                self._rests.set()  # it may have woken nobody
                 await self.room.follow(standing.turn)
             if not standing.busy and self.instance.mode == "start":
                 await self._rest()
@@ -293,11 +433,12 @@ class Team:
                 await self._phase("live")
 
     def _look(self) -> Standing:
-        return self.store.read(lambda connection: look(connection, self.instance, stamp(self.clock.now())))
+        at, attended = stamp(self.clock.now()), self._attended
+        return self.store.read(lambda connection: look(connection, self.instance, at, attended=attended))
 
     def _end_if_quiet(self, connection: Connection) -> Standing:
         at = stamp(self.clock.now())
-        standing = look(connection, self.instance, at, settle=True)
+        standing = look(connection, self.instance, at, attended=self._attended, settle=True)
         if not standing.busy and self.instance.mode == "run":
             ended = at if standing.phase in OVER else None
             columns: Mapping[str, Any] = {"status": standing.phase, "ended_at": ended}
@@ -305,6 +446,9 @@ class Team:
         return standing
 
     def _result(self) -> str:
+        """The last that an agent said to all; of agents that are alone, what each of them gave."""
+        if self.alone:
+            return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
         return result_of(self.workflow, self.room, since=self.instance.created_at)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.room import inbox
@@ -16,10 +16,10 @@ from guildhall.room.channel import tell
 from guildhall.room.model import PERSON, SYSTEM, Actor
 from guildhall.room.turn import take
 from guildhall.runs import records as run_records
-from guildhall.workflow import records
+from guildhall.workflow import loops, records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -66,6 +66,7 @@ class AgentTurn:
     batch: Sequence[Mail]
     more: int = 0  # that wait beside these
     clock: Clock
+    most_rounds: int  # in which nothing but talk happens
     first_pause: float  # seconds
     told: list[Turn]  # what is to be announced once it is committed
 
@@ -79,36 +80,42 @@ class AgentTurn:
             seen = inbox.seen(connection, self.room, run)
             inbox.acknowledge(connection, self.room, self.agent, seen.until, at=at, run=run)
             self._stands(connection, "idle")
+            loops.count_turn(connection, self.instance, self.room, self.agent, run, self.most_rounds, at)
         elif stretch.status == "waiting":
-            self._stands(connection, "waiting", run=run)
+            self._stands(connection, "waiting", run=run, attempts=self._attempts(connection))
         elif stretch.status == "failed":
             self._failed(connection, run, stretch, at)
 
+    def could_not_begin(self, connection: Connection, error: Mapping[str, Any], run: str | None) -> None:
+        """No run could be made, or the one of before not be gone on with: to try again would be of no use."""
+        until = self.batch[-1].message.id if self.batch else inbox.seen(connection, self.room, run or "").until
+        self._give_up(connection, until, run, error, stamp(self.clock.now()))
+
     def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
-        state = records.agent(connection, self.instance, self.agent)
-        attempts = state.attempts + 1
+        attempts = self._attempts(connection) + 1
+        disturbed = _disturbed(connection, run, stretch)
         if stretch.reason == "limit":
-            self._stands(connection, "failed", run=run)  # with more, it goes on
-        elif _disturbed(connection, run, stretch) and attempts <= RETRIES:
+            self._stands(connection, "failed", run=run, attempts=attempts - 1)  # with more, it goes on
+        elif disturbed and attempts <= RETRIES:
             pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))
             due = stamp(self.clock.now() + timedelta(seconds=pause))
             self._stands(connection, "backoff", run=run, attempts=attempts, due=due)
-        elif not _disturbed(connection, run, stretch) and attempts < ATTEMPTS:
+        elif not disturbed and attempts < ATTEMPTS:
             self._stands(connection, "idle", attempts=attempts)  # a new run, which is told what this one has done
         else:
-            self._stands(connection, "failed", attempts=attempts)
-            self._bury(connection, run, stretch, at)
+            until = inbox.seen(connection, self.room, run).until
+            self._give_up(connection, until, run, stretch.error or {"message": stretch.reason}, at)
 
-    def _bury(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
-        """Nobody can handle what the run was shown: whoever said it is told so."""
-        until = inbox.seen(connection, self.room, run).until
+    def _give_up(self, connection: Connection, until: int, run: str | None, error: Mapping[str, Any], at: str) -> None:
+        """Nobody can handle what the agent was shown: whoever said it is told so."""
+        self._stands(connection, "failed", attempts=self._attempts(connection) + 1)
+        records.note(connection, self.instance, self.agent, error=dict(error))
         dead = inbox.bury(connection, self.room, self.agent, until, at=at, run=run)
         if not dead:
             return
         senders = {mail.message.sender for mail in dead} - {SYSTEM, self.agent}
         numbers = ", ".join(f"#{mail.message.id}" for mail in dead)
-        why = (stretch.error or {}).get("message") or stretch.reason or "no reason given"
-        said = f"{self.agent} could not handle {numbers}, and has stopped trying: {why}"
+        said = f"{self.agent} could not handle {numbers}, and has stopped trying: {error.get('message')}"
         hops = max(mail.message.hops for mail in dead) + 1
         to = sorted(senders | {PERSON})
         arguments = {"text": said, "to": to, "hops": hops}
@@ -116,6 +123,9 @@ class AgentTurn:
         taken = take(connection, self.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, to, hops))
         if taken.turn is not None:
             self.told.append(taken.turn)
+
+    def _attempts(self, connection: Connection) -> int:
+        return records.agent(connection, self.instance, self.agent).attempts
 
     def _stands(
         self, connection: Connection, status: str, *, run: str | None = None, attempts: int = 0, due: str | None = None
@@ -131,19 +141,3 @@ def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
         failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
         return bool(failures) and bool(failures[-1].data.get("transient"))
     return code in _DISTURBED
-
-
-def effects_of(connection: Connection, run: str) -> str:
-    """What a run that failed has done, for the one that tries after it."""
-    entries = run_records.entries(connection, run)
-    started = {entry.key: entry for entry in entries if entry.kind == "tool_started"}
-    ended = {entry.key: entry for entry in entries if entry.kind == "tool_ended"}
-    done = [
-        f"- {entry.data['tool']} {entry.data['arguments']}"
-        for key, entry in started.items()
-        if key in ended and not ended[key].data["result"]["is_error"]
-    ]
-    if not done:
-        return ""
-    told = "An earlier attempt at this failed, after it had done the following. Do not do it a second time:"
-    return "\n".join([told, *(line[:500] for line in done)])

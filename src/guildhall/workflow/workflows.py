@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, NotFound
+from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event
 from guildhall.core.ids import digest
 from guildhall.room.rooms import Furnishing
+from guildhall.runs.grants import has_price
 from guildhall.runs.model import RunRequest, request_of
 from guildhall.runs.seat import Seat
+from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import Worker
 from guildhall.workflow import looking, records, standalone
@@ -21,6 +23,7 @@ from guildhall.workflow.aside import set_aside
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.steering import Steering
@@ -29,7 +32,7 @@ from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import tzinfo
 
     from sqlalchemy import Connection
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Stretch
+    from guildhall.runs.model import Ask, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
     from guildhall.workflow.instance import AgentState
@@ -67,16 +70,13 @@ class Workflows:
         runs: Runs,
         history: History,
         rooms: Rooms,
-        load: Callable[[str, Frame], Workflow],
-        demand: Callable[[Workflow, RunRequest, Frame], None],
         settings: Callable[[Frame], Settings],
         zone: tzinfo,
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
     ) -> None:
-        """`load` gives the workflow of a file; `demand` raises where it may not, or could not, run as it is.
+        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
 
-        `first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
         `debounce`: for so many seconds a team that is quiet stays together.
         """
         self._home = home
@@ -86,8 +86,6 @@ class Workflows:
         self._runs = runs
         self._history = history
         self._rooms = rooms
-        self._load = load
-        self._demand = demand
         self._settings = settings
         self._zone = zone
         self.first_pause = first_pause
@@ -98,9 +96,8 @@ class Workflows:
 
     # Starting
 
-    async def begin(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
+    async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
-        workflow = self._load(start.file, frame)
         async with self._beginning:
             return await self._begin(workflow, start, request, frame)
 
@@ -108,8 +105,10 @@ class Workflows:
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
+        explicit = request.budget is not None or workflow.budget is not None
+        request = replace(request, budget=budget_of(workflow, settings, request.budget) if explicit else None)
+        self._check_prices(workflow, request, frame, settings)
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
-        self._demand(workflow, request, frame)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
         _refuse_alive(before, workflow, fresh=start.fresh)
@@ -143,9 +142,8 @@ class Workflows:
             worker=str(workflow.path),
             input=asked_of(workflow),
             workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
-            budget=request.budget if workflow.budget is None else budget_of(workflow, settings, request.budget),
         )
-        seat = self._conductor(workflow, frame, began)
+        seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
 
     async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
@@ -185,12 +183,34 @@ class Workflows:
         furnishing = Furnishing(max_hops=workflow.definition.limits.max_hops)
         await self._rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
 
+    def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
+        """Raises where an agent's model has no price, so that the team's budget could not be kept."""
+        for agent in workflow.agents if request.budget is not None else ():
+            choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
+            source = self._runs.source(choice.model, frame)
+            if not has_price(source):
+                raise ModelUnusable(
+                    f"the agent {agent.name}: its model {source.name} has no known price, so that the team's budget "
+                    "cannot be kept",
+                    where=workflow.place,
+                    hint="Use a model with a price for it, or leave the budget out and limit its max_turns.",
+                )
+
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """A workflow that stopped, ready to go on where it was."""
         instance = self.instance(run)
         workflow = thawed(instance.source, instance.definition)
+        if grant is not None:
+            self._refuse_too_little(run, grant)
         seat = self._conductor(workflow, workflow.frame(frame), lambda connection, run: None)
         return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+
+    def _refuse_too_little(self, run: str, grant: Grant) -> None:
+        """Raises where agents that stopped at a limit have used up already what they are to have."""
+        for agent in self.agents(run):
+            if agent.status == "failed" and agent.run is not None:
+                below = (self._history.journal(one.id) for one in self._history.below(agent.run))
+                grant.refuse_too_little(self._history.journal(agent.run), tuple(below))
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a workflow live that was made ready."""
@@ -212,6 +232,7 @@ class Workflows:
             zone=self._zone,
             first_pause=self.first_pause,
             debounce=self.debounce,
+            granted=_granted(prepared),
         )
         self._teams[instance.room] = team
         self._runs.launch(prepared, team)
@@ -296,16 +317,23 @@ class Workflows:
     def happened(self, happened: Happened) -> None:
         """Something happened in a room: whoever follows the workflow sees it."""
         if (team := self._teams.get(happened.room)) is not None:
+            team.happened(happened.type)
             root = team.instance.id
             told = {"proposal": happened.data} if happened.type == "proposal" else happened.data  # it has a type too
             data = {"actor": happened.actor, **told}
             self._bus.publish(Event(type=happened.type, run=root, root=root, at=happened.at, data=data))
 
-    def answered(self, run: str) -> None:
-        """A person has answered something that a run below a workflow asks."""
+    def answered(self, ask: Ask) -> None:
+        """Something that a workflow, or a run below it, asks is open no more."""
         for team in self._teams.values():
-            if team.instance.id == run:
-                team.wake_all()
+            if team.instance.id == ask.root:
+                team.answered(ask)
+
+
+def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
+    """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
+    last = prepared.journal.entries[-1]
+    return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
 
 
 def furnished(workflow: Workflow, values: Values) -> Furnishing:
@@ -317,6 +345,7 @@ def furnished(workflow: Workflow, values: Values) -> Furnishing:
         owner=None if owner == NOBODY else owner,
         projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
         max_hops=workflow.definition.limits.max_hops,
+        max_repeats=workflow.definition.limits.max_repeats,
     )
 
 

@@ -69,9 +69,13 @@ async def _answer(ask: Ask, args: argparse.Namespace, screen: Screen) -> Answer:
 
 
 async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """Follow the run if nothing else keeps it; otherwise say what does."""
+    """Follow the run if nothing else keeps it; otherwise say what does.
+
+    An agent of a workflow goes on by itself: what others ask keeps it from nothing.
+    """
     shown = await client.show(run)
-    if shown.run.status == "waiting" and not any(ask.status == "open" for ask in shown.asks):
+    alone = not any(ask.status == "open" for ask in shown.asks)
+    if shown.run.status == "waiting" and (alone or shown.run.request.get("workflow")):
         return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):
         screen.note(line)

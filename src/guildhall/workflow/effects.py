@@ -1,0 +1,77 @@
+"""What attempts that failed have done, told to the one that tries after them: so that nothing is done twice."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from guildhall.room.toolbox import READS
+from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.runs import records as run_records
+from guildhall.tools.builtin import BUILT_IN
+from guildhall.workflow import records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import Connection
+
+    from guildhall.runs.model import Run
+
+_MOST = 40  # calls that are named
+_LONGEST = 300  # characters of each
+_LOOKING = frozenset({"fs.read", "memory.read", "room.read"})
+_HARMLESS = frozenset(
+    {
+        *("memory_read", "memory_list", "sandbox_list", "sandbox_read_text", "status_set", "no_action"),
+        *(name for name, capabilities in ROOM_TOOLS.items() if capabilities == READS),
+        *(name for name, capabilities in BUILT_IN.items() if capabilities <= _LOOKING),
+    }
+)
+_TOLD = """\
+An earlier attempt at this failed. Before that it did what is listed here, which is a record and no instruction. None \
+of it is undone: do not do it a second time, go on from there."""
+
+
+def effects_before(connection: Connection, instance: str, agent: str, turns: int | None = None) -> str:
+    """What the attempts of an agent have done since it last did what it was asked; empty: nothing.
+
+    `turns`: only so many of its runs had been by then.
+    """
+    last = records.runs_of_agent(connection, instance, agent) if turns is None else turns
+    lines = [line for run in _failed_runs(connection, instance, agent, last) for line in _effects(connection, run.id)]
+    if not lines:
+        return ""
+    left_out = [f"- ... {len(lines) - _MOST} more before these"] if len(lines) > _MOST else []
+    return "\n".join([_TOLD, "---", *left_out, *lines[-_MOST:], "---"])
+
+
+def _failed_runs(connection: Connection, instance: str, agent: str, last: int) -> list[Run]:
+    """The runs that have failed since the last one that did not, oldest first."""
+    found: list[Run] = []
+    for number in range(last, 0, -1):
+        run = run_records.run_of_call(connection, instance, f"{agent}/{number}")
+        if run is None or run.status != "failed":
+            break
+        found.insert(0, run)
+    return found
+
+
+def _effects(connection: Connection, run: str) -> Iterator[str]:
+    entries = run_records.entries(connection, run)
+    ended = {entry.key: entry.data["result"] for entry in entries if entry.kind == "tool_ended"}
+    seen: set[str | None] = set()
+    for entry in entries:
+        if entry.kind != "tool_started" or entry.data["tool"] in _HARMLESS or entry.key in seen:
+            continue
+        seen.add(entry.key)  # a call that was made again after a crash is one call
+        result = ended.get(entry.key)
+        if result is None:
+            yield f"- {_call(entry.data)} (it was cut off, and may have been done or not)"
+        elif not result["is_error"]:
+            yield f"- {_call(entry.data)}"
+
+
+def _call(data: Mapping[str, Any]) -> str:
+    told = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
+    return told if len(told) <= _LONGEST else f"{told[:_LONGEST]}..."

@@ -1,0 +1,132 @@
+"""Loops: agents that only talk to one another. What they say is held back, and a person is asked.
+
+Three things tell a loop: messages that follow from one another without a person (`max_hops`) and an agent that says the
+same again (`max_repeats`), both seen by the room when it is said; and turns in which nothing but talk happens
+(`max_rounds_without_progress`), counted here with the end of each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from guildhall.room import inbox, proposals
+from guildhall.room import records as room_records
+from guildhall.room.channel import post
+from guildhall.room.model import SYSTEM, Said
+from guildhall.runs import records as run_records
+from guildhall.runs.model import Question
+from guildhall.workflow import records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import Mail, Message
+    from guildhall.room.turn import Turn
+    from guildhall.workflow.definition import TeamLimits
+    from guildhall.workflow.instance import Instance
+
+_LOOKED_AT = 1_000  # messages
+_SHOWN = 10  # pairs, and messages that are held back
+_LONGEST = 200  # characters of each
+TALK = frozenset(
+    {
+        *("channel_send", "channel_read", "inbox_read", "inbox_ack", "status_set", "team_list", "no_action"),
+        *("document_read", "document_list", "document_suggest", "resource_read"),
+        *("proposal_create", "proposal_vote", "proposal_status", "proposal_cancel"),
+    }
+)
+
+
+def count_turn(connection: Connection, instance: str, room: str, agent: str, run: str, most: int, at: str) -> None:
+    """Counts a turn that is over. After too many rounds of mere talk, what agents have said is held back.
+
+    A round is over when each of those who talk has had a turn, on the average. Something that is said from outside, or
+    is done, begins the count anew.
+    """
+    asked_from_outside = room_records.seen(connection, room, run).hops == 0
+    if asked_from_outside or _progress(connection, room, run):
+        records.forget_talk(connection, instance)
+        inbox.hold_no_more(connection, room, at=at)
+        return
+    talked = records.talk(connection, instance)
+    talked[agent] = talked.get(agent, 0) + 1
+    records.note(connection, instance, agent, talked=talked[agent])
+    if _too_long(talked, most):
+        busy = [state.name for state in records.agents_of(connection, instance) if state.run is not None]
+        inbox.hold(connection, room, but=busy, at=at)
+
+
+def _progress(connection: Connection, room: str, run: str) -> bool:
+    """Whether a run has done anything but talk: a document, a tool of its own, or a proposal that got decided."""
+    began = run_records.find_run(connection, run)
+    if began is not None and proposals.decided_since(connection, room, began.created_at):
+        return True
+    return any(
+        entry.kind == "tool_started" and entry.data["tool"] not in TALK
+        for entry in run_records.entries(connection, run)
+    )
+
+
+def question(connection: Connection, instance: Instance, limits: TeamLimits) -> Question:
+    """What the person is asked: who talks to whom how often, and what is held back."""
+    room = instance.room
+    held = inbox.held(connection, room)
+    pairs = _pairs(room_records.since_outside(connection, room, _LOOKED_AT))
+    talkers = sorted({sender for sender, _ in pairs} or {mail.message.sender for _, mail in held})
+    lines = [f"- {sender} to {reached}: {count}" for (sender, reached), count in pairs.most_common(_SHOWN)]
+    waiting = [_held_line(agent, mail) for agent, mail in held[:_SHOWN]]
+    more = [f"- ... {len(held) - _SHOWN} more"] if len(held) > _SHOWN else []
+    body = [
+        f"{_why(connection, instance, limits)} Messages since somebody from outside last spoke:",
+        *lines,
+        "Held back:",
+        *waiting,
+        *more,
+        "'yes' delivers it and allows as much again; 'no' does not deliver it.",
+    ]
+    title = f"{' and '.join(talkers)} go round in circles in {instance.target}"
+    return Question(title=title[:_LONGEST], body="\n".join(body), choices=("yes", "no"))
+
+
+def release(connection: Connection, instance: str, room: str, at: str) -> frozenset[str]:
+    """What was held goes out, and all is counted anew; who is to be woken."""
+    records.forget_talk(connection, instance)
+    return inbox.release(connection, room, at=at)
+
+
+def drop(turn: Turn, instance: str) -> None:
+    """What was held is never delivered."""
+    records.forget_talk(turn.connection, instance)
+    dropped = inbox.drop(turn.connection, turn.room.id, at=turn.at)
+    if dropped:
+        numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in dropped}))
+        said = Said.quote(f"A person has ended this exchange; not delivered: {numbers}")
+        post(turn, said, kind="system", sender=SYSTEM)
+
+
+def _pairs(messages: list[Message]) -> Counter[tuple[str, str]]:
+    return Counter((one.sender, name) for one in messages if one.kind == "message" for name in one.mentions)
+
+
+def _held_line(agent: str, mail: Mail) -> str:
+    text = " ".join(mail.message.content.split())
+    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return f"- #{mail.message.id} from {mail.message.sender} to {agent}: {shown}"
+
+
+def _why(connection: Connection, instance: Instance, limits: TeamLimits) -> str:
+    held = inbox.held(connection, instance.room)
+    if any(mail.message.hops > limits.max_hops for _, mail in held):
+        return f"More than {limits.max_hops} messages have followed from one another (max_hops)."
+    talked = records.talk(connection, instance.id)
+    if _too_long(talked, limits.max_rounds_without_progress):
+        rounds = limits.max_rounds_without_progress
+        return f"In {rounds} rounds nothing happened but talk (max_rounds_without_progress)."
+    return f"The same was said more than {limits.max_repeats} times (max_repeats)."
+
+
+def _too_long(talked: Mapping[str, int], most: int) -> bool:
+    return len(talked) > 1 and sum(talked.values()) >= most * len(talked)

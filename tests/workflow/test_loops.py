@@ -1,0 +1,147 @@
+"""Agents that only talk: they are stopped, a person is told who talks to whom, and decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.runs.model import Answer
+from tests.workflow.teams import Team, call, say, send
+
+if TYPE_CHECKING:
+    from tests.conftest import Guild
+
+ROOMY = {"max_hops": 100, "max_repeats": 100, "max_rounds_without_progress": 100}
+
+
+def thanking(to: str, runs: int, more: tuple[dict[str, Any], ...] = ()) -> list[Any]:
+    """Runs in each of which the other one is thanked, in other words each time."""
+    return [[*more, send(f"@{to} thank you, {'really ' * number}so much"), say()] for number in range(runs)]
+
+
+def same(to: str, runs: int) -> list[Any]:
+    words = ["@{} Thank you!", "@{} thank you", "@{}   THANK you.", "@{}, thank you!!"]
+    return [[send(words[number % 4].format(to)), say()] for number in range(runs)]
+
+
+@pytest.mark.req("X-4", "AW-14")
+def test_two_who_thank_each_other_end_within_max_hops_and_a_person_decides(team: Team, guild: Guild) -> None:
+    team.file(limits={**ROOMY, "max_hops": 4})
+    team.script(ann=thanking("bob", 20), bob=thanking("ann", 20))
+    ran = guild("run", "team.yaml", "--output", "json")
+    assert ran.code == 4, ran.err
+    assert ran.json["status"] == "waiting"
+    assert len(ran.json["runs"]) == 5
+    (ask,) = ran.json["asks"]
+    assert ask["kind"] == "loop"
+    assert ask["title"] == "ann and bob go round in circles in @team"
+    assert "ann to bob: 3" in ask["body"]
+    assert "bob to ann: 2" in ask["body"]
+    assert "max_hops" in ask["body"]
+    assert f"{ask['ask']} waits for you" in ran.err
+    again = guild("answer", ask["ask"], "yes", "--output", "json")
+    assert (again.code, len(again.json["runs"])) == (4, 10)
+    (second,) = again.json["asks"]
+    assert second["ask"] != ask["ask"]
+    ended = guild("answer", second["ask"], "no", "--output", "json")
+    assert (ended.code, ended.json["status"], len(ended.json["runs"])) == (0, "completed", 10)
+
+
+@pytest.mark.req("X-4")
+def test_who_says_the_same_again_is_stopped(team: Team) -> None:
+    team.file(limits={**ROOMY, "max_repeats": 2})
+    team.script(ann=same("bob", 9), bob=thanking("ann", 9))
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert (run.status, run.reason) == ("waiting", "ask")
+        assert len(team.runs(run.id, "ann")) == 3  # the third time it is held back
+        (ask,) = team.hall.asks.open()
+        assert "max_repeats" in ask.question.body
+        await team.client.answer(ask.id, Answer(choice="yes"))
+        run = await team.resume(run.id)
+        assert run.status == "waiting"
+        assert len(team.runs(run.id, "ann")) == 6  # as much again
+
+    team.inside(work)
+
+
+@pytest.mark.req("X-4")
+@pytest.mark.parametrize(
+    ("progress", "stopped"),
+    [
+        (None, True),
+        (call("channel_read"), True),
+        (call("document_append", content="x"), False),
+    ],
+)
+def test_rounds_of_mere_talk_are_stopped(team: Team, progress: dict[str, Any] | None, *, stopped: bool) -> None:
+    team.file(limits={**ROOMY, "max_rounds_without_progress": 2})
+    more = (progress,) if progress else ()
+    team.script(ann=thanking("bob", 4, more), bob=[*thanking("ann", 3), [say()], [say()]])
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        asks = team.hall.asks.open()
+        assert run.status == ("waiting" if stopped else "completed")
+        assert [ask.kind for ask in asks] == (["loop"] if stopped else [])
+        if stopped:
+            assert "max_rounds_without_progress" in asks[0].question.body
+
+    team.inside(work)
+
+
+def test_what_a_person_says_begins_the_count_anew(team: Team) -> None:
+    team.file(limits={**ROOMY, "max_repeats": 1}, agents="ann bob")
+    team.script(ann=same("bob", 9), bob=[[say()]] * 9)
+
+    async def work(team: Team) -> None:
+        for _ in range(3):
+            assert (await team.run()).status == "completed"
+
+    team.inside(work)
+
+
+def test_at_a_terminal_the_question_is_asked_while_the_team_waits(team: Team) -> None:
+    team.file(limits={**ROOMY, "max_hops": 2})
+    team.script(ann=thanking("bob", 9), bob=thanking("ann", 9))
+
+    async def work(team: Team) -> None:
+        answers = iter(["yes", "no"])
+        stream = team.client.run_workflow(*team.started(), team.frame(interactive=True))
+        async for event in stream:
+            team.events.append(event)
+            if event.type == "ask_opened":
+                await team.client.answer(event.data["ask"]["ask"], Answer(choice=next(answers)))
+        assert next(answers, None) is None
+        run = team.hall.history.get(team.events[0].run)
+        assert (run.status, len(team.runs(run.id))) == ("completed", 6)
+        assert ("system", "A person has ended this exchange; not delivered: #7") in team.said()
+        assert [one.status for one in team.hall.asks.of_run(run.id)] == ["applied", "applied"]
+
+    team.inside(work)
+
+
+def test_what_was_let_go_late_is_not_taken_for_handled(team: Team) -> None:
+    """An answer comes while the addressee is at something newer: the older message is still to be handled."""
+    team.debounce = 0.2
+    team.file(limits={**ROOMY, "max_hops": 1})
+    slow = [{"expect": "#4 from person", **call("no_action")}, {"sleep": 0.2, "say": "done"}]
+    team.script(
+        ann=[[send("@bob one"), say()], slow, [{"expect": "1 unread(?s:.*)#3 from bob", "say": "handled"}]],
+        bob=[[send("@ann back"), say()]],
+    )
+
+    async def work(team: Team) -> None:
+        task = team.begun()
+        await team.until(lambda: team.heard("ask_opened"))
+        await team.hall.workflows.send("hello", team.target("ann"))
+        await team.until(lambda: team.heard("no_action"))
+        (ask,) = team.hall.asks.open()
+        await team.client.answer(ask.id, Answer(choice="yes"))
+        run = await task
+        assert run.status == "completed"
+        assert [one.output for one in team.runs(run.id, "ann")] == ["done", "done", "handled"]
+
+    team.inside(work)

@@ -1,0 +1,90 @@
+"""No wake-up is ever lost: whenever something is said, and whenever runs end, each message is handled once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.workflow.teams import Team, call, say, send
+
+if TYPE_CHECKING:
+    from guildhall.room.model import Message
+
+MOMENTS = st.sampled_from([0.0, 0.0, 0.001, 0.004, 0.01])
+SENDS = st.lists(st.tuples(MOMENTS, st.sampled_from(["ann", "bob", "all"])), max_size=8)
+RUNS = st.lists(st.tuples(MOMENTS, st.sampled_from(["", "ann", "bob"]), st.booleans()), min_size=1, max_size=4)
+
+
+def shown(team: Team, run: str) -> dict[tuple[str, int], int]:
+    """How often each agent was shown each message at the beginning of a run that completed."""
+    seen: dict[tuple[str, int], int] = {}
+    log = team.history()
+    for entry in log:
+        if entry["op"] == "acknowledged":
+            for number in entry["result"]["messages"]:
+                key = (entry["arguments"]["agent"], number)
+                seen[key] = seen.get(key, 0) + 1
+    return seen
+
+
+def expected(messages: list[Message]) -> set[tuple[str, int]]:
+    return {(name, message.id) for message in messages for name in message.mentions if name != "person"}
+
+
+def turns(runs: list[tuple[float, str, bool]]) -> list[list[Any]]:
+    """Scripted runs: each takes its time, may say something to another, and may read its inbox meanwhile."""
+    made: list[list[Any]] = []
+    for number, (moment, to, reads) in enumerate(runs):
+        answers: list[Any] = [send(f"@{to} number {number}")] if to else [call("no_action")]
+        answers += [call("inbox_read")] if reads else []
+        made.append([*answers, {"sleep": moment, "say": "done"}])
+    return [*made, [say()]]
+
+
+@pytest.mark.req("AW-6", "AW-17")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@given(sends=SENDS, ann=RUNS, bob=RUNS)
+def test_every_mention_is_handled_exactly_once(
+    sends: list[tuple[float, str]],
+    ann: list[tuple[float, str, bool]],
+    bob: list[tuple[float, str, bool]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    team = Team.anywhere(tmp_path_factory.mktemp("team"))
+    team.file(kickoff="@all begin", limits={"max_repeats": 100, "max_rounds_without_progress": 100})
+    team.script(ann=turns(ann), bob=turns(bob), repeat=True)
+
+    async def work(team: Team) -> None:
+        team.debounce = 0.0
+        task = team.begun()
+        await team.until(lambda: "live" in team.phases())
+        for moment, to in sends:
+            await asyncio.sleep(moment)
+            if not task.done():
+                await team.hall.workflows.send(f"@{to} from outside", team.target())
+        run = await task
+        while team.room.waiting():  # said when it was over already: the next one begins with it
+            run = await team.run()
+        assert run.status == "completed", run.error
+        handled = shown(team, run.id)
+        assert set(handled) == expected(team.room.messages())
+        assert set(handled.values()) == {1}
+
+    team.inside(work)
+
+
+def test_a_mention_of_one_who_is_busy_is_served_as_soon_as_its_turn_ends(team: Team) -> None:
+    team.file("ann bob", kickoff="@ann @bob begin")
+    team.script(ann=[[{"sleep": 0.1, "say": "slow"}], [say("again")]], bob=[[send("@ann when you are done"), say()]])
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert [one.output for one in team.runs(run.id, "ann")] == ["slow", "again"]
+        first, second = team.runs(run.id, "ann")
+        assert second.created_at >= (first.ended_at or "")
+
+    team.inside(work)
