@@ -12,7 +12,7 @@ from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.hall.recover import Recovery
 from guildhall.runs.model import SHUTDOWN, RunRequest
 from guildhall.workflow.instance import Start
-from guildhall.workflow.target import parse
+from guildhall.workflow.target import Target, parse
 from tests.workflow.teams import call, say, send
 
 if TYPE_CHECKING:
@@ -137,6 +137,55 @@ def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
             await team.client.start_agent(parse("ann@team"))
         with pytest.raises(UsageError, match="names no agent"):
             await team.client.stop_agent(parse("@team"))
+
+    team.inside(work)
+
+
+def test_an_agent_that_failed_is_tried_again_with_its_dead_letters(team: Team) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), say()]])
+
+    async def work(team: Team) -> None:
+        began = await start(team)
+        await until(lambda: team.agents(began.run)["ann"].status == "failed")
+        await until_stands(team, "quiet")
+        await team.client.start_agent(parse("ann@team"))
+        await until(lambda: ("ann", "now it works") in said(team))
+
+    team.inside(work)
+
+
+def test_targets_from_elsewhere_are_held_to_the_form(team: Team) -> None:
+    team.file(kickoff=None)
+    team.script(ann=[[say()]])
+
+    async def work(team: Team) -> None:
+        await start(team)
+        for odd in (
+            Target("a\n", "team"),
+            Target("\x1b[2J", "team"),
+            Target("", "team"),
+            Target(None, ""),
+            Target(None, "team", "x" * 1_000_000),
+            Target(None, "../team"),
+        ):
+            for verb in (
+                team.client.workflow(odd),
+                team.client.send(odd, "x"),
+                team.client.stop_agent(odd),
+                team.client.start_agent(odd),
+                team.client.documents(odd),
+                team.client.document_read(odd),
+                team.client.document_write(odd, "x"),
+                team.client.document_append(odd, "x"),
+                team.client.proposals(odd),
+                team.client.schedules(odd),
+                team.client.schedule_set(odd, "5m"),
+                team.client.schedule_clear(odd),
+            ):
+                with pytest.raises(UsageError) as caught:
+                    await verb
+                assert len(caught.value.message) < 300
 
     team.inside(work)
 

@@ -54,7 +54,8 @@ class TeamClient(Protocol):
     # and whoever leaves it parks nothing
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown: ...
 
-    async def start_agent(self, target: Target) -> WorkflowShown: ...  # one that was stopped alone works again
+    # one that was stopped alone, or has failed, works again
+    async def start_agent(self, target: Target) -> WorkflowShown: ...
 
     async def stop_agent(self, target: Target) -> list[str]: ...  # one alone; the runs that were ended
 

@@ -151,7 +151,8 @@ class TeamVerbs:
     async def schedules(self, target: Target) -> list[Schedule]:
         def read(connection: Connection) -> list[Schedule]:
             found = records.schedules_of(connection, looking.named(connection, target).room)
-            return [one for one in found if target.agent in (None, one.agent)]
+            own = [one for one in found if target.agent in (None, one.agent)]
+            return own or [one for one in found if one.agent is None]
 
         return self._hall.store.read(read)
 

@@ -23,6 +23,7 @@ _MOST = 10_000  # messages that are shown
 
 def named(connection: Connection, wanted: Target) -> Instance:
     """The workflow that a target names, with the agent in it, if it names one."""
+    target.checked(wanted)
     found = records.newest(connection, wanted.workflow, wanted.tag)
     if found is None:
         known = records.listed(connection)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, UsageError
-from guildhall.room import mentions
+from guildhall.room import inbox, mentions
 from guildhall.room.model import ALL, Actor, Said
 from guildhall.runs import records as run_records
 from guildhall.runs.model import ENDED
@@ -97,18 +97,20 @@ class Steering:
         return [*ended, *(await self._workflows.gave_up_seat(instance, name) if instance.name == GLOBAL else [])]
 
     async def start_agent(self, wanted: Target) -> Instance:
-        """Lets an agent work again that was stopped alone."""
+        """Lets an agent work again that was stopped alone, or that has failed: its dead letters are unread again."""
         instance, name = _alive(self._workflows.named(wanted), wanted), _agent(wanted)
-        columns = {"status": "idle", "attempts": 0}
+        at = stamp(self._clock.now())
 
         def write(connection: Connection) -> None:
-            if records.agent(connection, instance.id, name).status != "stopped":
+            if records.agent(connection, instance.id, name).status not in ("stopped", "failed"):
                 raise Conflict(f"{wanted} works already", hint=f"Speak to it: guild send {wanted} ...")
-            records.change_agent(connection, instance.id, name, **columns)
+            records.change_agent(connection, instance.id, name, status="idle", attempts=0, run=None, due_at=None)
+            inbox.deliver_again(connection, instance.room, name, at=at)
 
         await self._store.write(write)
         if (team := self._workflows.team(instance.room)) is not None:
             team.sit(team.workflow, name)
+            team.wake(frozenset({name}))
         return instance
 
     # Schedules

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "the file of a workflow; a worker, which then stands alone; or an agent@workflow:tag that was stopped"
+    help = (
+        "the file of a workflow; a worker, which then stands alone; or an agent@workflow:tag that was stopped or failed"
+    )
     parser.add_argument("worker", metavar="FILE|WORKER", help=help)
     parser.set_defaults(input=None, attach=())
     parser.add_argument("--background", action="store_true", help="print the id and leave it to the hall's process")
