@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.places import Terminal
+
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
@@ -126,3 +128,21 @@ def test_a_worker_stands_alone_and_ctrl_c_takes_only_it_along(
     assert guild_hall("ls", "ann", "--json").json["status"] == "stopped"
     assert guild_hall("stop", "bob").code == 0
     assert guild_hall("send", "bob", "hello").code == 1
+
+
+def test_a_second_run_of_a_living_tag_looks_on_at_a_terminal(guild_hall: GuildWithHall, review: Path) -> None:
+    run = guild_hall("start", "review.yaml", "--background").out.strip()
+    assert guild_hall("wait", "@review", "--timeout", "20s").code == 0
+    refused = guild_hall("run", "review.yaml")  # nobody is there who could look
+    assert (refused.code, "guild log -f @review" in refused.err) == (1, True)
+    person = Terminal(guild_hall, "run", "review.yaml")
+    person.until("Following it; Ctrl-C leaves it as it is.")
+    person.until(run)
+    assert guild_hall("send", "bob@review", "do you hear me?").code == 0
+    person.until("person to bob: do you hear me?")
+    person.until("bob: thanks")
+    person.types("\x03")
+    assert person.ends()[0] == 130
+    person.close()
+    shown = guild_hall("ls", "@review", "--json").json
+    assert (shown["run"], shown["status"] in ("live", "quiet")) == (run, True)
