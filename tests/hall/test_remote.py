@@ -188,7 +188,7 @@ async def _started(both: Compared, frame: Frame) -> None:
     began = await both.once("start_workflow", start, RunRequest(worker="team.yaml", input=""), frame)
     coder, team = parse("coder@team:b"), parse("@team:b")
     async with asyncio.timeout(10):
-        while (await both.once("workflow", team)).status != "quiet":
+        while (await both.once("workflow", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
             await asyncio.sleep(0.01)
     await both.once("stop_agent", coder)
     assert (await both.once("send", coder, "hello ü")).stopped == ("coder",)

@@ -170,7 +170,7 @@ def test_what_can_be_no_script_is_an_error(guild: Guild, project: Path) -> None:
     ("text", "said"),
     [
         ("test: 3\nworkers: {}\n", "one.yaml:1: test: expected fields with values"),
-        ("workers: {}\ntest:\n  worker: scribe\n", "one.yaml:2: test.input: this field is required"),
+        ("workers: {}\ntest:\n  worker: scribe\n", "one.yaml:2: test: `input` is missing"),
         ("workers: {}\ntest:\n  worker: scribe\n  inptu: go\n", "one.yaml:4: test.inptu: there is no such field"),
         ("workers: {}\ntest: {worker: scribe, input: go, status: fine}\n", "expected 'completed' or 'failed'"),
         (

@@ -126,7 +126,7 @@ def left(place: Path, kind: str) -> dict[str, Any]:
     log = store.read(lambda connection: records.history(connection, found.id))
     room = Rooms(store, Still()).room(found.id)
     told = {
-        "log": [[row["op"], row["actor"], row["key"], row["result"]] for row in log if row["op"] != "open"],
+        "log": [[one.op, one.actor.name, one.actor.key, one.result] for one in log if one.op != "open"],
         "messages": [message.as_dict() for message in room.messages()],
         "unread": [[mail.message.id for mail in room.unread(name)] for name in ("coder", "reviewer")],
         "proposals": [{**one.as_dict(), "archived": one.archived} for one in room.proposals()],

@@ -9,6 +9,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.room import inbox
+from guildhall.room.channel import tell
 from guildhall.room.model import Actor, Piece, Said
 from guildhall.room.rooms import Furnishing, Rooms
 from tests.room.conftest import PERSON, TEAM, Heard, agent
@@ -76,6 +77,20 @@ def test_who_is_told_by_name_need_not_be_mentioned(rooms: Rooms):
     assert asyncio.run(room.send("fix the bug", PERSON, to=["coder"])).reached == ("coder",)
     with pytest.raises(NotFound, match="no agent 'cder'"):
         asyncio.run(room.send("fix the bug", PERSON, to=["cder"]))
+
+
+def test_what_the_room_says_in_the_transaction_of_another_reaches_those_who_are_here(rooms: Rooms, store: Store):
+    room = opened(rooms)
+
+    def write(connection: Any) -> Any:
+        turn = room.turn(connection, Actor.system(run="w-1"))
+        return turn, tell(turn, "@coder could not handle #1", ["reviewer", "gone", "person"], 3)
+
+    turn, posted = store.submit(write).result(5)
+    assert posted["reached"] == ["reviewer", "person"]
+    assert turn.wakes == {"reviewer"}
+    (message,) = room.messages()
+    assert (message.kind, message.sender, message.hops) == ("system", "system", 3)
 
 
 def test_nobody_is_woken_by_a_message_to_the_person_to_oneself_or_to_no_one(rooms: Rooms, heard: Heard):

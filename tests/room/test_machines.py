@@ -19,8 +19,10 @@ from guildhall.room.model import Actor
 from guildhall.room.rooms import Furnishing, Rooms
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
+from guildhall.store.scratch import scratch
 from tests.room.conftest import Heard, Moments
 from tests.room.desks import At
+from tests.room.test_again import first_difference
 
 TEAM = ("a", "b", "c")
 AGENTS = st.sampled_from(TEAM)
@@ -60,6 +62,9 @@ class InRoom(RuleBasedStateMachine):
         return self.store.submit(fn).result(5)
 
     def teardown(self) -> None:
+        """Whatever was done, the log makes the same room again."""
+        with scratch() as empty:
+            assert self.runner.run(first_difference(self.store, self.room.id, empty)) is None
         self.runner.close()
         self.store.close()
         shutil.rmtree(self.folder)
@@ -100,7 +105,7 @@ class Inboxes(InRoom):
     def a_run_begins(self, name: str, number: int) -> tuple[str, str]:
         run = f"r-{number}-{len(self.shown)}"
         batch = self.room.unread(name)
-        self.write(lambda c: inbox.shown(c, self.room.id, name, run, batch, "now"))
+        self.write(lambda c: inbox.shown(c, self.room.id, name, run, batch, self.room.now()))
         self._note_shown(name, run)
         return name, run
 
@@ -127,9 +132,9 @@ class Inboxes(InRoom):
         until = self.store.read(lambda c: inbox.seen(c, self.room.id, id)).until
         assert until == self.shown[id]
         if how == "done":
-            self.write(lambda c: inbox.acknowledge(c, self.room.id, name, until, at="now", run=id))
+            self.write(lambda c: inbox.acknowledge(c, self.room.id, name, until, at=self.room.now(), run=id))
         elif how == "dead":
-            self.write(lambda c: inbox.bury(c, self.room.id, name, until, at="now", run=id))
+            self.write(lambda c: inbox.bury(c, self.room.id, name, until, at=self.room.now(), run=id))
         if how != "failed":
             self._move(name, "unread", how, until)
 
@@ -140,12 +145,12 @@ class Inboxes(InRoom):
 
     @rule(name=AGENTS)
     def dead_letters_go_out_again(self, name: str) -> None:
-        self.write(lambda c: inbox.deliver_again(c, self.room.id, name, at="now"))
+        self.write(lambda c: inbox.deliver_again(c, self.room.id, name, at=self.room.now()))
         self._move(name, "dead", "unread", self.count)
 
     @rule()
     def a_person_lets_go_what_is_held(self) -> None:
-        self.write(lambda c: inbox.release(c, self.room.id, at="now"))
+        self.write(lambda c: inbox.release(c, self.room.id, at=self.room.now()))
         for name in TEAM:
             for number, status in self.status[name].items():
                 if status == "held":
@@ -185,12 +190,10 @@ class Votes(InRoom):
         self.made += 1
         options = {"decision": ("x", "y"), "approval": ()}.get(given["type"], ())
         guards = ("notes.md",) if given["type"] == "approval" and given["binding"] else ()
-        draft = proposals.Draft(title=f"number {self.made}", options=options, guards=guards, **given)
-        result = self.runner.run(
-            self.room.perform("create", Actor(name=by), {}, lambda turn: {"id": proposals.create(turn, draft).id})
-        )
-        assert result["id"] == f"p-{self.made}"
-        self.open_ones[result["id"]] = {}
+        values = {**given, "title": f"number {self.made}", "options": list(options), "guards": list(guards)}
+        made = self.runner.run(At(self.room, by).calling("proposal_create", **values))
+        assert made.text.startswith(f"p-{self.made} is open")
+        self.open_ones[f"p-{self.made}"] = {}
 
     @precondition(lambda self: self.made)
     @rule(data=st.data(), by=AGENTS)
@@ -256,9 +259,8 @@ class Votes(InRoom):
         (one,) = [each for each in self.room.proposals() if each.id == id]
         if (one.expires_at or "z") <= self.room.now():
             return
-        self.runner.run(
-            self.room.perform("cancel", Actor(name=one.creator), {}, lambda turn: {"id": proposals.cancel(turn, id).id})
-        )
+        taken = self.runner.run(At(self.room, one.creator).calling("proposal_cancel", proposal=id))
+        assert not taken.is_error
         del self.open_ones[id]
         self.ended[id] = ("cancelled", None)
 
@@ -292,7 +294,7 @@ class Votes(InRoom):
         bound = [one for one in self.room.proposals() if one.type == "assignment" and one.binding and one.result]
         assert len(posted) == len(bound)
         archive = self.store.read(lambda c: records.history(c, self.room.id))
-        assert len([row for row in archive if row["op"] == "archive"]) == sum(
+        assert len([row for row in archive if row.op == "archive"]) == sum(
             one.result is not None for one in self.room.proposals()
         )
 

@@ -15,6 +15,7 @@ from guildhall.room.rooms import Furnishing, Rooms
 from guildhall.room.toolbox import TOOLS, VOTING, Desk, room_tools
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall
+from guildhall.workers.model import SYSTEM_TOOLS
 from tests.room.conftest import PERSON, TEAM, Heard
 from tests.room.desks import At
 
@@ -56,6 +57,7 @@ CONTRACT = {
 def test_the_tools_are_exactly_these_and_none_takes_who_calls_it(room: Room):
     tools = {each.name: each for each in room_tools(room, "coder")}
     assert tools.keys() == CONTRACT.keys() == TOOLS.keys()
+    assert tools.keys() <= set(SYSTEM_TOOLS)  # so that a rule may name them
     for name, each in tools.items():
         schema = each.input_schema
         required = set(schema.get("required", ()))
@@ -152,7 +154,7 @@ def test_a_run_s_first_message_counts_as_seen_once(room: Room, store: Store):
     assert store.read(lambda c: inbox.seen(c, room.id, "r-1")).until == 1
     assert store.read(lambda c: inbox.seen(c, room.id, "r-2")).until == 0
     log = store.read(lambda c: records.history(c, room.id))
-    assert [row["op"] for row in log] == ["open", "send", "inbox_shown", "send"]
+    assert [one.op for one in log] == ["open", "send", "inbox_shown", "send"]
 
 
 def test_nothing_to_do_wakes_nobody(room: Room, heard: Heard):
@@ -260,7 +262,7 @@ def test_the_same_call_again_is_the_same_call(room: Room, store: Store, name: st
     first = coder.call(name, "same", **given)
     assert coder.call(name, "same", **given) == first
     log = store.read(lambda c: records.history(c, room.id))
-    assert [row["op"] for row in log] == ["open", name]
+    assert [one.op for one in log] == ["open", name]
     assert "was" in coder.call("team_list", "same").text
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.core.paths import project_root
+from guildhall.hall.workflows import load_workflow
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.model import WORKERS
 from guildhall.workers.trust import Trust
@@ -47,10 +48,17 @@ def has_test(path: Path) -> bool:
         return True
 
 
+def root_of_test(file: Path) -> Path:
+    """The project that a test is of. One of workflows alone has nothing that marks it but its tests."""
+    folder = file.absolute().parent
+    root = project_root(folder)
+    return folder.parent if root == folder and folder.name == TESTS else root
+
+
 def code_of_test(source: Source, home: Home) -> Code:
     """The file of a test, as it was read."""
     path = source.path.resolve()
-    root = project_root(source.path.absolute().parent).resolve()
+    root = root_of_test(source.path).resolve()
     shown = path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
     file = CodeFile(path=path, shown=shown, content=source.text.encode())
     return Code(kind="test", name=shown, root=root, files=(file,), own=root == home.path.resolve())
@@ -73,8 +81,8 @@ def runs_programs(plan: Plan) -> bool:
     return "proc.exec" in plan.reach
 
 
-async def plan_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[Plan | None, bool]:
-    """The plan of the worker of a test, if it can be had, and whether the test could run programs.
+async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tuple[list[Plan], bool]:
+    """The plans of the worker of a test, or of the agents, if they can be had, and whether it could run programs.
 
     A test that brings a worker's file of its own is taken for one that does.
     """
@@ -82,10 +90,15 @@ async def plan_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tupl
     from guildhall.runs.neutral import Neutral
 
     frame = replace(frame, cwd=root / case.folder, root=root)
-    name = str(Neutral(root, hall.home.path, Redactor(hall.environ)).restored(case.worker))
+    name = str(Neutral(root, hall.home.path, Redactor(hall.environ)).restored(case.subject))
     brings = any(path == name or path.startswith(f"{WORKERS}/") for path in case.files)
     try:
-        plan = await hall.planner.plan(hall.find_worker(name, frame), frame)
+        if case.workflow is None:
+            plans = [await hall.planner.plan(hall.find_worker(name, frame), frame)]
+        else:
+            workflow = load_workflow(hall, root / name, frame)
+            there = workflow.frame(frame)
+            plans = [await hall.planner.plan(agent.worker, there) for agent in workflow.agents]
     except GuildError:
-        return None, brings
-    return plan, brings or runs_programs(plan)
+        return [], brings
+    return plans, brings or any(map(runs_programs, plans))

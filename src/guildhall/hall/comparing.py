@@ -40,7 +40,11 @@ class Comparison:
     def compare(self, run: str, *, stopped: bool) -> None:
         """`stopped`: the run was not let go on, so that how it ended says nothing."""
         counted: dict[str, int] = defaultdict(int)
-        for one in self._history.tree(run):
+        tree = self._history.tree(run)
+        if self._case.workflow is not None:
+            self._compare_setup(self._history.journal(run))
+            tree = tree[1:]
+        for one in tree:
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
             said = str((one.error or {}).get("message"))
@@ -52,6 +56,22 @@ class Comparison:
         self.final = self.final and not stopped
         if not stopped:
             self._compare_end(self._history.get(run))
+
+    def _compare_setup(self, journal: Journal) -> None:
+        """The commands of a setup: what they are now, against what the record has an output of."""
+        asked = [entry.data["arguments"] for entry in journal.kind("tool_started")]
+        if len(asked) != len(self._case.setup):
+            text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
+            self.deviations.append(Deviation(text=text))
+            self.final = False
+        for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
+            for name in ("command", "variables"):
+                recorded, value = getattr(then, name), self._neutral.value(now[name])
+                if recorded != value:
+                    label = f"the {name} of setup step {number + 1} {'is' if name == 'command' else 'are'} not the same"
+                    shown = [one if name == "command" else _plain(one) for one in (recorded, value)]
+                    self.deviations.append(Deviation(text=difference(label, *shown)))
+                    self.changes["test", "setup", number, name] = value
 
     def _compare_run(self, run: Run, ordinal: int, journal: Journal, *, stopped: bool) -> None:
         if ordinal == 0:

@@ -67,6 +67,13 @@ def copy_home(home: Home, target: Home) -> None:
             copy_project(folder, copied)
 
 
+def empty_folder(folder: Path, project: Path) -> None:
+    """Takes away a folder of the copy, with all that is in it."""
+    inside = folder.is_relative_to(project) and folder != project
+    if inside and not any(one.is_symlink() for one in (folder, *folder.parents) if one.is_relative_to(project)):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def put_files(project: Path, files: Mapping[str, str | None]) -> None:
     """Puts files as a test wants them at its beginning; None takes one away. Links are not followed."""
     for name, text in files.items():

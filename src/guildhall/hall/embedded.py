@@ -160,9 +160,11 @@ class EmbeddedHall(TeamVerbs):
 
     async def script(self, run: str) -> str:
         from guildhall.runs.script import script_of
+        from guildhall.workflow.script import team_part
 
         tree = [(one, self._hall.history.journal(one.id)) for one in self._hall.history.tree(run)]
-        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ))
+        team = team_part(tree, self._hall.store)
+        return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
         from guildhall.hall.trial import tested

@@ -5,46 +5,84 @@ Everything else is the hall that runs are made by: assembly, the doors, the tool
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import WebSearch
 from guildhall.core.errors import ToolUnavailable
 from guildhall.hall.wiring import Hall
+from guildhall.room.model import Actor
 from guildhall.tools.define import TypedHandler
 from guildhall.tools.model import Text, ToolResult
+from guildhall.workflow.pace import InOrder, begins, ends, who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.usage import RequestUsage
+
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.models.model import Source
+    from guildhall.models.case import Spoken
+    from guildhall.models.model import OnText, Query, Source
     from guildhall.models.script import Script, ScriptSource
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
-    from guildhall.tools.model import Tool
+    from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
+    from guildhall.workflow.workflows import Workflows
 
+_PAUSE = 0.01  # seconds before an agent is tried again
+_DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
 _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
 
 
 class RehearsalHall(Hall):
     """Makes the runs of a test. No key is known here, and no provider is ever asked."""
 
+    runs_commands = False
+
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
         """`trusted` are the files of the copied project that the person trusts in the real one."""
         super().__init__(home, environ={})
         self._project = project
         self._trusted = {pin.path: pin for pin in trusted}
-        self._source = source
+        self.pace = InOrder(source.script.test.order if source.script.test else [])
+        self._source = PacedSource(source, self.pace)
         self._recorded = _Recorded(source.script)
+        self._setup = list(source.script.test.setup) if source.script.test else []
 
     def source(self, model: str, frame: Frame) -> Source:
         return self._source
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """No command of a setup is run; agents move in the recorded order."""
+        workflows = self.conducted(commands=self._commands, pace=self.pace, first_pause=_PAUSE, debounce=_DEBOUNCE)
+
+        async def speak(spoken: Spoken) -> None:
+            for room in workflows.rooms_alive():
+                await room.send(spoken.person, Actor.person(), to=spoken.to)
+
+        self.pace.speak = speak
+        return workflows
+
+    def _commands(self, **_: Any) -> Execute:
+        async def recorded(tool: Tool, call: ToolCall) -> ToolResult:
+            number = int(call.key.rpartition("/")[2])
+            if number > len(self._setup):
+                return ToolResult.error("A test runs no command, and the script holds nothing for this one.")
+            step = self._setup[number - 1]
+            if step.failed:
+                return ToolResult.error(step.prints)
+            return ToolResult(content=(Text(step.prints), Text("[exit code 0]")))
+
+        return recorded
 
     def pins(self) -> Mapping[Path, Pin]:
         return self._trusted
@@ -55,6 +93,17 @@ class RehearsalHall(Hall):
     def find_worker(self, name: str, frame: Frame) -> Worker:
         """A worker, if what it may write is in the copy of the project."""
         worker = super().find_worker(name, frame)
+        self.refuse_outside(worker, frame)
+        return worker
+
+    def refuse_outside(self, worker: Worker, frame: Frame) -> None:
+        """Raises where a worker may write outside of the copy of the project."""
+        if worker.workdir is not None and not worker.workdir.is_relative_to(self._project):
+            raise ToolUnavailable(
+                f"workdir: {worker.workdir} is outside of the project, and the agent {worker.name} may write there",
+                where=worker.place,
+                hint="A test works on a copy of the project alone: use a folder inside it.",
+            )
         for folder in worker.folders(frame):
             if folder.writable and not folder.path.is_relative_to(self._project):
                 raise ToolUnavailable(
@@ -62,7 +111,6 @@ class RehearsalHall(Hall):
                     where=worker.place,
                     hint="A test works on a copy of the project alone: use a folder inside it.",
                 )
-        return worker
 
     async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
         """No server is started or reached for a test."""
@@ -85,6 +133,32 @@ class RehearsalHall(Hall):
         if isinstance(tool.handler, TypedHandler):
             return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
         return replace(tool, handler=recorded, runs_in="hall")
+
+
+@dataclass(frozen=True)
+class PacedSource:
+    """The script's answers; the one with which a run of an agent ends comes when that is its turn."""
+
+    script: ScriptSource
+    pace: InOrder
+
+    @property
+    def name(self) -> str:
+        return self.script.name
+
+    def cost(self, usage: RequestUsage) -> float | None:
+        return self.script.cost(usage)
+
+    def takes(self, media_type: str) -> bool:
+        return self.script.takes(media_type)
+
+    async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
+        mine = who(query.worker, query.ordinal + 1)
+        self.pace.done(begins(mine))
+        run = self.script.script.run_of(query.worker, query.ordinal) or []
+        if query.step + 1 == sum(answer.fail is None for answer in run):
+            await self.pace.comes_to(ends(mine))
+        return await self.script.answer(query, on_text)
 
 
 class _Recorded:

@@ -154,6 +154,8 @@ class Process:
         while idle < _LOOKS:
             await asyncio.sleep(self._idle / _LOOKS)
             idle = 0 if self._busy() else idle + 1
+            for event in self._hall.condenser.untold() if "condenser" in vars(self._hall) else ():
+                _log.info("%s: %s", event.run, event.data.get("text"))
         _log.info("nothing lives here any more")
         self.leave()
 

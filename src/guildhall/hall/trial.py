@@ -15,20 +15,25 @@ from guildhall.core import yaml
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.frame import Frame, Redactor
-from guildhall.core.paths import Home, project_root
-from guildhall.hall.cases import code_of_test, refuse_programs
+from guildhall.core.paths import Home
+from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
 from guildhall.hall.client import Deviation, Tested
 from guildhall.hall.comparing import Comparison, difference
-from guildhall.hall.copying import copy_home, copy_project, put_files
+from guildhall.hall.copying import copy_home, copy_project, empty_folder, put_files
+from guildhall.hall.workflows import load_workflow
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script, ScriptSource
+from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
 from guildhall.workers.trust import Trust
+from guildhall.workflow.instance import Start
+from guildhall.workflow.start import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+    from guildhall.core.events import Event
     from guildhall.core.yaml import Source
     from guildhall.hall.rehearsal import RehearsalHall
     from guildhall.hall.wiring import Hall
@@ -51,7 +56,7 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         script = yaml.validate(Script, source)
         if script.test is None:
             raise InvalidFile("there is no `test:` in it", where=str(file), hint="`guild script RUN` writes one.")
-        worker = script.test.worker
+        worker = script.test.subject
         comparison = await _compared(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
@@ -78,7 +83,7 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
     with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
         project, home = top / "project", RehearsalHome(top / "home", Path(record))
-        neutral = Neutral(project, home.path, Redactor(hall.environ))
+        neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
             trusted = _trusted(file, hall, project)
@@ -92,14 +97,14 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
 
 def _set_up(file: Path, real: Home, project: Path, home: Home, files: Mapping[str, str | None]) -> None:
     """Everything as it is when the test begins."""
-    copy_project(project_root(file.absolute().parent), project, without=real.path)
+    copy_project(root_of_test(file), project, without=real.path)
     copy_home(real, home)
     put_files(project, files)
 
 
 def _trusted(file: Path, hall: Hall, project: Path) -> list[Pin]:
     """What the person trusts of the project, as it lies in the copy: by content, so that a change is one there too."""
-    root = project_root(file.absolute().parent).resolve()
+    root = root_of_test(file).resolve()
     return [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.pins_below(root)]
 
 
@@ -137,15 +142,22 @@ class _Stage:
 
 
 async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
+    from guildhall.hall.embedded import EmbeddedHall
     from guildhall.hall.rehearsal import RehearsalHall
 
     data = script.model_dump(by_alias=True, exclude_unset=True)
     placed = Script.model_validate(stage.neutral.restored(data))
     hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
     try:
-        request, frame = _request(file, placed.test or case), stage.frame(case.folder)
-        stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
-        played = await _Play(hall, case).play(request, frame)
+        placed_case = placed.test or case
+        request, frame = _request(file, placed_case), stage.frame(case.folder)
+        play = _Play(hall, case)
+        if case.workflow is None:
+            stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
+            played = await play.play(EmbeddedHall(hall).run(request, frame))
+        else:
+            start = await _staged(hall, placed_case, stage, frame)
+            played = await play.play(EmbeddedHall(hall).run_workflow(start, request, frame))
         comparison = Comparison(script, case, hall.history, stage.neutral)
         comparison.compare(played.run, stopped=bool(played.deviations))
         comparison.deviations += played.deviations
@@ -154,12 +166,27 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
         await hall.close()
 
 
+async def _staged(hall: RehearsalHall, case: Case, stage: _Stage, frame: Frame) -> Start:
+    """A workflow that can be started: it is permitted, and its room is as empty as it was."""
+    start = Start(file=str(stage.project / case.subject), tag=case.tag, params=case.params)
+    workflow = load_workflow(hall, start.file, frame)
+    there = workflow.frame(frame)
+    for agent in workflow.agents:
+        hall.refuse_outside(agent.worker, there)
+        stage.permit(await hall.planner.plan(agent.worker, there))
+    allowed = hall.settings(there).env
+    values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
+    await asyncio.to_thread(empty_folder, workflow.room_folder(values), stage.project)
+    await asyncio.to_thread(put_files, stage.project, case.files)
+    return start
+
+
 def _request(file: Path, case: Case) -> RunRequest:
     attached: dict[str, Any] = {"attachments": tuple(case.attachments)} if case.attachments else {}
     return RunRequest(
         **attached,
-        worker=case.worker,
-        input=case.input,
+        worker=case.subject,
+        input=case.input or "",
         override_model=f"script:{file.absolute()}",
         max_turns=case.max_turns,
         max_tokens=case.max_tokens,
@@ -182,14 +209,13 @@ class _Play:
         self._replies = list(self.case.answers)
         self._runs: dict[str, list[str]] = {}  # of each worker, in the order in which they began
 
-    async def play(self, request: RunRequest, frame: Frame) -> _Play:
-        from guildhall.hall.embedded import EmbeddedHall
-
-        async with aclosing(EmbeddedHall(self.hall).run(request, frame)) as events:
+    async def play(self, stream: AsyncGenerator[Event]) -> _Play:
+        async with aclosing(stream) as events:
             async for event in events:
                 self.run = self.run or event.run
                 if event.type == "run_started":
                     self._runs.setdefault(event.data["worker"], []).append(event.run)
+                self._note_under_way(event)
                 if event.type == "ask_opened" and not await self._answer(self.hall.asks.get(event.data["ask"]["ask"])):
                     break
         self.deviations += [
@@ -198,6 +224,13 @@ class _Play:
             if not self.deviations
         ]
         return self
+
+    def _note_under_way(self, event: Event) -> None:
+        """Calls beyond the room's take their time: meanwhile nobody is said to be late."""
+        if event.type in ("tool_use", "tool_result") and event.data["tool"] not in ROOM_TOOLS:
+            call = f"{event.run}/{event.data['id']}"
+            made = event.type == "tool_use" and not event.data.get("refused")
+            (self.hall.pace.under_way.add if made else self.hall.pace.under_way.discard)(call)
 
     async def _answer(self, ask: Ask) -> bool:
         """Says what was said then; whether there was anything to say."""
@@ -220,16 +253,17 @@ class _Play:
     def _reply(self, ask: Ask) -> Reply | None:
         entry = self.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
         data: Mapping[str, Any] = entry.data if entry else {}
+        about = (data.get("tool"), data.get("limit"), ask.kind == "loop")
         mine = self.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]
-            if runs[:1] == [ask.run] and (reply.tool, reply.limit) == (data.get("tool"), data.get("limit")):
+            if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == about:
                 return self._replies.pop(place)
         return None
 
 
 def _about(reply: Reply) -> str:
-    return reply.tool or f"the limit {reply.limit}"
+    return reply.tool or ("the loop" if reply.loop else f"the limit {reply.limit}")
 
 
 def _question(ask: Ask) -> str:

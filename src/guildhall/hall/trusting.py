@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from guildhall.core import yaml
 from guildhall.core.errors import GuildError, NotFound, UsageError
 from guildhall.core.paths import project_root
-from guildhall.hall.cases import TESTS, code_of_test, has_test, plan_of_test, tests_in
+from guildhall.hall.cases import TESTS, code_of_test, has_test, plans_of_test, tests_in
 from guildhall.hall.client import Trusting
 from guildhall.hall.workflows import load_workflow
 from guildhall.runs.plan import Executes
@@ -114,10 +114,9 @@ async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
     found = code_of_test(source, hall.home)
     if case is None or found.own:
         return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    plan, runs = await plan_of_test(case, found.root, hall, frame)
+    plans, runs = await plans_of_test(case, found.root, hall, frame)
     if not runs:
         return Trusting(folder=found.root, code=[], plans=[], problems=[])
-    plans = [plan] if plan else []
     return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
 
 

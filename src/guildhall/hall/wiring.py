@@ -66,6 +66,8 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
+    runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
+
     def __init__(
         self,
         home: Home,
@@ -244,6 +246,10 @@ class Hall:
 
     @cached_property
     def workflows(self) -> Workflows:
+        return self.conducted()
+
+    def conducted(self, **otherwise: Any) -> Workflows:
+        """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -256,6 +262,7 @@ class Hall:
             rooms=self.rooms,
             settings=self.settings,
             zone=local_zone(self.environ),
+            **otherwise,
         )
 
     def _ask_closed(self, ask: Ask) -> None:

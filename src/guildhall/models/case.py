@@ -15,6 +15,9 @@ PROJECT = "@PROJECT@"
 HOME = "@HOME@"
 RUN = "@RUN@"  # the id of a run, in what a model is told
 
+TIME = "@TIME@"  # when something was said in a room
+WHY = "@WHY@"  # for what reason an agent has failed, in what the others are told of it
+
 TIMED_OUT = "timeout"  # in the place of an answer: nobody said anything in time
 
 
@@ -28,14 +31,15 @@ class Reply(_Strict):
     answer: Annotated[str, Field(min_length=1)]
     tool: str | None = None
     limit: str | None = None
+    loop: bool = False  # agents go round in circles
     worker: str | None = None  # None: the worker of the test
     run: PositiveInt = 1  # which of that worker's runs asked
     note: str | None = None
 
     @model_validator(mode="after")
     def _about_one_thing(self) -> Reply:
-        if (self.tool is None) == (self.limit is None):
-            raise ValueError("say what was asked about: either `tool` (an approval) or `limit`")
+        if (self.tool is not None) + (self.limit is not None) + self.loop != 1:
+            raise ValueError("say what was asked about: either `tool` (an approval), `limit` or `loop`")
         return self
 
 
@@ -46,11 +50,32 @@ class Shown(_Strict):
     tools: dict[str, str] | None = None  # name -> fingerprint of its description and schema
 
 
+class Command(_Strict):
+    """A command of a workflow's setup, and what came of it. A test does not run it."""
+
+    command: str
+    variables: dict[str, str] = Field(default_factory=dict[str, str])
+    prints: str = ""  # what was kept of it; of one that failed: what was told of it
+    failed: bool = False
+
+
+class Spoken(_Strict):
+    """What a person said to a team."""
+
+    person: Annotated[str, Field(min_length=1)]
+    to: list[str] = Field(default_factory=list[str])  # agents that it was for, beside those whom it mentions
+
+
 class Case(_Strict):
     """One test: what is run, with what, and what must come of it."""
 
-    worker: Annotated[str, Field(min_length=1)]
-    input: Annotated[str, Field(min_length=1)]
+    worker: Annotated[str, Field(min_length=1)] | None = None
+    input: Annotated[str, Field(min_length=1)] | None = None
+    workflow: Annotated[str, Field(min_length=1)] | None = None  # in the place of both: its file, in the project
+    tag: str = "main"
+    params: dict[str, str] = Field(default_factory=dict[str, str])
+    setup: list[Command] = Field(default_factory=list[Command])
+    order: list[str | Spoken] = Field(default_factory=list[str | Spoken])  # in which things happen in its room
     attachments: list[str] = Field(default_factory=list[str])
     folder: str = "."  # where it was started, from the top of the project
     mode: Literal["ask", "approve_all", "strict"] = "ask"
@@ -65,9 +90,23 @@ class Case(_Strict):
     error: str | None = None
     output: Any = None
 
+    @property
+    def subject(self) -> str:
+        """The worker, or the workflow."""
+        return self.workflow or self.worker or ""
+
+    @model_validator(mode="after")
+    def _of_one_thing(self) -> Case:
+        if self.workflow is not None and (self.worker is not None or self.input is not None):
+            raise ValueError("a test is of a `worker` with an `input`, or of a `workflow`; not of both")
+        if self.workflow is None and (self.worker is None or self.input is None):
+            lacking = "worker" if self.worker is None else "input"
+            raise ValueError(f"`{lacking}` is missing: a test is of a `worker` with an `input`, or of a `workflow`")
+        return self
+
     @model_validator(mode="after")
     def _inside_the_project(self) -> Case:
-        for name in (self.folder, *self.files):
+        for name in (self.folder, *self.files, *([self.workflow] if self.workflow else [])):
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name or not name:
                 raise ValueError(f"{name!r} is not a path inside the project")

@@ -275,8 +275,8 @@ def _shown(connection: Connection, room: str, then: Operation) -> None:
 
 def shown_then(connection: Connection, room: str, then: Operation) -> list[Any]:
     """The mail that a run was shown in its first message: what has come since it looked was not there yet."""
-    until = then.result.get("until", 0)
-    return [mail for mail in inbox.unread(connection, room, then.actor.name) if mail.message.id <= until]
+    shown = then.result.get("messages", ())
+    return [mail for mail in inbox.unread(connection, room, then.actor.name) if mail.message.id in shown]
 
 
 def _acknowledged(connection: Connection, room: str, then: Operation) -> None:
@@ -301,12 +301,27 @@ def _released(connection: Connection, room: str, then: Operation) -> None:
     inbox.release(connection, room, at=then.at)
 
 
+def _held(connection: Connection, room: str, then: Operation) -> None:
+    inbox.hold(connection, room, but=then.arguments["but"], at=then.at)
+
+
+def _held_no_more(connection: Connection, room: str, then: Operation) -> None:
+    inbox.hold_no_more(connection, room, at=then.at)
+
+
+def _dropped(connection: Connection, room: str, then: Operation) -> None:
+    inbox.drop(connection, room, at=then.at)
+
+
 _WITHIN: dict[str, Callable[[Connection, str, Operation], None]] = {
     "inbox_shown": _shown,
     "acknowledged": _acknowledged,
     "buried": _buried,
     "delivered_again": _delivered_again,
     "released": _released,
+    "held": _held,
+    "held_no_more": _held_no_more,
+    "dropped": _dropped,
 }
 
 

@@ -40,8 +40,8 @@ def post(
         raise UsageError("the message is empty", hint="Say something, or call no_action if there is nothing to say.")
     seated = records.agents_of(turn.connection, turn.room.id)
     found = mentions.find(said, seated)
-    addressed = _addressed(to, seated)
     sender = sender or turn.actor.name
+    addressed = _addressed(to, seated, lenient=sender == SYSTEM)
     if found.missed and not found.reached and not addressed:
         raise _nobody(found.missed, [name for name in (*seated, PERSON, ALL) if name != sender])
     reached = tuple(name for name in dict.fromkeys((*addressed, *found.reached)) if name != sender)
@@ -79,11 +79,6 @@ def post(
     return posted
 
 
-def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
-    """The room itself says something to some, quoting what it says."""
-    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
-
-
 def _held(turn: Turn, hops: int, kind: MessageKind, sender: str, content: str, reached: Sequence[str]) -> bool:
     """Whether a message does not go out: it has come too far, or those who talk are to be stopped."""
     if hops > turn.room.max_hops or (turn.room.holding and hops > 0 and kind == "message"):
@@ -106,9 +101,16 @@ def _wording(text: str) -> str:
     return " ".join(_WORDS.findall(text.casefold())) or text.strip()
 
 
-def _addressed(to: Sequence[str], seated: Collection[str]) -> list[str]:
+def tell(turn: Turn, text: str, to: Sequence[str], hops: int) -> dict[str, Any]:
+    """The room itself says something to some, quoting what it says."""
+    return post(turn, Said.quote(text), kind="system", to=to, hops=hops).as_dict()
+
+
+def _addressed(to: Sequence[str], seated: Collection[str], *, lenient: bool) -> list[str]:
     if ALL in to:
         return list(seated)
+    if lenient:  # what the room says is for those who are still here
+        return [name for name in to if name in seated or name == PERSON]
     for name in to:
         if name not in seated and name != PERSON:
             raise NotFound(f"there is no agent {name[:80]!r} in this room", hint=did_you_mean(name, seated))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, did_you_mean
 from guildhall.room import proposals
 from guildhall.room import shared_records as records
-from guildhall.room.model import PERSON, SYSTEM, check_line, check_text, pin
+from guildhall.room.model import PERSON, SYSTEM, Actor, check_line, check_text, pin
 from guildhall.room.shelves import check_path
 from guildhall.room.turn import begin, recorded, settled
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.room.model import Actor
     from guildhall.room.room import Room
     from guildhall.room.shelves import Listed, Shelf
     from guildhall.room.turn import Turn
@@ -149,10 +148,12 @@ class Documents:
         at = self._room.now()
         values = {"before": held, "digest": pin(text), "content": text, "status": "intended"}
         action = op.removeprefix("document_")
-        id = await self._store.write(
-            lambda connection: records.note_document(connection, self._room.id, path, action, actor, at, **values)
-        )
-        return id, text, held is None
+
+        def note(connection: Connection) -> int:
+            _note_edit(connection, self._room.id, path, current, at)
+            return records.note_document(connection, self._room.id, path, action, actor, at, **values)
+
+        return await self._store.write(note), text, held is None
 
     def _made(self, op: str, actor: Actor, path: str, current: str | None, content: str, base: str | None) -> str:
         if op == "document_create" and current is not None:
@@ -187,6 +188,14 @@ def _intent(connection: Connection, room: str, actor: Actor) -> records.Intent |
     if actor.run is None or actor.key is None:
         return None
     return records.intended(connection, room, actor.run, actor.key)
+
+
+def _note_edit(connection: Connection, room: str, path: str, current: str | None, at: str) -> None:
+    """Keeps what somebody else made of a document, now that it is about to go."""
+    if current is None or records.content_of(connection, room, path, pin(current)) is not None:
+        return
+    values = {"digest": pin(current), "content": current, "status": "done"}
+    records.note_document(connection, room, path, records.EDIT, Actor(name="hand"), at, **values)
 
 
 def _may_change(connection: Connection, room: str, actor: Actor, op: str, path: str) -> None:

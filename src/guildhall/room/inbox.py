@@ -108,18 +108,18 @@ def hold_no_more(connection: Connection, room: str, *, at: str) -> None:
 
 def drop(connection: Connection, room: str, *, at: str) -> list[tuple[str, int]]:
     """What was held is never delivered: dead letters; which these are."""
-    records.set_holding(connection, room, holding=False)
+    held_till_now = records.set_holding(connection, room, holding=False)
     moved = records.mark(connection, room, None, was="held", now="dead")
-    if moved:
+    if moved or held_till_now:
         records.log(connection, room, "dropped", Actor.person(), at, {}, {"mail": moved})
     return moved
 
 
 def release(connection: Connection, room: str, *, at: str) -> frozenset[str]:
     """What was held goes out, and its hops are counted anew; whose it is, to be woken after the commit."""
-    records.set_holding(connection, room, holding=False)
+    held_till_now = records.set_holding(connection, room, holding=False)
     moved = records.mark(connection, room, None, was="held", now="unread")
-    if moved:
+    if moved or held_till_now:
         records.forget_hops(connection, room, {number for _, number in moved})
         records.log(connection, room, "released", Actor.person(), at, {}, {"mail": moved})
     return frozenset(agent for agent, _ in moved)

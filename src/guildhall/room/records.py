@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import String, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal_column, select, text, update
 
 from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
 from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
     from guildhall.room.model import DeliveryStatus
 
 _UNREAD = deliveries.c.status == literal_column("'unread'")  # spelled out: only so is the partial index used
-SHOWN = ("inbox_shown", "inbox_read")  # the operations that show a run its inbox
+_SHOWN = text("op IN ('inbox_shown', 'inbox_read')")  # the operations that show a run its inbox
 
-# What every call of a room tool needs, put together once: making a statement costs more than executing it.
-_IN_ROOM = bindparam("in_room", type_=String)
-_OF_RUN = bindparam("of_run", type_=String)
-_ROOM = select(rooms).where(rooms.c.id == _IN_ROOM)
+# What every call of a tool needs is put together once: making a statement costs more than executing it.
+_ROOM = select(rooms).where(rooms.c.id == bindparam("id"))
 _SEATS = (
     select(seats.c.agent, seats.c.ordinal, seats.c.task, seats.c.state)
-    .where(seats.c.room == _IN_ROOM)
+    .where(seats.c.room == bindparam("room"))
     .order_by(seats.c.ordinal)
 )
-_AGENTS = select(seats.c.agent).where(seats.c.room == _IN_ROOM).order_by(seats.c.ordinal)
-_LAST_MESSAGE = select(func.max(messages.c.id)).where(messages.c.room == _IN_ROOM)
+_LAST = select(func.max(messages.c.id)).where(messages.c.room == bindparam("room"))
+_ADD_MESSAGE = insert(messages)
+_DELIVER = insert(deliveries)
+_LOG = insert(room_log)
 _RECORDED = select(room_log.c.op, room_log.c.result).where(
-    room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.key == bindparam("of_key", type_=String)
+    room_log.c.room == bindparam("room"), room_log.c.run == bindparam("run"), room_log.c.key == bindparam("key")
 )
 _SEEN = select(
     func.max(room_log.c.result["until"].as_integer()), func.max(room_log.c.result["hops"].as_integer())
-).where(room_log.c.room == _IN_ROOM, room_log.c.run == _OF_RUN, room_log.c.op.in_(SHOWN))
-_ADD_MESSAGE = insert(messages)
-_ADD_TO_LOG = insert(room_log)
+).where(room_log.c.room == bindparam("room"), room_log.c.run == bindparam("run"), _SHOWN)
+_INBOX = (
+    select(messages, deliveries.c.priority)
+    .select_from(
+        deliveries.join(messages, (messages.c.room == deliveries.c.room) & (messages.c.id == deliveries.c.message))
+    )
+    .order_by(deliveries.c.message)
+)
+_READ_INBOX = _INBOX.where(
+    deliveries.c.room == bindparam("room"), deliveries.c.agent == bindparam("agent"), _UNREAD
+).limit(bindparam("limit"))
+
+
+@contextmanager
+def all_or_nothing(connection: Connection) -> Generator[None]:
+    """What fails inside leaves nothing behind, and the transaction around it goes on."""
+    raw: Any = connection.connection.dbapi_connection
+    raw.execute("SAVEPOINT operation")
+    try:
+        yield
+    except BaseException:
+        if raw.in_transaction:  # SQLite may have given up all of it
+            raw.execute("ROLLBACK TO operation")
+            raw.execute("RELEASE operation")
+        raise
+    raw.execute("RELEASE operation")
 
 
 # Rooms and seats
@@ -65,7 +89,7 @@ def set_holding(connection: Connection, id: str, *, holding: bool) -> bool:
 
 
 def room(connection: Connection, id: str) -> RoomRecord | None:
-    row = connection.execute(_ROOM, {"in_room": id}).mappings().first()
+    row = connection.execute(_ROOM, {"id": id}).mappings().first()
     return None if row is None else RoomRecord(**row)
 
 
@@ -90,13 +114,13 @@ def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str)
 
 def seats_of(connection: Connection, room: str) -> list[Seat]:
     """In the order of the workflow's file."""
-    found = connection.execute(_SEATS, {"in_room": room})
+    found = connection.execute(_SEATS, {"room": room})
     return [Seat(agent=row.agent, ordinal=row.ordinal, task=row.task, state=row.state) for row in found]
 
 
 def agents_of(connection: Connection, room: str) -> list[str]:
     """The names of those who are seated, in the order of the workflow's file."""
-    return list(connection.execute(_AGENTS, {"in_room": room}).scalars())
+    return [seat.agent for seat in seats_of(connection, room)]
 
 
 def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:
@@ -123,7 +147,7 @@ def channel(connection: Connection, room: str, *, since: int = 0, limit: int, ne
 
 def count_messages(connection: Connection, room: str) -> int:
     """Numbers are given without gaps: the last one is the count."""
-    return connection.execute(_LAST_MESSAGE, {"in_room": room}).scalar_one() or 0
+    return connection.execute(_LAST, {"room": room}).scalar_one() or 0
 
 
 def since_outside(connection: Connection, room: str, limit: int, sender: str | None = None) -> list[Message]:
@@ -150,22 +174,13 @@ def deliver(
         {"room": room, "agent": agent, "message": message, "priority": priority, "status": status} for agent in agents
     ]
     if rows:
-        connection.execute(insert(deliveries), rows)
-
-
-_INBOX = (
-    select(messages, deliveries.c.priority)
-    .select_from(
-        deliveries.join(messages, (messages.c.room == deliveries.c.room) & (messages.c.id == deliveries.c.message))
-    )
-    .order_by(deliveries.c.message)
-)
+        connection.execute(_DELIVER, rows)
 
 
 def unread(connection: Connection, room: str, agent: str, limit: int) -> list[Mail]:
     """The oldest unread messages of an agent. A look-up in an index, however long the channel is."""
-    statement = _INBOX.where(deliveries.c.room == room, deliveries.c.agent == agent, _UNREAD).limit(limit)
-    return [Mail(message=_message(row), priority=row.priority) for row in connection.execute(statement)]
+    found = connection.execute(_READ_INBOX, {"room": room, "agent": agent, "limit": limit})
+    return [Mail(message=_message(row), priority=row.priority) for row in found]
 
 
 def in_status(connection: Connection, room: str, agent: str | None, status: DeliveryStatus) -> list[tuple[str, Mail]]:
@@ -256,7 +271,7 @@ def forget_hops(connection: Connection, room: str, numbers: Iterable[int]) -> No
 
 def recorded(connection: Connection, room: str, run: str, key: str) -> tuple[str, dict[str, Any]] | None:
     """The operation and the result of a call that was made before."""
-    row = connection.execute(_RECORDED, {"in_room": room, "of_run": run, "of_key": key}).first()
+    row = connection.execute(_RECORDED, {"room": room, "run": run, "key": key}).first()
     return None if row is None else (row.op, row.result)
 
 
@@ -270,8 +285,8 @@ def log(
     result: Mapping[str, Any],
 ) -> None:
     """Gives an operation its place in the order of all that happened."""
-    entry = {"room": room, "op": op, "actor": actor.name, "run": actor.run, "key": actor.key, "at": at}
-    connection.execute(_ADD_TO_LOG, {**entry, "arguments": dict(arguments), "result": dict(result)})
+    row = {"room": room, "op": op, "actor": actor.name, "run": actor.run, "key": actor.key, "at": at}
+    connection.execute(_LOG, {**row, "arguments": dict(arguments), "result": dict(result)})
 
 
 def history(connection: Connection, room: str, *, since: int = 0) -> list[Operation]:
@@ -293,13 +308,13 @@ def history(connection: Connection, room: str, *, since: int = 0) -> list[Operat
 
 def seen(connection: Connection, room: str, run: str) -> Seen:
     """What of its inbox a run was shown, all in all."""
-    until, hops = connection.execute(_SEEN, {"in_room": room, "of_run": run}).one()
+    until, hops = connection.execute(_SEEN, {"room": room, "run": run}).one()
     return Seen(until=until or 0, hops=hops)
 
 
 def shown(connection: Connection, room: str, run: str) -> frozenset[int]:
     """The messages of its inbox that a run was shown."""
-    mine = (room_log.c.room == room) & (room_log.c.run == run) & room_log.c.op.in_(SHOWN)
+    mine = (room_log.c.room == room) & (room_log.c.run == run) & _SHOWN
     results = connection.execute(select(room_log.c.result).where(mine)).scalars()
     return frozenset(number for result in results for number in result.get("messages", ()))
 

@@ -25,6 +25,8 @@ class Intent:
     content: str | None
 
 
+EDIT = "edit"  # by hand, noticed afterwards
+_NO_CHANGE = ("read", EDIT)  # what is no change by somebody in the room
 _MOST_IDS = 1_000  # looked at for a name that is near
 
 
@@ -107,7 +109,7 @@ def before_change(connection: Connection, room: str, path: str, actor: Actor, di
 def last_seen(connection: Connection, room: str, path: str, by: str | None) -> str | None:
     """The hash of a document as somebody last left or saw it; without a name, as it was last written here."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.status == "done"]
-    mine.append(document_log.c.action != "read" if by is None else document_log.c.by == by)
+    mine.append(document_log.c.action.not_in(_NO_CHANGE) if by is None else document_log.c.by == by)
     statement = select(document_log.c.digest).where(*mine).order_by(document_log.c.id.desc()).limit(1)
     return connection.execute(statement).scalar()
 
@@ -115,7 +117,7 @@ def last_seen(connection: Connection, room: str, path: str, by: str | None) -> s
 def written_here(connection: Connection, room: str, path: str, digest: str) -> bool:
     """Whether a document was given this hash by somebody in the room, and not by an edit from outside."""
     mine = [document_log.c.room == room, document_log.c.path == path, document_log.c.digest == digest]
-    statement = select(document_log.c.id).where(*mine, document_log.c.action != "read").limit(1)
+    statement = select(document_log.c.id).where(*mine, document_log.c.action.not_in(_NO_CHANGE)).limit(1)
     return connection.execute(statement).first() is not None
 
 

@@ -6,6 +6,7 @@ again under the same key it has the same result and no second effect: that is wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Refused, UsageError, did_you_mean
@@ -15,7 +16,7 @@ from guildhall.room.model import Actor, Said, check_line, check_text
 from guildhall.room.proposing import ProposalTools
 from guildhall.room.rendering import mail_text, message_text, posted_text, team_text
 from guildhall.room.shelves import check_path
-from guildhall.tools.define import invoke, tool
+from guildhall.tools.define import TypedHandler, invoke, tool
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ class Desk:
         if tool.name not in TOOLS:
             return ToolResult.error(f"There is no room tool {tool.name!r}. {did_you_mean(tool.name, TOOLS) or ''}")
         verbs = _Verbs(self._room, Actor(name=self._agent, run=self._run, key=call.key))
-        return await invoke(_tool(verbs, tool.name), call.arguments or {})
+        bound = getattr(verbs, tool.name)
+        known = tool.handler
+        # What is known of the tool's form is used again: making it costs more than the call.
+        given = replace(tool, handler=TypedHandler(bound, known.form)) if isinstance(known, TypedHandler) else None
+        return await invoke(given or _tool(verbs, tool.name), call.arguments or {})
 
 
 class _Verbs(ProposalTools):

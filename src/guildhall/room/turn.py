@@ -59,14 +59,12 @@ def take(
     if (before := recorded(connection, room, op, actor)) is not None:
         return Taken(result=before, turn=None)
     turn = begin(connection, room, actor, at)
-    connection.exec_driver_sql("SAVEPOINT operation")
     try:
-        result = dict(do(turn))
+        with records.all_or_nothing(connection):
+            result = dict(do(turn))
     except GuildError as error:
-        connection.exec_driver_sql("ROLLBACK TO operation")
         result = refusal(error)
         turn = begin(connection, room, actor, at)
-    connection.exec_driver_sql("RELEASE operation")
     records.log(connection, room, op, actor, at, arguments, result)
     return Taken(result=result, turn=turn)
 

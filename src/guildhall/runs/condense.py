@@ -70,6 +70,10 @@ class Condenser:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+        return self.untold()
+
+    def untold(self) -> list[Event]:
+        """What has come of it since, and was told in no run."""
         untold, self._untold = self._untold, []
         return untold
 

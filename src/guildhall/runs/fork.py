@@ -13,7 +13,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
 from guildhall.core.config import anchored
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.runs import records
@@ -66,6 +66,7 @@ class Forks:
     async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
         run = self._history.get(run_id)
+        _refuse_team(run, self._history.get(run.root))
         journal = self._history.journal(run_id)
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
@@ -123,6 +124,18 @@ class Forks:
             "cost_usd": 0.0 if known else None,
             "running_seconds": 0.0,
         }
+
+
+def _refuse_team(run: Run, root: Run) -> None:
+    """A run of a team goes on in its room, and all others there with it: one alone cannot."""
+    if not root.request.get("workflow"):
+        return
+    what = "is a workflow" if run.id == root.id else f"belongs to the workflow {root.id}"
+    raise Conflict(
+        f"the run {run.id} {what}, and a workflow cannot be forked",
+        hint=f"To try something else with its team: guild script {root.id} --out tests/NAME.yaml, change the answers "
+        "under `workers:`, and `guild test` it; or start the workflow again with another model: --override-model.",
+    )
 
 
 def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry:

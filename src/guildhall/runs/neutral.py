@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.ids import digest, fingerprint
-from guildhall.models.case import HOME, PROJECT, RUN
+from guildhall.models.case import HOME, PROJECT, RUN, TIME, WHY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 _LONG = 4_000  # characters of a text that are kept; the rest is compared by its digest
 _RUN = re.compile(r"\br-[23456789abcdefghjkmnpqrstvwxyz]{10}\b")
+_TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+_DATED = re.compile(r"(\[decisions\.md, base )[0-9a-f]{32}")  # the hash of a text with times in it
+_WHY = re.compile(r"(could not handle [#\d, ]+, and has stopped trying: ).+")  # a provider says it in its own words
 _HALF = re.compile("[\ud800-\udfff]")
 
 
 class Neutral:
     """Puts names in the place of folders, and notes what it had to take out."""
 
-    def __init__(self, project: Path, home: Path, redact: Callable[[str], str]) -> None:
+    def __init__(self, project: Path, home: Path, redact: Callable[[str], str], *, times: bool = False) -> None:
+        """`times`: what models are told names times, as a room does, which are others each time."""
+        self.times = times
         self._project = str(project)
         self._names: dict[str, str] = {}
         for path, name in ((home, HOME), (project, PROJECT)):
@@ -62,8 +67,14 @@ def _everywhere(value: Any, change: Callable[[str], str]) -> Any:
 
 def told(message: Sequence[Mapping[str, Any]], neutral: Neutral) -> str | list[str]:
     """What a model was newly told: one text, or one for each of its calls. Long ones are cut, and pinned."""
-    texts = [_shortened(_RUN.sub(RUN, neutral.text(_part(part)))) for part in message]
+    texts = [_shortened(_RUN.sub(RUN, _timeless(neutral, neutral.text(_part(part))))) for part in message]
     return texts[0] if len(texts) == 1 else texts
+
+
+def _timeless(neutral: Neutral, text: str) -> str:
+    if not neutral.times:
+        return text
+    return _WHY.sub(rf"\1{WHY}", _DATED.sub(rf"\1{TIME}", _TIME.sub(TIME, text)))
 
 
 def _part(part: Mapping[str, Any]) -> str:

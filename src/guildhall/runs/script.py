@@ -7,9 +7,11 @@ Read from the journals alone: the worker may be gone. Says what of the record a 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +30,7 @@ from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydantic_ai.messages import ModelResponse, ToolCallPart
 
@@ -42,20 +44,35 @@ _DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as th
 _STATUS = re.compile(r"\bHTTP (\d{3})\b")
 
 
-def script_of(tree: Tree, home: Path, redact: Callable[[str], str]) -> str:
-    """The text of the script of a run, which comes first in the tree, and of all runs below it."""
+@dataclass(frozen=True, kw_only=True)
+class TeamPart:
+    """What the script of a workflow has beyond the runs of its agents."""
+
+    fields: Mapping[str, Any]  # of the test, in the place of a worker and its input
+    files: Mapping[str, str | None]  # as they were before, absolute
+    notes: Sequence[str]  # what is left out
+    tools: frozenset[str]  # that a test calls, because they only reach its room
+    untestable: str | None  # why `guild test` could not start it, if it could not
+
+
+def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPart | None = None) -> str:
+    """The text of the script of a run, which comes first in the tree, and of all runs below it.
+
+    `team`: the run is a workflow's, and asks no model itself.
+    """
     run, journal = tree[0]
     if run.status not in {"completed", "failed"}:
         hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}
         hint = hints.get(run.status, f"Let it end first: guild show {run.id} says how it goes on.")
         raise Conflict(f"the run {run.id} is {run.status}: only one that came to its end is a script", hint=hint)
-    writer = _Writer(tree, Neutral(Path(run.request["frame"]["root"]), home, redact))
+    root = Path(run.request["frame"]["root"])
+    writer = _Writer(tree, Neutral(root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
-    if untestable := _untestable(run, journal):
+    if untestable := team.untestable if team else _untestable(run, journal):
         writer.note(f"the test, because {untestable}")
     else:
         data["test"] = writer.case()
-    if price := _price(run, journal):
+    if price := _price(*(tree[1] if team and len(tree) > 1 else tree[0])):
         data["price"] = price
     data["workers"] = writer.workers()
     text = "".join(f"# {line}\n" for line in writer.head()) + dump(data)
@@ -89,10 +106,12 @@ def _check(text: str, run: str) -> None:
 class _Writer:
     """Turns journals into the plain data of a script."""
 
-    def __init__(self, tree: Tree, neutral: Neutral) -> None:
+    def __init__(self, tree: Tree, neutral: Neutral, team: TeamPart | None) -> None:
         self._tree = tree
+        self._asking = tree[1:] if team else tree  # the runs that have a model
         self._neutral = neutral
-        self._left_out: dict[str, None] = {}
+        self._team = team
+        self._left_out: dict[str, None] = dict.fromkeys(team.notes if team else ())
 
     def note(self, what: str) -> None:
         self._left_out[what] = None
@@ -115,6 +134,8 @@ class _Writer:
         request, frozen = run.request, journal.entries[0].data
         text = self._neutral.text
         case: dict[str, Any] = {"worker": text(request["worker"]), "input": text(request["input"])}
+        if self._team is not None:
+            case = self._neutral.value(dict(self._team.fields))
         if files := request.get("attachments"):
             case["attachments"] = [text(file) for file in files]
         folder = Path(request["frame"]["cwd"])
@@ -140,11 +161,14 @@ class _Writer:
         if unknown:
             names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
             self.note(f"how {names} was before the run changed it; say it under `files`, if it matters")
+        root = self._tree[0][0].request["frame"]["root"]
+        if self._team is not None:
+            known |= {os.path.relpath(path, root): text for path, text in self._team.files.items()}
         return {self._neutral.text(path): text and self._neutral.text(text) for path, text in known.items()}
 
     def _shown(self) -> dict[str, Any]:
         shown: dict[str, Any] = {}
-        for run, journal in self._tree:
+        for run, journal in self._asking:
             frozen = journal.entries[0].data
             if frozen.get("memory"):
                 self.note("what the worker remembered; a test begins with an empty memory")
@@ -165,10 +189,10 @@ class _Writer:
     def _replies_in(self, journal: Journal, who: dict[str, Any]) -> Iterator[dict[str, Any]]:
         said = {entry.data["ask"]: entry.data for entry in journal.kind("answered")}
         for entry in journal.entries:
-            if entry.kind not in {"tool_asked", "limit_asked"}:
+            if entry.kind not in {"tool_asked", "limit_asked", "loop_asked"}:
                 continue
-            about = "tool" if entry.kind == "tool_asked" else "limit"
-            reply = {about: entry.data[about], **who}
+            about = entry.kind.removesuffix("_asked")
+            reply = {about: entry.data.get(about, True), **who}
             if (answer := said.get(entry.data["ask"])) is not None:
                 note = {"note": self._neutral.text(answer["note"])} if answer["note"] else {}
                 yield {**reply, "answer": answer["choice"], **note}
@@ -179,10 +203,9 @@ class _Writer:
 
     def workers(self) -> dict[str, Any]:
         workers: dict[str, list[Any]] = {}
-        first = True
-        for run, journal in self._tree:
-            workers.setdefault(run.worker, []).append(list(self._answers(run, journal, root=first)))
-            first = False
+        for run, journal in self._asking:
+            root = run is self._tree[0][0]
+            workers.setdefault(run.worker, []).append(list(self._answers(run, journal, root=root)))
         return workers
 
     def _answers(self, run: Run, journal: Journal, *, root: bool) -> Iterator[dict[str, Any]]:
@@ -262,7 +285,7 @@ class _Writer:
     def _result(self, tool: str, journal: Journal, key: str) -> dict[str, Any] | None:
         """What came of a call that a test is not to make again, or perhaps not: it reaches beyond the project."""
         end = journal.last(key, "tool_ended")
-        if end is None or tool in _local_tools():
+        if end is None or tool in _local_tools() or (self._team and tool in self._team.tools):
             return None
         result = ToolResult.from_dict(end.data["result"])
         if not all(isinstance(block, Text) for block in result.content):

@@ -19,6 +19,7 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election
+from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -87,7 +88,12 @@ class TeamAgain:
         end = self._journal(self.instance.id).entries[-1]
         if self.found or end.kind != "ended" or end.data["status"] != "completed":
             raise Over
-        return Outcome(output=result_of(self.workflow, self._room.room), messages=[])
+        return Outcome(output=self._result(), messages=[])
+
+    def _result(self) -> str:
+        if not self.workflow.definition.context.enabled:
+            return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
+        return result_of(self.workflow, self._room.room)
 
     # The agents
 
@@ -154,11 +160,14 @@ class TeamAgain:
         names = [agent.name for agent in self.workflow.agents]
         more = then.arguments.get("left", 0)
         for before in ("", self._effects_before(run)):
+            if not self.workflow.definition.context.enabled:
+                yield alone_message(connection, self._room.room.id, batch, before=before)
+                continue
             yield first_message(then.actor.name, names, batch, more=more, before=before)
 
     def _effects_before(self, run: Run) -> str:
-        root = run.root
-        return self._store.read(lambda connection: effects_before(connection, root, run.worker, run.ordinal))
+        instance, number = self.instance.id, run.ordinal + 1
+        return self._store.read(lambda connection: effects_before(connection, instance, run.worker, number))
 
     def _call(self, then: Operation) -> ToolCall | None:
         """The call that made an operation, with the arguments that the model gave."""

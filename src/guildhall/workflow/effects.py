@@ -9,7 +9,6 @@ from guildhall.room.toolbox import READS
 from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
 from guildhall.runs import records as run_records
 from guildhall.tools.builtin import BUILT_IN
-from guildhall.workflow import records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,24 +32,21 @@ An earlier attempt at this failed. Before that it did what is listed here, which
 of it is undone: do not do it a second time, go on from there."""
 
 
-def effects_before(connection: Connection, instance: str, agent: str, turns: int | None = None) -> str:
-    """What the attempts of an agent have done since it last did what it was asked; empty: nothing.
-
-    `turns`: only so many of its runs had been by then.
-    """
-    last = records.runs_of_agent(connection, instance, agent) if turns is None else turns
-    lines = [line for run in _failed_runs(connection, instance, agent, last) for line in _effects(connection, run.id)]
+def effects_before(connection: Connection, instance: str, agent: str, number: int) -> str:
+    """What was done before an agent's run of this number by those right before it that have failed; empty: nothing."""
+    failed = _failed_runs(connection, instance, agent, number)
+    lines = [line for run in failed for line in _effects(connection, run.id)]
     if not lines:
         return ""
     left_out = [f"- ... {len(lines) - _MOST} more before these"] if len(lines) > _MOST else []
     return "\n".join([_TOLD, "---", *left_out, *lines[-_MOST:], "---"])
 
 
-def _failed_runs(connection: Connection, instance: str, agent: str, last: int) -> list[Run]:
-    """The runs that have failed since the last one that did not, oldest first."""
+def _failed_runs(connection: Connection, instance: str, agent: str, number: int) -> list[Run]:
+    """The runs right before it that have failed, oldest first."""
     found: list[Run] = []
-    for number in range(last, 0, -1):
-        run = run_records.run_of_call(connection, instance, f"{agent}/{number}")
+    for earlier in range(number - 1, 0, -1):
+        run = run_records.run_of_call(connection, instance, f"{agent}/{earlier}")
         if run is None or run.status != "failed":
             break
         found.insert(0, run)

@@ -21,6 +21,7 @@ from guildhall.runs.model import ENDED, Stretch
 from guildhall.runs.seat import Seat
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
+from guildhall.workflow.pace import who
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.workers.model import Worker
     from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.pace import Pace
 
 TOOLS = ("proposal_vote",)
 _SECONDS = 300.0  # that there are to vote
@@ -61,6 +63,7 @@ class Election:
     clock: Clock
     runs: Runs
     request: RunRequest
+    pace: Pace
 
     async def hold(self) -> None:
         """Returns when the documents have an owner. Who cannot be asked, or does not answer in time, has no vote."""
@@ -112,7 +115,9 @@ class Election:
     def _seat(self, agent: Agent) -> Seat:
         return Seat(
             tools=room_tools(self.room, agent.name, TOOLS),
-            execute=lambda run: Desk(self.room, agent.name, run).execute,
+            execute=lambda run: self.pace.calls(
+                who(f"{VOTER}{agent.name}", 1), Desk(self.room, agent.name, run).execute
+            ),
             began=lambda connection, run: None,
             ended=lambda connection, run, stretch: None,
         )

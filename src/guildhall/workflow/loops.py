@@ -8,12 +8,13 @@ same again (`max_repeats`), both seen by the room when it is said; and turns in 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.room import inbox, proposals
 from guildhall.room import records as room_records
-from guildhall.room.channel import post
-from guildhall.room.model import SYSTEM, Said
+from guildhall.room.channel import tell
+from guildhall.room.model import Actor
+from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.runs.model import Question
 from guildhall.workflow import records
@@ -97,14 +98,17 @@ def release(connection: Connection, instance: str, room: str, at: str) -> frozen
     return inbox.release(connection, room, at=at)
 
 
-def drop(turn: Turn, instance: str) -> None:
-    """What was held is never delivered."""
-    records.forget_talk(turn.connection, instance)
-    dropped = inbox.drop(turn.connection, turn.room.id, at=turn.at)
-    if dropped:
-        numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in dropped}))
-        said = Said.quote(f"A person has ended this exchange; not delivered: {numbers}")
-        post(turn, said, kind="system", sender=SYSTEM)
+def drop(connection: Connection, instance: Instance, at: str) -> Turn | None:
+    """What was held is never delivered; what is to be announced of it."""
+    records.forget_talk(connection, instance.id)
+    dropped = inbox.drop(connection, instance.room, at=at)
+    if not dropped:
+        return None
+    numbers = ", ".join(f"#{number}" for number in sorted({number for _, number in dropped}))
+    said = f"A person has ended this exchange; not delivered: {numbers}"
+    arguments: dict[str, Any] = {"text": said, "to": [], "hops": 0}
+    actor = Actor.system(run=instance.id)
+    return take(connection, instance.room, "tell", actor, at, arguments, lambda turn: tell(turn, said, (), 0)).turn
 
 
 def _pairs(messages: list[Message]) -> Counter[tuple[str, str]]:

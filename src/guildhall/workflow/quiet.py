@@ -105,9 +105,9 @@ def _worst(connection: Connection, instance: str, agents: list[AgentState]) -> S
 
 def _failure(connection: Connection, instance: str, lost: list[AgentState]) -> dict[str, Any]:
     """What is told of agents that have given up: which, why, and what to do then."""
-    errors: dict[str, dict[str, Any]] = {
-        agent.name: records.notes(connection, instance, agent.name).get("error") or {} for agent in lost
-    }
+    errors: dict[str, dict[str, Any]] = {}
+    for agent in lost:
+        errors[agent.name] = records.notes(connection, instance, agent.name).get("error") or {}
     said = [f"{name}: {error.get('message') or 'it failed'}" for name, error in errors.items()]
     hint = f"Put right what it says; what they were told is kept, and is delivered again by: guild resume {instance}"
     first = next(iter(errors.values()))

@@ -27,6 +27,7 @@ from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
+from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look, waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
@@ -63,9 +64,9 @@ class Step:
     run: str | None = None
     batch: Sequence[Mail] = ()
     until: str | None = None
-    more: int = 0  # mail that waits beside the batch
     text: str = ""  # what the run is told first
     number: int = 0
+    more: int = 0  # messages that wait beside these
 
     @property
     def something(self) -> bool:
@@ -87,6 +88,7 @@ class Team:
     zone: tzinfo
     first_pause: float  # seconds before an agent is tried again that was disturbed
     debounce: float
+    pace: Pace = field(default_factory=Pace)
     granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
     _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _at: Phase = "setup"
@@ -192,6 +194,7 @@ class Team:
             clock=self.clock,
             runs=self.runs,
             request=self.request,
+            pace=self.pace,
         ).hold()
 
     async def _kick_off(self) -> None:
@@ -236,7 +239,7 @@ class Team:
             if step.something:
                 if self._at == "quiet":
                     await self._phase("live")
-                run = await self._take(agent, step)
+                run = await self._take(agent, await self._in_turn(agent.name, step))
                 if run is not None and run.status == "parked":  # so is the whole team, in a moment
                     await asyncio.get_running_loop().create_future()
                 self._looped.set()
@@ -246,31 +249,46 @@ class Team:
                 async with asyncio.timeout(self._seconds_until(step.until)):
                     await wake.wait()
 
-    def _step(self, connection: Connection, name: str) -> Step:
+    def _step(self, connection: Connection, name: str, until: int | None = None) -> Step:
+        """What an agent does next. `until`: it is shown its inbox no further than to this message."""
         state = records.agent(connection, self.instance.id, name)
         now = stamp(self.clock.now())
         if state.status in ("running", "backoff") and state.run is not None:
             later = state.due_at is not None and state.due_at > now
-            return Step(until=state.due_at) if later else Step(run=state.run)
+            return Step(until=state.due_at) if later else self._again(connection, name, state.run)
         if state.status == "waiting" and state.run is not None:
             asked = waits_for(connection, self.instance.id, state.run, now)
             if not asked or self._attended:
-                return Step(run=state.run)
+                return self._again(connection, name, state.run)
             return Step(until=min((ask.expires_at for ask in asked if ask.expires_at), default=None))
         if state.status != "idle":
             return Step()
         batch = inbox.unread(connection, self.room.id, name)
+        if until is not None:
+            batch = [mail for mail in batch if mail.message.id <= until] or batch
         if not batch:
             return Step()
-        more = inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
-        before = effects_before(connection, self.instance.id, name)
+        more = 0 if until is not None else inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
+        number = records.runs_of_agent(connection, self.instance.id, name) + 1
+        before = effects_before(connection, self.instance.id, name, number)
         if self.alone:
             text = alone_message(connection, self.room.id, batch, before=before)
         else:
             names = [one.name for one in self.workflow.agents]
             text = first_message(name, names, batch, more=more, before=before)
-        number = records.runs_of_agent(connection, self.instance.id, name) + 1
-        return Step(batch=batch, more=more, number=number, text=text)
+        return Step(batch=batch, number=number, text=text, more=more)
+
+    def _again(self, connection: Connection, name: str, run: str) -> Step:
+        return Step(run=run, number=records.runs_of_agent(connection, self.instance.id, name))
+
+    async def _in_turn(self, name: str, step: Step) -> Step:
+        """A step, when it is its turn; with the mail that there is then."""
+        if step.run is not None:
+            return step
+        until = await self.pace.begins(who(name, step.number))
+        if until is None:
+            return step
+        return self.store.read(lambda connection: self._step(connection, name, until))
 
     async def _take(self, agent: Agent, step: Step) -> Run | None:
         """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
@@ -286,7 +304,8 @@ class Team:
             first_pause=self.first_pause,
             told=told,
         )
-        seat = self._seat(agent, turn)
+        mine = who(agent.name, step.number)
+        seat = self._seat(agent, turn, mine)
         try:
             if step.run is not None:
                 grant = self._grant_for(step.run)
@@ -304,6 +323,8 @@ class Team:
         finally:
             for one in told:
                 await self.room.follow(one)
+            self.pace.done(begins(mine))
+            self.pace.done(ends(mine))
 
     def _grant_for(self, run: str) -> Grant | None:
         """More of what a run has used up, where a person has granted that."""
@@ -313,10 +334,10 @@ class Team:
         more = (self.granted or {}).get("budget" if name == "budget" else name or "")
         return Grant(**{name: more}) if name and more is not None else None
 
-    def _seat(self, agent: Agent, turn: AgentTurn) -> Seat:
+    def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(
             tools=() if self.alone else room_tools(self.room, agent.name),
-            execute=lambda run: Desk(self.room, agent.name, run).execute,
+            execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
             began=turn.began,
             ended=turn.ended,
             closed=None if self.alone else self._closed,
@@ -371,9 +392,8 @@ class Team:
             at = stamp(self.clock.now())
             if ask.answer and ask.answer.choice == "yes":
                 woken.append(loops.release(connection, self.instance.id, self.room.id, at))
-            else:
-                turns.append(self.room.turn(connection, Actor.person()))
-                loops.drop(turns[-1], self.instance.id)
+            elif turn := loops.drop(connection, self.instance, at):
+                turns.append(turn)
 
         await ledger.apply(ask, key, {}, then)
         self.room.wake(frozenset[str]().union(*woken))

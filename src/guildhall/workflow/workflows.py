@@ -23,6 +23,7 @@ from guildhall.workflow.aside import set_aside
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
+from guildhall.workflow.pace import Pace
 from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
+    from guildhall.tools.model import Execute
     from guildhall.workflow.instance import AgentState
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
@@ -74,10 +76,13 @@ class Workflows:
         zone: tzinfo,
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
+        commands: Callable[..., Execute] = Commands,
+        pace: Pace | None = None,
     ) -> None:
         """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
 
-        `debounce`: for so many seconds a team that is quiet stays together.
+        `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
+        commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
         """
         self._home = home
         self._store = store
@@ -90,6 +95,8 @@ class Workflows:
         self._zone = zone
         self.first_pause = first_pause
         self.debounce = debounce
+        self._commands = commands
+        self._pace = pace or Pace()
         self._teams: dict[str, Team] = {}  # by room
         self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
         self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
@@ -232,6 +239,7 @@ class Workflows:
             zone=self._zone,
             first_pause=self.first_pause,
             debounce=self.debounce,
+            pace=self._pace,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team
@@ -245,11 +253,11 @@ class Workflows:
         """The seat of the workflow's own run: the commands of its setup, and what its end means."""
         env = environment(workflow, frame)
 
-        def commands(run: str) -> Commands:
+        def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
                 self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
-            return Commands(folder=workflow.folder, env=env, told=told)
+            return self._commands(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 
@@ -278,6 +286,10 @@ class Workflows:
         """The team of a room, if it is alive here."""
         team = self._teams.get(room)
         return team if team is not None and self._runs.alive(team.instance.id) else None
+
+    def rooms_alive(self) -> list[Room]:
+        """The rooms in which a team is at work."""
+        return [team.room for team in self._teams.values()]
 
     # The seats of those who stand alone
 

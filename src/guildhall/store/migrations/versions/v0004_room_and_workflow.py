@@ -168,6 +168,8 @@ def _log() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("room_log_by_call", "room_log", ["room", "run", "key"], unique=True)
+    shown = sa.text("op IN ('inbox_shown', 'inbox_read')")
+    op.create_index("room_log_shown", "room_log", ["room", "run"], sqlite_where=shown)
 
 
 def _workflow() -> None:

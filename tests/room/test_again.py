@@ -1,0 +1,138 @@
+"""The log of a room, applied in order to an empty one, makes the same room; what would come out otherwise is found."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.room import inbox, proposals, records
+from guildhall.room.again import RoomAgain
+from guildhall.room.channel import tell
+from guildhall.room.model import Actor, Piece, Said
+from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.toolbox import TOOLS
+from guildhall.room.turn import take
+from guildhall.store.scratch import scratch
+from guildhall.tools.model import ToolCall
+from tests.room.conftest import PERSON, TEAM
+from tests.room.desks import At
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+
+
+async def first_difference(source: Store, room: str, empty: Store) -> tuple[Any, Any] | None:
+    """Makes every operation of a room again in an empty one; the first that comes out otherwise, with what comes."""
+    again = RoomAgain(room, source, empty)
+    for then in again.operations():
+        called = then.op in TOOLS and then.actor.run is not None
+        call = ToolCall(key=then.actor.key or "", tool=then.op, arguments=then.arguments) if called else None
+        made = await again.make(then, call)
+        if made.result != then.result:
+            return then, made
+    return None
+
+
+@pytest.fixture
+def empty() -> Generator[Store]:
+    with scratch() as store:
+        yield store
+
+
+@pytest.fixture
+def folder(project: Path) -> Path:
+    return project / ".workflow" / "review" / "main"
+
+
+def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
+    """A room in which something of everything was done, by several, some of it refused."""
+    how = Furnishing(documents=folder / "documents", projection=folder, max_hops=2)
+    room = asyncio.run(rooms.open("review", "main", TEAM, how))
+    coordinator, reviewer, coder = (At(room, name) for name in TEAM)
+    election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), within=60))
+    asyncio.run(room.vote(election.id, "coder", Actor(name="reviewer")))
+    asyncio.run(room.settle_open())
+    said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))
+    asyncio.run(room.send(said, Actor.system("w-1", "kickoff")))
+    batch = room.unread("reviewer")
+    store.submit(lambda c: inbox.shown(c, room.id, "reviewer", "r-reviewer", batch, room.now())).result(5)
+    reviewer("channel_send", message="@coder one, @codr")
+    reviewer.refused("channel_send", message="@codr")
+    reviewer.refused("document_write", content="not mine")
+    reviewer("document_suggest", suggestion="but this")
+    coder("inbox_read")
+    coder("document_write", content="first\n")
+    (folder / "documents" / "notes.md").write_text("first\nby hand\n")
+    coder.refused("document_write", content="second\n")
+    coder("document_read")
+    coder("document_append", content="third\n")
+    (folder / "documents" / "notes.md").write_text("by hand again\n")
+    coder("document_append", content="fourth\n")
+    coder("document_list")
+    coder("proposal_create", type="decision", title="q", options=["x", "y"], tie_break="random")
+    for desk, choice in ((coordinator, "x"), (coder, "y")):
+        desk("proposal_vote", proposal="p-2", choice=choice)
+    done = lambda turn: {"ended": [one.id for one in proposals.settle_open(turn)]}  # noqa: E731
+    store.submit(lambda c: take(c, room.id, "settle", Actor.system("w-1"), room.now(), {}, done)).result(5)
+    asyncio.run(room.mend())
+    coder("document_read", file="decisions.md")
+    coder("channel_send", message="@reviewer two " + "x" * 5_000)
+    coder("channel_send", message="@all three")
+    coder("status_set", task="t")
+    coordinator("team_list")
+    coordinator("channel_read")
+    coder("resource_create", content="kept")
+    coder("inbox_ack", until=room.unread("coder")[0].message.id)
+    until = store.read(lambda c: inbox.seen(c, room.id, "r-reviewer")).until
+    store.submit(lambda c: inbox.acknowledge(c, room.id, "reviewer", until, at=room.now(), run="r-reviewer")).result(5)
+    batch = room.unread("coordinator")
+    store.submit(lambda c: inbox.shown(c, room.id, "coordinator", "r-x", batch, room.now())).result(5)
+    until = batch[-1].message.id
+    store.submit(lambda c: inbox.bury(c, room.id, "coordinator", until, at=room.now(), run="r-x")).result(5)
+    said = {"text": "could not", "to": ["coder"], "hops": 1}
+    store.submit(
+        lambda c: take(c, room.id, "tell", Actor.system("r-x"), room.now(), said, lambda turn: tell(turn, **said))
+    ).result(5)
+    store.submit(lambda c: inbox.deliver_again(c, room.id, "coordinator", at=room.now())).result(5)
+    store.submit(lambda c: inbox.release(c, room.id, at=room.now())).result(5)
+    asyncio.run(room.send("again", PERSON, to=["all"]))
+    return asyncio.run(rooms.open("review", "main", (*TEAM, "late"), how))
+
+
+@pytest.mark.req("X-1")
+def test_a_room_is_played_again_from_its_log(rooms: Rooms, store: Store, empty: Store, folder: Path):
+    room = busy(rooms, store, folder)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert asyncio.run(first_difference(store, room.id, empty)) is None
+    again = Rooms(empty, rooms._clock).find("review", "main")
+    assert again is not None
+    assert again.messages() == room.messages()
+    assert again.proposals() == room.proposals()
+    assert [again.unread(name) for name in TEAM] == [room.unread(name) for name in TEAM]
+    assert again.seats() == room.seats()
+    assert (again.record().owner, again.record().roles) == (room.record().owner, room.record().roles)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE room_log SET result = json_set(result, '$.text', 'other') WHERE op = 'team_list'",
+        "UPDATE room_log SET arguments = json_set(arguments, '$.message', '@all') WHERE op = 'channel_send'",
+        "UPDATE room_log SET actor = 'coordinator' WHERE op = 'document_suggest'",
+        "DELETE FROM room_log WHERE op = 'send'",
+    ],
+)
+@pytest.mark.req("X-1")
+def test_a_record_that_was_changed_is_found_out(rooms: Rooms, store: Store, empty: Store, folder: Path, change: str):
+    room = busy(rooms, store, folder)
+    before = store.read(lambda c: records.history(c, room.id))
+    store.submit(lambda c: c.exec_driver_sql(change) and None).result(5)
+    assert store.read(lambda c: records.history(c, room.id)) != before
+    assert asyncio.run(first_difference(store, room.id, empty)) is not None

@@ -1,0 +1,39 @@
+"""The page about the room names every tool with its arguments, and every kind of everything."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from guildhall.room.inbox import BATCH, BATCH_TEXT
+from guildhall.room.model import LONG, MAX_HOPS, MAX_TEXT, ProposalType, Resolution, TieBreak
+from guildhall.room.toolbox import TOOLS
+from tests.room.test_toolbox import CONTRACT
+
+PAGE = (Path(__file__).parents[2] / "docs" / "room.md").read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:3] == "| `"]
+
+
+def test_every_tool_has_its_row_with_its_arguments():
+    table = {row[0].strip("`"): row[1] for row in rows("Tools")}
+    assert table.keys() == TOOLS.keys()
+    for name, arguments in table.items():
+        shown = {f"{field}{mark}" for field, mark in re.findall(r"`(\w+)`(\??)", arguments)}
+        assert shown == set(CONTRACT[name].split()), name
+
+
+def test_every_kind_of_proposal_is_there():
+    named = [row[0].strip("`") for row in rows("Proposals")]
+    assert named == [*get_args(ProposalType), *get_args(Resolution)]
+    assert all(f"`{name}`" in PAGE for name in get_args(TieBreak))
+
+
+def test_the_figures_are_those_of_the_code():
+    for figure in (f"{LONG:,} characters", f"`max_hops` ({MAX_HOPS})", f"{MAX_TEXT:,} bytes", f"{BATCH} messages"):
+        assert figure in PAGE
+    assert f"{BATCH_TEXT:,} characters" in PAGE

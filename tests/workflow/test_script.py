@@ -1,0 +1,324 @@
+"""`guild script` and `guild test` of workflows: what ran once passes as a test, whatever ran side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from guildhall.core import yaml
+from guildhall.core.errors import GuildError
+from guildhall.core.paths import Home
+from guildhall.models.case import Case, Command, Reply, Spoken
+from guildhall.models.script import Script
+from guildhall.room.model import Actor
+from guildhall.runs.model import Answer
+from tests.workflow.teams import Team, call, say, send
+from tests.workflow.test_replays import ran
+
+if TYPE_CHECKING:
+    from guildhall.hall.client import Tested
+    from tests.conftest import Guild
+
+
+async def recorded(team: Team, run: str, name: str = "tests/team.yaml") -> Path:
+    """The script of a run, in a file."""
+    path = team.project / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(await team.client.script(run))
+    return path
+
+
+async def outcome(team: Team, path: Path) -> Tested:
+    (found,) = [one async for one in team.client.test([path])]
+    return found
+
+
+def told(found: Tested) -> str:
+    return "\n".join(one.text for one in found.deviations)
+
+
+@pytest.mark.req("X-17", "X-1")
+def test_agents_side_by_side_become_a_test_that_passes_each_time(team: Team) -> None:
+    trace = team.project.parent / "ran"
+    run = ran(team, context={}, setup=[{"shell": f"echo x >> {trace}; cat {trace}", "as": "out"}])
+
+    async def look(team: Team) -> None:
+        path = await recorded(team, run)
+        script = yaml.validate(Script, yaml.read(path))
+        assert script.test is not None
+        assert script.test.workflow == "team.yaml"
+        assert [step.prints for step in script.test.setup] == ["x"]
+        assert script.test.order[:1] == [f"election.{_first(script)}/1 m1.1 proposal_vote"]
+        assert "team" not in script.workers
+        for _ in range(4):
+            found = await outcome(team, path)
+            assert found.passed, told(found)
+        assert len(team.hall.history.recent()) == 1
+
+    team.inside(look)
+    assert trace.read_text() == "x\n"
+
+
+def _first(script: Script) -> str:
+    assert script.test is not None
+    return str(script.test.order[0]).split("/")[0].removeprefix("election.")
+
+
+@pytest.mark.req("X-17")
+def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> None:
+    team.file(agents="ann bob", setup=[{"shell": "echo 1", "as": "one"}], params={"what": {"default": "x"}})
+    team.script(ann=[[send("@bob go"), say()]], bob=[[send("@person it is done"), say()]])
+    assert guild("trust", "--yes", "team.yaml").code == 0
+    run = guild("run", "team.yaml", "--output", "json").json["run"]
+    assert guild("script", run, "--out", "tests/team.yaml").code == 0
+    assert guild("test").code == 0, guild("test").out
+
+    path = team.project / "team.yaml"
+    text = path.read_text().replace("You are at work.", "You are at WORK.").replace("echo 1", "echo 2")
+    path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
+    failed = guild("test")
+    assert failed.code == 1
+    for line in ("the command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
+        assert line in failed.out
+    assert guild("test", "--update").code == 0
+    assert guild("test").code == 0
+
+    path.write_text(text.replace("@ann begin", "@bob begin"))  # others move now: nobody waits for ever
+    failed = guild("test")
+    assert failed.code == 1
+    assert "the script has 1 runs of ann; now there are 0" in failed.out
+
+
+def test_what_a_person_said_is_said_again(team: Team) -> None:
+    team.file(agents="ann bob")
+    team.script(
+        ann=[[send("@bob go"), {"sleep": 0.2, "say": "done"}], [call("inbox_read"), say()]],
+        bob=[[send("@ann here"), say()]],
+    )
+
+    async def work(team: Team) -> None:
+        running = asyncio.create_task(team.run())
+        async with asyncio.timeout(5):
+            while (room := team.room) is None or len(room.messages()) < 2:  # noqa: ASYNC110 - it has no event for this
+                await asyncio.sleep(0.01)
+        await room.send("look at this", Actor.person(), to=["ann"])
+        run = await running
+        path = await recorded(team, run.id)
+        assert "person: look at this" in path.read_text()
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+        path.write_text(path.read_text().replace("person: look at this", "person: look at that"))
+        assert "+look at that" in told(await outcome(team, path))
+
+    team.inside(work)
+
+
+def test_one_that_failed_fails_again_and_documents_are_as_they_were(team: Team) -> None:
+    documents = team.project / ".workflow/team/main/documents"
+    documents.mkdir(parents=True)
+    (documents / "notes.md").write_text("before\n")
+    team.file(agents="ann bob")
+    append = call("document_append", content="after")
+    team.script(ann=[[call("document_read"), append, send("@bob go"), say()], [say()]], bob=[[{"fail": 400}]] * 3)
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert run.status == "failed"
+        path = await recorded(team, run.id)
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+        assert (documents / "notes.md").read_text() == "before\nafter"
+
+    team.inside(work)
+
+
+def test_a_setup_that_failed_fails_again_without_being_run(team: Team, guild: Guild) -> None:
+    trace = team.project.parent / "ran"
+    team.file(agents="ann", setup=[{"shell": f"echo x >> {trace}; echo bad; exit 3"}])
+    team.script(ann=[[say()]])
+    guild("trust", "--yes", "team.yaml")
+    failed = guild("run", "team.yaml", "--output", "json")
+    assert failed.code == 1
+    assert guild("script", failed.json["run"], "--out", "tests/team.yaml").code == 0
+    assert guild("test").code == 0, guild("test").out
+    assert trace.read_text() == "x\n"
+
+
+def test_a_second_generation_is_a_script_without_a_test(team: Team) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[say()]])
+
+    async def work(team: Team) -> None:
+        await team.run()
+        text = await team.client.script((await team.run()).id)
+        assert "the test, because its room was in use before" in text
+        assert "\ntest:" not in text
+
+    team.inside(work)
+
+
+def test_a_run_of_a_team_is_not_forked(team: Team, guild: Guild) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[say()]])
+    shown = guild("run", "team.yaml", "--output", "json").json
+    for run in (shown["run"], next(one["run"] for one in shown["runs"] if one["worker"] == "ann")):
+        forked = guild("fork", run, "--at", "1")
+        assert forked.code != 0
+        assert "cannot be forked" in forked.err
+        assert f"guild script {shown['run']}" in forked.err
+
+
+def test_the_example_of_the_documentation_passes(team: Team) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing-workers.md").read_text()
+    example = page.partition("\n## Workflows\n")[2].partition("```yaml\n")[2].partition("```")[0]
+    (team.project / "tests.yaml").write_text(example)
+    diff = "gh pr diff ${{ params.pr }}".replace("${", '"${').replace("}}", '}}"')
+    team.file(
+        name="review.yaml",
+        agents="reviewer coder",
+        params={"pr": {}},
+        setup=[{"shell": diff, "as": "diff"}],
+        kickoff="@reviewer look at ${{ diff }}",
+    )
+
+    async def work(team: Team) -> None:
+        found = await outcome(team, team.project / "tests.yaml")
+        assert found.passed, told(found)
+
+    team.inside(work)
+    for field in (*Case.model_fields, *Command.model_fields, *Spoken.model_fields, *Reply.model_fields):
+        assert f"`{field}" in page or f"{field}:" in page, field
+
+
+def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
+    team.file(agents="ann bob", limits={"max_hops": 2})
+    ping = [[send("@bob ping 1"), say()], [send("@bob ping 2"), say()], [say()]]
+    pong = [[send("@ann pong 1"), say()], [send("@ann pong 2"), say()], [say()]]
+    team.script(ann=ping, bob=pong)
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        while run.status == "waiting":
+            (ask,) = team.hall.asks.open()
+            assert ask.kind == "loop"
+            await team.client.answer(ask.id, Answer(choice="yes"))
+            run = await team.resume(run.id)
+        assert run.status == "completed"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        path = await recorded(team, run.id)
+        assert "loop: true" in path.read_text()
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
+def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
+    team.file(agents="ann bob", context=False, kickoff="@ann @bob look")
+    team.script(ann=[[say("one")]], bob=[[say("two")]])
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        assert run.output == "ann:\none\n\nbob:\ntwo"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        found = await outcome(team, await recorded(team, run.id))
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"workflow": "team.yaml", "worker": "ann"}, "not of both"),
+    ({"worker": "ann"}, "`input` is missing"),
+    ({}, "`worker` is missing"),
+    ({"workflow": "../team.yaml"}, "not a path inside the project"),
+    ({"workflow": "/team.yaml"}, "not a path inside the project"),
+    ({"workflow": "none.yaml"}, "there is no such file"),
+    ({"workflow": "script.yaml"}, "script.yaml"),
+    ({"workflow": "team.yaml", "tag": "a/b"}, "a/b"),
+    ({"workflow": "team.yaml", "params": {"x": "1"}}, "no param"),
+    ({"workflow": "team.yaml", "setup": [{"command": "rm -rf /"}]}, "1 commands of the setup are on record"),
+    ({"workflow": "team.yaml", "order": [{"person": ""}]}, "order"),
+    (
+        {"workflow": "team.yaml", "order": ["ann/1 ends", "zoe/9 begins 3", {"person": "@nobody x"}, "ann/1 begins 1"]},
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("case", "wrong"), WRONG)
+def test_a_test_that_says_odd_things_ends_and_says_so(team: Team, case: dict[str, Any], wrong: str) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[say()]])
+    script = {"test": {**case, "output": ""}, "workers": {"ann": [[say()]]}}
+    path = team.project / "tests.yaml"
+    path.write_text(json.dumps(script))
+
+    async def work(team: Team) -> None:
+        found = await outcome(team, path)
+        assert wrong in told(found)
+        assert bool(wrong) is not found.passed
+
+    team.inside(work)
+
+
+ACTS = st.one_of(
+    st.sampled_from(
+        [
+            send("@ann look"),
+            send("@bob @cid look"),
+            send("@all hello"),
+            send("nobody in particular"),
+            send("@nobody here"),
+            call("channel_read"),
+            call("inbox_read"),
+            call("inbox_ack", until=1),
+            call("document_read"),
+            call("document_list"),
+            call("team_list"),
+            call("status_set", task="this"),
+            call("proposal_create", type="approval", title="May we?", guards=["notes.md"]),
+            call("proposal_vote", proposal="p-1", choice="approve"),
+            call("proposal_status"),
+            call("document_write", content="x", file="a.md"),
+            call("document_append", content="more\n"),
+            call("resource_create", content="long"),
+            call("no_action"),
+            {"calls": [send("@ann one"), call("document_append", content="two\n")]},
+        ]
+    )
+)
+RUNS = st.lists(st.lists(ACTS, max_size=3).map(lambda acts: [*acts, say()]), min_size=1, max_size=2)
+
+
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(st.fixed_dictionaries({"ann": RUNS, "bob": RUNS, "cid": RUNS}), st.booleans())
+def test_whatever_ran_from_a_script_replays_and_passes_as_a_test(
+    tmp_path_factory: pytest.TempPathFactory, runs: dict[str, Any], elects: bool
+) -> None:
+    place = tmp_path_factory.mktemp("any")
+    (place / "project").mkdir()
+    team = Team(home=Home(place / "home"), project=place / "project")
+    context = {} if elects else {"documentOwner": "none"}
+    team.file(agents="ann bob cid", context=context, kickoff="@ann @bob begin", limits={"max_hops": 4})
+    team.script(**runs, repeat=False)
+
+    async def work(team: Team) -> None:
+        run = await team.run()
+        replayed = await team.client.replay(run.id, team.frame())
+        assert replayed.difference is None
+        try:
+            path = await recorded(team, run.id)
+        except GuildError:
+            assert run.status not in {"completed", "failed"}
+            return
+        found = await outcome(team, path)
+        assert found.passed, told(found)
+
+    team.inside(work)
