@@ -76,13 +76,16 @@ class _Told:
         self._as_json = as_json
         self._last: dict[str, int] = {}
         self._said = 0
+        self._whole: dict[str, str | None] = {}  # when each run had ended that has been told
 
     async def more(self) -> Shown:
         """Tells what is new; how the run stands."""
         shown = await self.client.show(self.run)
         runs = self._wanted([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
-        new = [entry for one in runs for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        open_ones = [one for one in runs if self._whole.get(one.id) != one.ended_at or one.ended_at is None]
+        new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        self._whole = {one.id: one.ended_at for one in runs}
         items: list[Entry | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
