@@ -56,9 +56,11 @@ class Room:
     def seats(self) -> list[Seat]:
         return self._store.read(lambda connection: records.seats_of(connection, self.id))
 
-    def messages(self, *, since: int = 0, limit: int = 1_000) -> list[Message]:
-        """The channel after a message, oldest first."""
-        return self._store.read(lambda connection: records.channel(connection, self.id, since=since, limit=limit))
+    def messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
+        """The channel after a message, oldest first: the first of it, or the newest."""
+        return self._store.read(
+            lambda connection: records.channel(connection, self.id, since=since, limit=limit, newest=newest)
+        )
 
     def unread(self, agent: str) -> list[Mail]:
         return self._store.read(lambda connection: inbox.unread(connection, self.id, agent))
