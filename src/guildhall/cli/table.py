@@ -30,14 +30,14 @@ class Command:
 COMMANDS = (
     Command(
         "demo",
-        "",
+        "[--office]",
         "see the whole machinery work, without a key or a network",
         example="guild demo",
         first=True,
     ),
     Command(
         "init",
-        "[DIR] [--example office]",
+        "[DIR] [--example review|office]",
         "make a starter folder with a worker that runs at once",
         example="guild init my-guild",
         first=True,
