@@ -136,7 +136,7 @@ def test_what_was_let_go_late_is_not_taken_for_handled(team: Team) -> None:
     async def work(team: Team) -> None:
         task = team.begun()
         await team.until(lambda: team.heard("ask_opened"))
-        await team.hall.workflows.send("hello", team.target("ann"))
+        await team.client.send(team.target("ann"), "hello")
         await team.until(lambda: team.heard("no_action"))
         (ask,) = team.hall.asks.open()
         await team.client.answer(ask.id, Answer(choice="yes"))

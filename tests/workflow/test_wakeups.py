@@ -64,7 +64,7 @@ def test_every_mention_is_handled_exactly_once(
         for moment, to in sends:
             await asyncio.sleep(moment)
             if not task.done():
-                await team.hall.workflows.send(f"@{to} from outside", team.target())
+                await team.client.send(team.target(), f"@{to} from outside")
         run = await task
         while team.room.waiting():  # said when it was over already: the next one begins with it
             run = await team.run()
