@@ -219,6 +219,20 @@ def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
     team.inside(work)
 
 
+def test_an_agent_may_be_named_as_its_workflow(team: Team) -> None:
+    team.file(agents="ann bob", name="ann.yaml")
+    team.script(ann=[[send("@bob go"), say()]], bob=[[say()]])
+
+    async def work(team: Team) -> None:
+        run = await team.run("ann.yaml")
+        assert run.status == "completed"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        found = await outcome(team, await recorded(team, run.id))
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
 def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
     team.file(agents="ann bob", context=False, kickoff="@ann @bob look")
     team.script(ann=[[say("one")]], bob=[[say("two")]])
