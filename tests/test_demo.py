@@ -1,7 +1,10 @@
-"""`guild demo` to its end: no key, no network, the real commands."""
+"""`guild demo` to its end: no key, no network, the real commands, and nothing left behind."""
 
 from __future__ import annotations
 
+import re
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,11 +12,73 @@ import pytest
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> dict[str, str]:
+    """A place of its own for what a story makes."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    return {"TMPDIR": str(place)}
+
+
+@pytest.mark.req("X-10", "X-1", "X-2")
+def test_a_team_reviews_a_change(guild: Guild, temporary: dict[str, str]) -> None:
+    # What the person has set for other work has no part in the story.
+    own = {"GUILDHALL_MODEL": "nobody:nothing", "GIT_DIR": "/nowhere", "GIT_CONFIG_COUNT": "x"}
+    told = guild("demo", env={**temporary, **own}, timeout=200)
+    assert told.code == 0, told
+    for line in (
+        "Everything is real but the model",
+        "+shop/ @reviewer @coder",
+        "- Result: **refuse it** (resolved, 2 of 3 voted)",
+        "waits for you: coder wants to call Edit",
+        "$ kill -9",
+        "is gone",
+        "lost",
+        "[coder] r-",
+        "Reviewed, corrected, looked at again: the change can be merged.",
+        "in 10 runs of one tree, and one Edit.",
+        "+    if (percent < 0 || percent > 100) throw new RangeError",
+        "steps, all as on record",
+        "+ You change code: as you like",
+        "That was it",
+    ):
+        assert line in told.out, (line, told.out)
+    assert "needs you" not in told.out.partition("That was it")[2]
+    halls = _halls(told.out)
+    assert len(halls) == 2
+    assert not any(_lives(pid) for pid in halls)
+    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+
+
+def test_a_story_that_is_broken_off_leaves_nothing(guild: Guild, temporary: dict[str, str]) -> None:
+    telling = guild.start("demo", env=temporary)
+    assert telling.stdout
+    for line in telling.stdout:
+        if "$ guild run" in line:  # the hall was started by the command before it
+            break
+    (home,) = Path(temporary["TMPDIR"]).glob("*/home")
+    hall = int(re.findall(r'"pid": ?(\d+)', (home / "hall.json").read_text())[0])
+    assert _lives(hall)
+    telling.send_signal(signal.SIGTERM)
+    telling.wait(20)
+    assert telling.returncode == 130
+    assert not _lives(hall)
+    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+
+
+def test_without_git_there_is_another_story(guild: Guild, temporary: dict[str, str]) -> None:
+    told = guild("demo", env={**temporary, "PATH": temporary["TMPDIR"]})
+    assert told.code == 1
+    assert "there is no git here" in told.err
+    assert "guild demo --office" in told.err
+
 
 @pytest.mark.req("X-10")
-@pytest.mark.timeout(240)
-def test_the_story_is_told_to_its_end(guild: Guild) -> None:
-    told = guild("demo", timeout=200)
+def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> None:
+    told = guild("demo", "--office", env=temporary, timeout=200)
     assert told.code == 0, told
     for line in (
         "Everything is real but the model",
@@ -31,3 +96,16 @@ def test_the_story_is_told_to_its_end(guild: Guild) -> None:
         "That was it",
     ):
         assert line in told.out, (line, told.out)
+    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+
+
+def _halls(told: str) -> set[int]:
+    return {int(pid) for pid in re.findall(r"kill -9 (\d+)|process (\d+)", told) for pid in pid if pid}
+
+
+def _lives(pid: int) -> bool:
+    """Whether it is there and does something: whoever collects the dead may not have come by yet."""
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -58,3 +58,23 @@ def test_a_place_that_cannot_be_a_folder(guild: Guild, project: Path, place: str
     assert ran.code == 1
     assert ran.json["error"]["code"] == "conflict"
     assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize(("name", "file"), [("review", "review.yaml"), ("office", "chief")])
+def test_an_example_can_be_planned_as_it_is(guild: Guild, project: Path, name: str, file: str) -> None:
+    made = guild("init", "--example", name)
+    assert made.code == 0
+    assert (project / "README.md").is_file()
+    for step in ("guild trust review.yaml", "guild run review.yaml") if name == "review" else ("guild plan chief",):
+        assert step in made.err
+    planned = guild("plan", file)
+    assert planned.code == 0, planned
+    assert "script:" in planned.out
+
+
+def test_an_example_that_there_is_not(guild: Guild, project: Path) -> None:
+    ran = guild("init", "--example", "../../x")
+    assert ran.code == 2
+    assert "review" in ran.err
+    assert "office" in ran.err
+    assert list(project.iterdir()) == []

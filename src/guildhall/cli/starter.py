@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-EXAMPLES = ("office",)
+# The worked examples, each with what to do first.
+EXAMPLES = {
+    "review": (
+        "git init && git add . && git commit -m 'As it was'",
+        "git apply change.patch",
+        "guild trust review.yaml",
+        "guild run review.yaml",
+    ),
+    "office": ("guild plan chief", "guild run chief 'Add up the invoices'", "guild test"),
+}
 SCRIPTED = "script:scripts/greeter.yaml"
 FIRST_TASK = "Greet everybody in notes/team.md"
 

@@ -33,10 +33,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     folder = Path(args.dir).expanduser()
     if args.example:
         model, why = None, "The model is a script: it needs no key, and its prices are made up."
-        texts, steps = (
-            example(args.example),
-            ["guild plan chief", "guild run chief 'Add up the invoices'", "guild test"],
-        )
+        texts, steps = example(args.example), list(EXAMPLES[args.example])
     else:
         model, why = _model(os.environ)
         texts = files(model)

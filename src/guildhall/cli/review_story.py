@@ -1,0 +1,140 @@
+"""The story of `guild demo`: a team reviews a change, votes, asks, is killed with its hall, goes on, is replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli.story import Story
+from guildhall.core.errors import GuildError
+from guildhall.core.paths import Home
+from guildhall.hall.start import find, process_of, stop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DOCUMENTS = ".workflow/review/main/documents"
+# Whatever the person's own git is told to do at a commit has no part in this.
+_GIT = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "Ada",
+    "GIT_AUTHOR_EMAIL": "ada@shop.example",
+    "GIT_COMMITTER_NAME": "Ada",
+    "GIT_COMMITTER_EMAIL": "ada@shop.example",
+}
+
+
+class ReviewStory(Story):
+    """Has a hall of its own, which is a process; none is left when the story is told, or cannot be told to its end."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(top, "shop", {})
+        self._hall = Home(self.home)
+
+    def tell(self) -> None:
+        if shutil.which("git") is None:
+            raise GuildError("the review is one of a git diff, and there is no git here", hint="guild demo --office")
+        try:
+            self._tell()
+        finally:
+            if (pid := process_of(self._hall)) is not None:
+                stop(pid)
+
+    def _tell(self) -> None:
+        self.say(
+            "Guildhall runs AI workers that are files, and teams of them. You will see three agents review a change: "
+            "talk, vote, ask you, be killed with all that they run in, go on, and be replayed."
+        )
+        self.say(
+            "Everything is real but the model: its answers are read from a file, so no key and no network are needed."
+        )
+        self.title("A team is a file")
+        self.guild("init", ".", "--example", "review")
+        self.show_file("review.yaml")
+        self._something_changes()
+        run, ask = self._work_together()
+        self._are_killed(ask)
+        self._go_on(run)
+        self._are_replayed(run)
+        self.title("That was it")
+        self.guild("cost")
+        self.guild("ls")
+        self.guild("hall", "stop")
+        self.say(
+            "Make it yours: `guild init my-review --example review`. Every command: `guild help all`. Another story, "
+            "of workers that call each other: `guild demo --office`."
+        )
+
+    def _something_changes(self) -> None:
+        self.title("Something changes")
+        self.say("A repository, and a change in it that is full of @names: owners, a package, a decorator, an address.")
+        for words in (("init", "-q"), ("add", "--all"), ("commit", "-qm", "As it was"), ("apply", "change.patch")):
+            self.other("git", *words, env=_GIT)
+        self.say(
+            "The setup of a workflow runs as you, outside every sandbox. So the file has to be trusted as it is first. "
+            "You are shown what each agent may do, and:"
+        )
+        self.guild("trust", "review.yaml", "--yes", since="setup")
+
+    def _work_together(self) -> tuple[str, str]:
+        self.title("They work together until they need you")
+        self.say(
+            "The command starts a hall, a process of its own, which starts one more for each run of an agent. The diff "
+            "is in the first message, as a quotation: of all its @names none wakes anybody. Who is mentioned in a "
+            "message of their own is woken at once. They read, report, and put to the vote what to do. Then the coder "
+            "wants to change a file. That needs your approval, so the team rests and the command ends."
+        )
+        self.guild("run", "review.yaml", expect=4)
+        self.say("How the vote went is in a document, which any editor opens:")
+        self.show_file(f"{_DOCUMENTS}/decisions.md")
+        ask: dict[str, Any] = json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"][0]
+        run: str = json.loads(self.quietly("show", ask["run"], "--json"))["root"]
+        self.say("The question waits in your inbox, for days if need be:")
+        self.guild("show", ask["ask"])
+        return run, ask["ask"]
+
+    def _are_killed(self, ask: str) -> None:
+        self.title("You say yes, and everything is killed")
+        self.say(
+            "The answer lets the team go on exactly there. Right after the file is changed we `kill -9` the hall: the "
+            "doors, the room and all agents at once."
+        )
+        with self.started("answer", ask, "yes") as process:
+            for line in process.stdout or ():
+                self.show(line)
+                if "← Edit" in line and (hall := find(self._hall)) is not None:
+                    self.show(f"$ kill -9 {hall.pid}")
+                    os.kill(hall.pid, signal.SIGKILL)
+        self.guild("ls")
+
+    def _go_on(self, run: str) -> None:
+        self.title("They go on where the record ends")
+        self.say(
+            "The next command that needs a hall starts one, and that finds what was lost. No answered model call is "
+            "made again, no message is sent twice, the file is not changed a second time."
+        )
+        self.guild("resume", run)
+        entries = [json.loads(line) for line in self.quietly("log", run, "--json").splitlines()]
+        edits = [entry for entry in entries if entry["kind"] == "tool_started" and entry["data"].get("tool") == "Edit"]
+        if len(edits) != 1:
+            raise GuildError(f"the file was changed {len(edits)} times instead of once")
+        runs = len(json.loads(self.quietly("show", run, "--json"))["below"]) + 1
+        self.say(f"On record: {len(entries)} steps in {runs} runs of one tree, and one Edit. What came of it:")
+        self.show_file(f"{_DOCUMENTS}/review.md")
+        self.other("git", "diff", "--unified=1", "shop", env=_GIT)
+
+    def _are_replayed(self, run: str) -> None:
+        self.title("The record can be played again")
+        self.say(
+            "Offline, the whole workflow: setup, room, votes and every agent, in the recorded order, on the files of "
+            "today and the answers on record."
+        )
+        self.guild("replay", run)
+        self.say("Now somebody changes one line of the coder's instructions:")
+        prompt = self.folder / "prompts" / "coder.md"
+        prompt.write_text(prompt.read_text(encoding="utf-8").replace("as little as will do", "as you like"))
+        self.guild("replay", run, expect=1)

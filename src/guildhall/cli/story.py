@@ -1,0 +1,123 @@
+"""How a story of `guild demo` is told: every command in it is run as a person would run it, and shown."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError
+from guildhall.core.paths import HOME_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+    from pathlib import Path
+
+_GUILD = (sys.executable, "-m", "guildhall")
+_OWN = ("GUILDHALL_", "GIT_")  # what the person has set for other work is not part of the story
+
+
+class Story(ABC):
+    """A story, in a folder of its own and with a home of its own."""
+
+    def __init__(self, top: Path, name: str, more: Mapping[str, str]) -> None:
+        """`top`: an empty folder; the story plays in `name` below it. `more`: variables of its commands."""
+        self.home = top / "home"
+        self.folder = top / name
+        self.folder.mkdir()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
+        self._env = {**kept, HOME_VARIABLE: str(self.home), **more}
+        self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._chapter = 0
+
+    @abstractmethod
+    def tell(self) -> None:
+        """Tells it to its end."""
+
+    # telling
+
+    def title(self, text: str) -> None:
+        self._chapter += 1
+        line = f"{self._chapter}. {text}"
+        self._out(f"\n\033[1m{line}\033[0m" if self._colour else f"\n{line}")
+
+    def say(self, text: str) -> None:
+        self._out(textwrap.fill(text, 100))
+
+    def show(self, text: str) -> None:
+        self._out(textwrap.indent(text.rstrip("\n"), "    "))
+
+    def show_file(self, path: str) -> None:
+        self.show(f"$ cat {path}")
+        self.show((self.folder / path).read_text(encoding="utf-8"))
+
+    def _out(self, text: str) -> None:
+        print(text, flush=True)  # noqa: T201 - this is the command's result
+
+    # doing
+
+    def guild(self, *words: str, expect: int = 0, since: str = "") -> None:
+        """Runs a command as the reader would, and shows what it prints; or only from the line on that begins so."""
+        with self.started(*words) as process:
+            for line in process.stdout or ():
+                if since and not line.startswith(since):
+                    continue
+                if since:
+                    self.show("...")
+                    since = ""
+                self.show(line)
+        self._check(f"guild {shlex.join(words)}", process.returncode, expect)
+
+    @contextmanager
+    def started(self, *words: str) -> Generator[subprocess.Popen[str]]:
+        """A command that is shown, and at work; it ends with the block."""
+        self.show(f"$ guild {shlex.join(words)}")
+        with self._process([*_GUILD, *words], stderr=subprocess.STDOUT) as process:
+            yield process
+
+    def quietly(self, *words: str) -> str:
+        """What a command prints that is not shown."""
+        with self._process([*_GUILD, *words], stderr=None) as process:
+            out, _ = process.communicate()
+        self._check(f"guild {shlex.join(words)}", process.returncode, 0)
+        return out
+
+    def other(self, *words: str, env: Mapping[str, str]) -> None:
+        """Runs a command that is not ours, and shows what it prints."""
+        self.show(f"$ {shlex.join(words)}")
+        with self._process(words, stderr=subprocess.STDOUT, env=env) as process:
+            out, _ = process.communicate()
+        if out.strip():
+            self.show(out)
+        self._check(shlex.join(words), process.returncode, 0)
+
+    @contextmanager
+    def _process(
+        self, words: Sequence[str], *, stderr: int | None, env: Mapping[str, str] | None = None
+    ) -> Generator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env={**self._env, **(env or {})},
+            text=True,
+            encoding="utf-8",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        ) as process:
+            try:
+                yield process
+            except BaseException:  # the story breaks off: nothing of it is waited for
+                process.kill()
+                raise
+
+    def _check(self, command: str, code: int, expect: int) -> None:
+        if code != expect:
+            raise GuildError(
+                f"`{command}` ended with {code} instead of {expect}", hint="`guild doctor` says what is missing here."
+            )
