@@ -86,6 +86,8 @@ class _Writer:
             if one.op == "send" and one.actor.name == PERSON:
                 said = "".join(text for text, _ in one.arguments["said"])
                 yield {"person": said, **({"to": one.arguments["to"]} if one.arguments["to"] else {})}
+            elif one.op == "send" and (one.actor.key or "").startswith("schedule/"):
+                self.notes.append("what a schedule said: a test is over before it is due")
             elif one.op == "expire" and one.result.get("ended"):
                 self.notes.append("that the time of a proposal was up: a test is faster")
             elif (place := self._place(one)) is not None:
