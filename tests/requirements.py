@@ -36,7 +36,7 @@ IN_PART: dict[str, str] = {
     "WKR-16": "the pydantic runtime",
     "X-1": "trees of runs; there are no workflows yet",
     "X-2": "trees of runs; there are no workflows yet",
-    "X-3": "trees of runs; there are no workflows yet",
+    "X-3": "runs and workflows; there are no jobs yet",
     "X-14": "the pydantic runtime",
     "X-15": "approvals, limits and unknown effects",
 }

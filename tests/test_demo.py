@@ -43,6 +43,7 @@ def test_a_team_reviews_a_change(guild: Guild, temporary: dict[str, str]) -> Non
         "+    if (percent < 0 || percent > 100) throw new RangeError",
         "steps, all as on record",
         "+ You change code: as you like",
+        "1 passed, 0 failed",
         "That was it",
     ):
         assert line in told.out, (line, told.out)

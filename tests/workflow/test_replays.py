@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -244,3 +247,34 @@ def test_a_second_generation_is_played_in_the_room_of_the_first(team: Team) -> N
     found = replayed(team, first)
     assert found.difference is not None
     assert "once more" in found.difference.text
+
+
+@pytest.mark.req("X-1")
+def test_one_that_was_killed_and_resumed_replays_and_becomes_a_test(team: Team, guild: Guild) -> None:
+    team.file(agents="ann bob")
+    team.script(
+        ann=[[call("document_write", content="one\n"), send("@bob go"), say()], [call("channel_read"), say()]],
+        bob=[[call("document_append", content="two\n"), {"sleep": 0.5, **send("@ann done")}, say()]],
+    )
+    document = team.project / ".workflow/team/main/documents/notes.md"
+    process = guild.start("run", "team.yaml")
+    until = time.monotonic() + 10
+    while not document.exists() or "two" not in document.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+
+    async def top(team: Team) -> str:
+        return team.hall.history.recent()[0].id
+
+    run = team.inside(top)
+    broken_off = guild("replay", run)
+    assert broken_off.code == 0, broken_off.out
+    assert guild("resume", run).code == 0
+    assert document.read_text() == "one\ntwo\n"
+    shown = guild("replay", run)
+    assert shown.code == 0, shown.out
+    assert guild("script", run, "--out", "tests/team.yaml").code == 0
+    tested = guild("test")
+    assert tested.code == 0, tested.out

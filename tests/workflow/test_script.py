@@ -219,6 +219,53 @@ def test_loops_that_were_let_go_on_are_so_again(team: Team) -> None:
     team.inside(work)
 
 
+def test_an_agent_may_be_named_as_its_workflow(team: Team) -> None:
+    team.file(agents="ann bob", name="ann.yaml")
+    team.script(ann=[[send("@bob go"), say()]], bob=[[say()]])
+
+    async def work(team: Team) -> None:
+        run = await team.run("ann.yaml")
+        assert run.status == "completed"
+        assert (await team.client.replay(run.id, team.frame())).difference is None
+        found = await outcome(team, await recorded(team, run.id))
+        assert found.passed, told(found)
+
+    team.inside(work)
+
+
+@pytest.mark.req("X-18")
+def test_a_test_whose_agents_run_programs_must_be_trusted(team: Team, guild: Guild) -> None:
+    team.file(agents="ann", each={"ann": {"tools": ["Bash"], "tool_rules": {"proc.exec": {"allowed": True}}}})
+    team.script(ann=[[call("Bash", command="echo hello"), say()]])
+    run = guild("run", "team.yaml", "--approve-all", "--output", "json")
+    assert run.code == 0, run.err
+    text = guild("script", run.json["run"]).out
+    (team.project / "tests").mkdir()
+    (team.project / "tests/copied.yaml").write_text(text)
+    refused = guild("test")
+    assert refused.code == 1
+    assert "the test says which: it is not trusted" in refused.out
+    (team.project / "tests/copied.yaml").unlink()
+    assert guild("script", run.json["run"], "--out", "tests/own.yaml").code == 0
+    tested = guild("test")
+    assert tested.code == 0, tested.out
+
+
+def test_a_test_does_not_reach_out_of_the_copy(team: Team, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    team.file(agents="ann", each={"ann": {"workdir": str(outside), "tools": ["Write"]}})
+    team.script(ann=[[call("Write", file_path="x.txt", content="x"), say()]])
+
+    async def work(team: Team) -> None:
+        path = team.project / "tests.yaml"
+        path.write_text(json.dumps({"test": {"workflow": "team.yaml"}, "workers": {"ann": [[say()]]}}))
+        assert "outside of the project" in told(await outcome(team, path))
+
+    team.inside(work)
+    assert list(outside.iterdir()) == []
+
+
 def test_agents_that_share_nothing_replay_and_are_tested(team: Team) -> None:
     team.file(agents="ann bob", context=False, kickoff="@ann @bob look")
     team.script(ann=[[say("one")]], bob=[[say("two")]])

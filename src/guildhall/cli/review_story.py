@@ -47,7 +47,7 @@ class ReviewStory(Story):
     def _tell(self) -> None:
         self.say(
             "Guildhall runs AI workers that are files, and teams of them. You will see three agents review a change: "
-            "talk, vote, ask you, be killed with all that they run in, go on, and be replayed."
+            "talk, vote, ask you, be killed with all that they run in, go on, be replayed, and become a test."
         )
         self.say(
             "Everything is real but the model: its answers are read from a file, so no key and no network are needed."
@@ -60,6 +60,7 @@ class ReviewStory(Story):
         self._are_killed(ask)
         self._go_on(run)
         self._are_replayed(run)
+        self._become_a_test(run)
         self.title("That was it")
         self.guild("cost")
         self.guild("ls")
@@ -136,5 +137,13 @@ class ReviewStory(Story):
         self.guild("replay", run)
         self.say("Now somebody changes one line of the coder's instructions:")
         prompt = self.folder / "prompts" / "coder.md"
-        prompt.write_text(prompt.read_text(encoding="utf-8").replace("as little as will do", "as you like"))
+        before = prompt.read_text(encoding="utf-8")
+        prompt.write_text(before.replace("as little as will do", "as you like"), encoding="utf-8")
         self.guild("replay", run, expect=1)
+        prompt.write_text(before, encoding="utf-8")
+
+    def _become_a_test(self, run: str) -> None:
+        self.title("A review becomes a test")
+        self.say("Recorded once, it is a test for ever: what the agents are told, what they do, and what comes of it.")
+        self.guild("script", run, "--out", "tests/this-review.yaml")
+        self.guild("test")

@@ -117,8 +117,9 @@ def running_seconds(connection: Connection, run: str) -> float:
 
 
 def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
-    """How many runs of a worker a tree has."""
-    query = select(func.count()).where(runs.c.root == root, runs.c.worker == worker)
+    """How many runs of a worker a tree has. A workflow's own run is none, though an agent may be named alike."""
+    team = runs.c.workflow == runs.c.id
+    query = select(func.count()).where(runs.c.root == root, runs.c.worker == worker, team.is_not(True))
     return connection.execute(query).scalar_one()
 
 

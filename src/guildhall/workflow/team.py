@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import moment, stamp
+from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError
-from guildhall.room import inbox, mentions, proposals
+from guildhall.room import inbox, mentions
 from guildhall.room.model import Actor
 from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
@@ -22,11 +22,12 @@ from guildhall.runs.execute import Stops
 from guildhall.runs.grants import Grant
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
-from guildhall.workflow import election, loops, records
+from guildhall.workflow import election, records
 from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
+from guildhall.workflow.minding import Minder, seconds_until
 from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look, waits_for
 from guildhall.workflow.setup import run_steps
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
 _GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
-_POLL = 30.0  # seconds: a wake-up that got lost all the same is made good
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +121,7 @@ class Team:
         await self._phase("live")
         for agent in self.workflow.agents:
             self._begin(agent)
-        minding = [self._mind_loops(), self._mind_proposals(), self.alarms.keep()]
-        beside = [asyncio.create_task(one) for one in minding]
+        beside = [*self._minding(), asyncio.create_task(self.alarms.keep())]
         try:
             await self._until_quiet(beside)
         finally:
@@ -229,6 +228,21 @@ class Team:
         self._at = phase
         self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
 
+    def _minding(self) -> list[asyncio.Task[None]]:
+        """What is minded beside the agents' work."""
+        minder = Minder(
+            instance=self.instance,
+            limits=self.workflow.definition.limits,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            ledger=self.runs.ledger(self.instance.id),
+            looped=self._looped,
+            proposed=self._proposed,
+            moved=self._rests,
+        )
+        return [asyncio.create_task(minder.mind_loops()), asyncio.create_task(minder.mind_proposals())]
+
     # The agents
 
     async def _serve(self, agent: Agent) -> None:
@@ -246,7 +260,7 @@ class Team:
                 continue
             self._rests.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_until(step.until)):
+                async with asyncio.timeout(seconds_until(step.until, self.clock)):
                     await wake.wait()
 
     def _step(self, connection: Connection, name: str, until: int | None = None) -> Step:
@@ -357,62 +371,6 @@ class Team:
     @property
     def _attended(self) -> bool:
         return self.runs.attended(self.instance.id)
-
-    def _seconds_until(self, due: str | None) -> float:
-        if due is None:
-            return _POLL
-        return max(0.0, min(_POLL, (moment(due) - self.clock.now()).total_seconds()))
-
-    # What is minded beside them
-
-    async def _mind_loops(self) -> None:
-        """Asks the person about what is held back, one thing at a time."""
-        while True:
-            self._looped.clear()
-            if self.store.read(lambda connection: bool(inbox.held(connection, self.room.id))):
-                await self._ask_about_loop()
-            else:
-                await self._looped.wait()
-
-    async def _ask_about_loop(self) -> None:
-        ledger = self.runs.ledger(self.instance.id)
-        answers = [entry for entry in ledger.journal.kind("answered") if (entry.key or "").startswith("loop/")]
-        key = f"loop/{len(answers) + 1}"
-        limits = self.workflow.definition.limits
-        question = self.store.read(lambda connection: loops.question(connection, self.instance, limits))
-        ask = await ledger.opened("loop", key, [key], question, "loop_asked", {"title": question.title})
-        self._rests.set()
-        ask = await ledger.closed(ask)
-        if ask.answer is None:  # withdrawn: the workflow was stopped
-            await asyncio.get_running_loop().create_future()
-        woken: list[frozenset[str]] = []
-        turns: list[Turn] = []
-
-        def then(connection: Connection) -> None:
-            at = stamp(self.clock.now())
-            if ask.answer and ask.answer.choice == "yes":
-                woken.append(loops.release(connection, self.instance.id, self.room.id, at))
-            elif turn := loops.drop(connection, self.instance, at):
-                turns.append(turn)
-
-        await ledger.apply(ask, key, {}, then)
-        self.room.wake(frozenset[str]().union(*woken))
-        for turn in turns:
-            await self.room.follow(turn)
-        self._rests.set()
-
-    async def _mind_proposals(self) -> None:
-        """Ends proposals when their time is up."""
-        while True:
-            self._proposed.clear()
-            due = self.store.read(lambda connection: proposals.next_end(connection, self.room.id))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._seconds_until(due)):
-                    await self._proposed.wait()
-                continue
-            if due is not None and due <= stamp(self.clock.now()):
-                await self.room.expire()
-                self._rests.set()
 
     # The end
 
