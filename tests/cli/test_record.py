@@ -38,7 +38,12 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         ran = guild(command)
         assert (ran.code, ran.out) == (0, "")
         assert ran.err
-    assert guild("ls", "--json").json == {"needs_you": {"asks": [], "runs": []}, "working": [], "done": []}
+    assert guild("ls", "--json").json == {
+        "needs_you": {"asks": [], "runs": []},
+        "working": [],
+        "done": [],
+        "workflows": [],
+    }
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 
 

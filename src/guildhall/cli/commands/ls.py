@@ -45,7 +45,7 @@ class Groups:
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
 
     @staticmethod
-    def of(runs: Sequence[Run], asks: Sequence[Ask], workflows: Sequence[WorkflowShown]) -> Groups:
+    def of(runs: Sequence[Run], asks: Sequence[Ask], workflows: Sequence[WorkflowShown] = ()) -> Groups:
         asked = {ask.root for ask in asks}
         return Groups(
             asks=asks,
