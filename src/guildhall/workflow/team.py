@@ -27,7 +27,7 @@ from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
 from guildhall.workflow.pace import Pace, begins, ends, who
-from guildhall.workflow.quiet import Standing, look, waits_for
+from guildhall.workflow.quiet import Standing, look, movable, waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
 from guildhall.workflow.turn import AgentTurn, first_message
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
 _GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
-_POLL = 30.0  # seconds: a wake-up that got lost all the same is made good
+_POLL = 30.0  # seconds: how often is looked whether a wake-up got lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,8 @@ class Team:
             await self._try_again()
         await self._phase("live")
         tasks = [asyncio.create_task(self._serve(agent)) for agent in self.workflow.agents]
-        tasks += [asyncio.create_task(self._mind_loops()), asyncio.create_task(self._mind_proposals())]
+        minding = (self._mind_wakes(), self._mind_loops(), self._mind_proposals())
+        tasks += [asyncio.create_task(one) for one in minding]
         try:
             await self._until_quiet(tasks)
         finally:
@@ -315,12 +316,20 @@ class Team:
     def _attended(self) -> bool:
         return self.runs.attended(self.instance.id)
 
-    def _seconds_until(self, due: str | None) -> float:
-        if due is None:
-            return _POLL
-        return max(0.0, min(_POLL, (moment(due) - self.clock.now()).total_seconds()))
+    def _seconds_until(self, due: str | None) -> float | None:
+        return None if due is None else max(0.0, min(_POLL, (moment(due) - self.clock.now()).total_seconds()))
 
     # What is minded beside them
+
+    async def _mind_wakes(self) -> None:
+        """Makes good a wake-up that got lost all the same. One look for all of them: many agents cost no more."""
+        while True:
+            await self.clock.sleep(_POLL)
+            self.wake(self.store.read(self._movable))
+            self._rests.set()
+
+    def _movable(self, connection: Connection) -> frozenset[str]:
+        return movable(connection, self.instance, stamp(self.clock.now()), attended=self._attended)
 
     async def _mind_loops(self) -> None:
         """Asks the person about what is held back, one thing at a time."""
