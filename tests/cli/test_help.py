@@ -64,7 +64,7 @@ def test_each_command_explains_itself_with_an_example(guild: Guild, command: tab
         (["--vresion"], "there is no option '--vresion'", "`guild --help`"),
         (["ls", "--jsno"], "ls: there is no option '--jsno'", "Did you mean '--json'?"),
         (["ls", "--qqqqqqqq"], "ls: there is no option '--qqqqqqqq'", "See guild ls --help."),
-        (["ls", "more"], "ls: too many arguments: 'more' has no place", "quotes"),
+        (["ls", "a", "more"], "ls: too many arguments: 'more' has no place", "quotes"),
         (["show"], "show: the following arguments are required: ID", "guild show --help"),
         (["run", "w", "x", "--budget", "-1"], "--budget", "guild run --help"),
         (["run", "w", "x", "--budget", "much"], "'much' is not an amount in dollars above zero", "guild run --help"),
@@ -87,7 +87,7 @@ def test_a_wrong_word_is_named_with_what_was_meant(guild: Guild, words: list[str
 
 
 def test_a_wrong_word_is_json_where_json_is_wanted(guild: Guild) -> None:
-    ran = guild("ls", "--all", "--json", "more")
+    ran = guild("ls", "--all", "--json", "a", "more")
     assert ran.code == 2
     assert ran.json["error"]["code"] == "usage"
     assert "more" in ran.json["error"]["message"]

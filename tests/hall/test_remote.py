@@ -22,6 +22,7 @@ from guildhall.hall.postcard import request as postcard_request
 from guildhall.hall.remote import RemoteHall
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
 from guildhall.workflow.instance import Start
+from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
@@ -177,6 +178,36 @@ async def _workflow(both: Compared, frame: Frame, project: Path) -> None:
     events = await both.stream("run_workflow", Start(file="team.yaml", params={}), request, frame)
     assert (events[0].type, events[-1].type) == ("run_started", "run_ended")
     assert (await both("show", events[0].run)).below
+    await _started(both, frame)
+
+
+async def _started(both: Compared, frame: Frame) -> None:
+    (before,) = await both("workflows")
+    assert await both("workflow_of", before.run) == before
+    start = Start(file="team.yaml", tag="b", params={}, mode="start")
+    began = await both.once("start_workflow", start, RunRequest(worker="team.yaml", input=""), frame)
+    coder, team = parse("coder@team:b"), parse("@team:b")
+    async with asyncio.timeout(10):
+        while (await both.once("workflow", team)).status != "quiet":  # noqa: ASYNC110 - nobody tells when
+            await asyncio.sleep(0.01)
+    await both.once("stop_agent", coder)
+    assert (await both.once("send", coder, "hello ü")).stopped == ("coder",)
+    shown = await both("workflow", coder)
+    assert shown.agents[0].unread > 0
+    assert (await both("channel", began.run))[-1].content == "hello ü"
+    assert (await both.once("document_write", team, "one", file="a/b.md")).content == "one"
+    assert (await both.once("document_append", team, "two", file="a/b.md")).content == "one\ntwo"
+    assert (await both("document_read", team, file="a/b.md")).path == "a/b.md"
+    assert [one.path for one in await both("documents", team)] == ["a/b.md"]
+    assert await both("proposals", team) == []
+    due = await both.once("schedule_set", coder, "1h", prompt="look")
+    assert await both("schedules", coder) == [due]
+    assert await both.once("schedule_clear", coder) is True
+    assert (await both.once("start_agent", coder)).run == began.run
+    assert began.run in await both.once("stop", began.run)
+    alone = await both.once("start_worker", RunRequest(worker="scribe", input=""), frame)
+    assert [str(agent.target) for agent in alone.agents] == ["scribe"]
+    await both.once("stop", alone.run)
 
 
 # streams

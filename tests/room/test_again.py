@@ -55,7 +55,7 @@ def busy(rooms: Rooms, store: Store, folder: Path) -> Room:
     how = Furnishing(documents=folder / "documents", projection=folder, max_hops=2)
     room = asyncio.run(rooms.open("review", "main", TEAM, how))
     coordinator, reviewer, coder = (At(room, name) for name in TEAM)
-    election = asyncio.run(room.elect_owner(Actor.system("w-1", "elect"), within=60))
+    election = asyncio.run(room.elect_owner(60, actor=Actor.system("w-1", "elect")))
     asyncio.run(room.vote(election.id, "coder", Actor(name="reviewer")))
     asyncio.run(room.settle_open())
     said = Said((Piece("Diff:\n"), Piece("+@coder", quoted=True), Piece("\n@reviewer look")))

@@ -84,7 +84,7 @@ class Inboxes(InRoom):
         self.count = 0
 
     def _post(self, sender: str, to: set[str], hops: int, *, run: str | None = None) -> None:
-        text = " ".join(f"@{name}" for name in sorted(to)) + " hello"
+        text = " ".join(f"@{name}" for name in sorted(to)) + f" hello {self.count}"
         before = len(self.heard.wakes)
         posted = self.runner.run(self.room.send(text, Actor(name=sender, run=run)))
         self.count += 1

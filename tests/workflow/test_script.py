@@ -84,7 +84,7 @@ def test_what_differs_is_shown_and_can_be_recorded(team: Team, guild: Guild) -> 
     path.write_text(text.replace("@ann begin", "@ann begin ${{ params.what }}"))
     failed = guild("test")
     assert failed.code == 1
-    for line in ("the command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
+    for line in ("command of setup step 1", "+echo 2", "bob: the system prompt", "+You are at WORK.", "+@ann begin x"):
         assert line in failed.out
     assert guild("test", "--update").code == 0
     assert guild("test").code == 0

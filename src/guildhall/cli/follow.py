@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes, visible
 from guildhall.cli.prompt import NoAnswer, ask_person
+from guildhall.cli.roomlines import TOLD, line_of
 from guildhall.cli.screen import ReaderGone, money
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import AMOUNT
+from guildhall.runs.model import AMOUNT, BY_USER
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient, Shown
     from guildhall.runs.model import Ask, Run
 
+_WHOLE = 1_000_000  # characters of a line that no terminal cuts
+_LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
 _FORMS = ("text", "json", "stream-json")
 
 
@@ -48,6 +51,7 @@ class Follower:
         self._calls: dict[tuple[str, str], str] = {}  # those of the last answers, by run and id, with their arguments
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was shown while it was written
+        self._said = ""  # the last message of the room
 
     async def follow(self, stream: AsyncIterator[Event]) -> int:
         """Follow to the end, or until the person stops it; the exit code."""
@@ -55,13 +59,10 @@ class Follower:
         try:
             async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
                 async for event in events:
-                    self._learn(event)
-                    self._tell(event)
-                    if event.type == "ask_opened" and self._screen.interactive:
-                        await self._ask(event.data["ask"])
+                    await self.tell(event)
         except (asyncio.CancelledError, ReaderGone):
             stopped = exit_codes.INTERRUPTED
-            _calm()
+            calm()
         except NoAnswer:
             stopped = exit_codes.NEEDS_YOU
         if self._run is None:
@@ -69,6 +70,13 @@ class Follower:
         return await self._finish(self._run, stopped=stopped)
 
     # while it runs
+
+    async def tell(self, event: Event) -> None:
+        """Shows an event; a person who is there is asked what it asks."""
+        self._learn(event)
+        self._tell(event)
+        if event.type == "ask_opened" and self._screen.interactive:
+            await self._ask(event.data["ask"])
 
     def _learn(self, event: Event) -> None:
         """Keeps what later lines need to know."""
@@ -84,6 +92,8 @@ class Follower:
             self._calls[event.run, str(event.data.get("id"))] = said
         if event.run != self._run:
             return
+        if event.type == "message":
+            self._said = str(event.data.get("content"))
         if event.type == "turn_end":
             self._turn_over = True
         elif event.type == "text_delta":
@@ -109,11 +119,19 @@ class Follower:
             self._screen.json(event.as_dict())
             return
         data = self._screen.scrubbed(event.data)  # before anything of it is cut
-        if event.type == "tool_result" and sum(call[0] == event.run for call in self._calls) > 1:
+        if (
+            event.type == "tool_result"
+            and data.get("tool") not in TOLD
+            and sum(call[0] == event.run for call in self._calls) > 1
+        ):
             said = self._calls.get((event.run, str(data.get("id"))), "")
             data["tool"] = f"{data.get('tool')} {visible.one_line(said, 40)}"
         before = self._called.get(event.run, "")
-        if (line := _line(event, data, self._screen.width - len(before))) is not None:
+        if (told := line_of(event.type, data)) is not None:
+            self._screen.note(told, None if event.type in ("message", "held") else "dim")
+            return
+        width = self._screen.width - len(before) if self._screen.err.isatty() else _WHOLE
+        if (line := _line(event, data, width)) is not None:
             failed = bool(data.get("is_error") or data.get("refused"))
             self._screen.note(before + line, "red" if failed else None if event.type == "run_started" else "dim")
 
@@ -138,28 +156,33 @@ class Follower:
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.show(run)
+        for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
+            if stopped is not None or (shown.run.status, shown.run.reason) != ("parked", BY_USER):
+                break
+            await asyncio.sleep(_BETWEEN)
+            shown = await self._client.show(run)
         self._screen.end_line()
         self._say_how_it_stands(shown)
         if shown.run.status == "parked":
             await self._say_what_was_cut_off(run)
         with suppress(ReaderGone) if stopped else nullcontext():
-            self._print(shown)
+            await self._print(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
         return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
 
-    def _print(self, shown: Shown) -> None:
+    async def _print(self, shown: Shown) -> None:
         form = self._screen.wanted.form
         if form == "json":
-            self._screen.json(result_of(shown))
+            self._screen.json(await result_of(shown, self._client))
         elif form == "stream-json":
-            self._screen.json({"type": "result", **result_of(shown)})
+            self._screen.json({"type": "result", **await result_of(shown, self._client)})
         elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._stands_there(text):
             self._screen.result(text)
 
     def _stands_there(self, text: str) -> bool:
         """Whether the person has seen the text on this very screen while it was written."""
-        return self._screen.one_terminal and self._streamed == text
+        return self._screen.one_terminal and text in (self._streamed, self._said)
 
     def _say_how_it_stands(self, shown: Shown) -> None:
         run = shown.run
@@ -187,7 +210,7 @@ class Follower:
                 )
 
 
-def _calm() -> None:
+def calm() -> None:
     """What comes after a cancellation that was heeded is not cancelled itself."""
     if (task := asyncio.current_task()) is not None and task.cancelling():
         task.uncancel()
@@ -210,9 +233,14 @@ class HeldBack:
         return text
 
 
-def result_of(shown: Shown) -> dict[str, Any]:
-    """What `--output json` prints."""
+async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
+    """What `--output json` prints; of a workflow also what was said."""
     run = shown.run
+    asked = run.request.get("workflow")
+    team: dict[str, Any] = {}
+    if asked:
+        messages = [message.as_dict() for message in await client.channel(run.id)]
+        team = {"workflow": run.worker, "tag": asked["tag"], "messages": messages}
     return {
         "run": run.id,
         "status": run.status,
@@ -222,6 +250,7 @@ def result_of(shown: Shown) -> dict[str, Any]:
         "cost_usd": shown.usage.cost_usd,
         "runs": [_called(one) for one in shown.below],
         "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
+        **team,
     }
 
 
@@ -285,6 +314,10 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "run_started":
             plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
             return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {visible.plain(str(plan))}"
+        case "tool_use" if data.get("tool") in TOLD and not data.get("refused"):
+            return None
+        case "tool_result" if data.get("tool") in TOLD and not data.get("is_error"):
+            return None
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
             return visible.one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)

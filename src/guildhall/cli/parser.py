@@ -83,3 +83,13 @@ def dollars(text: str) -> float:
     if 0 < amount < 1e9:
         return amount
     raise argparse.ArgumentTypeError(f"{text!r} is not an amount in dollars above zero")
+
+
+def seconds(text: str) -> float:
+    """A time such as 30s or 10m, in seconds."""
+    from guildhall.core.config import duration
+
+    try:
+        return duration(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(f"{error.message}. {error.hint}") from None

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import tzinfo
+
+_ZONE = Path("/etc/localtime")
 
 
 class Clock(Protocol):
@@ -40,3 +47,17 @@ def stamp(moment: datetime) -> str:
 def moment(text: str) -> datetime:
     """The moment behind a stamp."""
     return datetime.fromisoformat(text)
+
+
+def local_zone(environ: Mapping[str, str]) -> tzinfo:
+    """The time zone of the user, with its summer and winter."""
+    from zoneinfo import ZoneInfo
+
+    name = environ.get("TZ", "").removeprefix(":")
+    try:
+        if name:
+            return ZoneInfo(name)
+        with _ZONE.open("rb") as file:
+            return ZoneInfo.from_file(file)
+    except (OSError, ValueError, KeyError):  # KeyError: no such zone
+        return datetime.now().astimezone().tzinfo or UTC

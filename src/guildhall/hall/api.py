@@ -20,6 +20,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
 from guildhall.hall.http_guard import bearer, refused
+from guildhall.hall.team_client import TeamClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
@@ -36,11 +37,15 @@ LARGEST = 20_000_000  # bytes of a request
 _BODY_WITHIN = 30.0  # seconds
 _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
 
-# The verbs that callers keep for themselves, and those that a hall which is leaving still carries out.
+# The verbs that callers keep for themselves, and those that a hall carries out at once, even as it comes or leaves.
 _NOT_SERVED = frozenset({"settle", "close"})
-_TO_THE_LAST = frozenset({"status", "show", "runs", "journal", "asks", "ask", "park"})
-_OF_OLD_RUNS = frozenset({"resume", "follow", "park", "stop", "fork", "answer"})  # they wait until those go on
-VERBS = frozenset(name for name in vars(HallClient) if not name.startswith("_")) - _NOT_SERVED
+_TO_THE_LAST = frozenset(
+    {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
+)
+VERBS = (
+    frozenset(name for kind in (TeamClient, HallClient) for name in vars(kind) if not name.startswith("_"))
+    - _NOT_SERVED
+)
 
 _STATUSES = {
     "usage": 400,
@@ -151,7 +156,7 @@ class Api:
             await _answer(send, 200, {"result": encode(self._house.allowed(root))})
             return
         arguments = self._arguments(name, body)
-        if name in _OF_OLD_RUNS:
+        if name not in _TO_THE_LAST - {"park"}:  # what an earlier hall has left behind goes on first
             await self._house.recovered.wait()
         done = getattr(self._house.hall, name)(**arguments)
         if verb(name).streams:

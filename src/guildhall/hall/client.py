@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from guildhall.hall.team_client import TeamClient
 from guildhall.runs.model import Usage
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
-    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 
@@ -114,14 +114,11 @@ class Trusting:
         }
 
 
-class HallClient(Protocol):
+class HallClient(TeamClient, Protocol):
     """The verbs of a hall. Embedded in this process, or in a process of its own: callers cannot tell."""
 
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run
     def run(self, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
-
-    # a workflow is a run too: the same stream, with all that happens in its room
-    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncIterator[Event]: ...
 
     def resume(
         self,
@@ -138,7 +135,7 @@ class HallClient(Protocol):
 
     async def park(self, run: str) -> None: ...  # a live run, for now; only a person lets it go on
 
-    async def stop(self, run: str) -> list[str]: ...  # for good; the ids of all that were ended
+    async def stop(self, run: str) -> list[str]: ...  # for good, a workflow too; the ids of all that were ended
 
     async def replay(self, run: str, frame: Frame) -> Replayed: ...
 

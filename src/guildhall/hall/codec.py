@@ -31,6 +31,7 @@ _HOMES = {
     "Checked": "guildhall.hall.client",
     "Decision": "guildhall.policy.model",
     "Definition": "guildhall.workers.definition",
+    "Document": "guildhall.hall.team_client",
     "Entry": "guildhall.runs.model",
     "Event": "guildhall.core.events",
     "Executes": "guildhall.runs.plan",
@@ -41,28 +42,39 @@ _HOMES = {
     "Listed": "guildhall.workers.model",
     "Listing": "guildhall.memory.model",
     "McpServer": "guildhall.workers.definition",
+    "Message": "guildhall.room.model",
     "Mode": "guildhall.policy.model",
     "Pin": "guildhall.workers.trust",
     "Place": "guildhall.memory.model",
     "Plan": "guildhall.runs.plan",
+    "Posted": "guildhall.room.model",
+    "Proposal": "guildhall.room.model",
     "Record": "guildhall.memory.model",
     "Replayed": "guildhall.runs.replay",
     "Run": "guildhall.runs.model",
     "RunRequest": "guildhall.runs.model",
+    "Schedule": "guildhall.workflow.instance",
     "Scope": "guildhall.memory.model",
     "Seen": "guildhall.workers.trust",
+    "Sent": "guildhall.workflow.instance",
     "Shown": "guildhall.hall.client",
     "Start": "guildhall.workflow.instance",
     "Status": "guildhall.workers.definition",
+    "Target": "guildhall.workflow.target",
     "Tested": "guildhall.hall.client",
     "Trusting": "guildhall.hall.client",
+    "Vote": "guildhall.room.model",
+    "Voted": "guildhall.hall.team_client",
     "Worker": "guildhall.workers.model",
     "WorkflowPlan": "guildhall.workflow.plan",
+    "WorkflowShown": "guildhall.workflow.instance",
 }
 # Where the same name means another thing.
 _HOMES_IN = {
     ("guildhall.hall.client", "Remembered"): ("guildhall.memory.model", "Entry"),
     ("guildhall.hall.remote", "Remembered"): ("guildhall.memory.model", "Entry"),
+    ("guildhall.hall.team_client", "DocumentListed"): ("guildhall.room.shelves", "Listed"),
+    ("guildhall.hall.team_remote", "DocumentListed"): ("guildhall.room.shelves", "Listed"),
     ("guildhall.memory.provenance", "Entry"): ("guildhall.memory.model", "Entry"),
 }
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
@@ -104,8 +116,8 @@ def verb(name: str, of: type | None = None) -> Verb:
     if of is None:
         from guildhall.hall.client import HallClient as of  # noqa: N813
 
-    method: types.FunctionType = vars(of)[name]
-    names = _Names(of.__module__)
+    method: types.FunctionType = getattr(of, name)
+    names = _Names(method.__module__)
     takes = {part: _meant(text, names) for part, text in method.__annotations__.items()}
     gives = takes.pop("return")
     streams = get_origin(gives) in (collections.abc.AsyncIterator, collections.abc.AsyncGenerator)

@@ -11,6 +11,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
+from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
 from guildhall.runs.transcript import conversation
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Listed, Lock, Worker
     from guildhall.workers.trust import Seen
-    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 _RECENT = 50
@@ -59,7 +59,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall:
+class EmbeddedHall(TeamVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.
@@ -80,16 +80,6 @@ class EmbeddedHall:
             worker = self._hall.find_worker(request.worker, frame)
             demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
-        async with aclosing(self._follow(prepared)) as events:
-            async for event in events:
-                yield event
-
-    async def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        from guildhall.hall.workflows import demand, load_workflow
-
-        workflow = load_workflow(self._hall, start.file, frame)
-        demand(self._hall, workflow, request, frame)
-        prepared = await self._hall.workflows.begin(start, workflow, request, frame)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
@@ -156,6 +146,8 @@ class EmbeddedHall:
             await self._hall.runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
+        if self._hall.history.get(run).request.get("workflow"):
+            return await self._hall.workflows.steering.stop(run)
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:

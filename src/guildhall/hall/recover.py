@@ -40,12 +40,17 @@ class Recovery:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
             for run, crashes in self._left:
-                if crashes >= MOST_CRASHES:
+                if crashes >= MOST_CRASHES and not self._was_quiet(run):
                     await self._give_up(run)
                 else:
                     await self._resume(run)
         finally:
             self.under_way = False
+
+    def _was_quiet(self, run: Run) -> bool:
+        """A workflow in which nobody was at anything has brought down nothing."""
+        found = self._hall.store.read(lambda connection: workflow_records.find(connection, run.id))
+        return found is not None and found.status == "quiet"
 
     async def _resume(self, run: Run) -> None:
         from guildhall.hall.calling import demand_trust_again

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, HallGone
 from guildhall.hall.codec import decode, encode, error_of, verb
+from guildhall.hall.team_remote import RemoteTeams
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.trust import Pin, Seen
-    from guildhall.workflow.instance import Start
     from guildhall.workflow.plan import WorkflowPlan
 
 _TO_BEGIN = 10.0  # seconds that a person who interrupts waits for a run that is just beginning, to park it
@@ -44,7 +44,7 @@ class Welcome:
     problem: GuildError | None = None  # the settings cannot be read, so that none may
 
 
-class RemoteHall:
+class RemoteHall(RemoteTeams):
     """The verbs of a hall, asked for over HTTP."""
 
     def __init__(self, address: Address, postcard: Postcard | None = None) -> None:
@@ -121,9 +121,6 @@ class RemoteHall:
 
     def run(self, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         return self._followed("run", request=request, frame=frame)
-
-    def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
-        return self._followed("run_workflow", start=start, request=request, frame=frame)
 
     async def plan_workflow(
         self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any
 
-from guildhall.core.clock import SystemClock, stamp
+from guildhall.core.clock import SystemClock, local_zone, stamp
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.events import EventBus
@@ -261,6 +261,7 @@ class Hall:
             history=self.history,
             rooms=self.rooms,
             settings=self.settings,
+            zone=local_zone(self.environ),
             **otherwise,
         )
 

@@ -102,8 +102,7 @@ async def plans_of_agents(
 
 async def replay(hall: Hall, run: str, frame: Frame) -> Replayed:
     """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
-    root = hall.history.get(hall.history.get(run).root)
-    if not root.request.get("workflow"):
+    if hall.history.workflow_of(run) is None:
         return await hall.recordings.replay(run, frame)
     replays = WorkflowReplays(
         store=hall.store,

@@ -192,7 +192,7 @@ class RoomAgain:
         await self.room.vote(said["proposal"], said["choice"], then.actor, said["reason"])
 
     async def _elect(self, then: Operation) -> None:
-        await self.room.elect_owner(then.arguments["within"], actor=then.actor)
+        await self.room.elect_owner(then.actor, then.arguments["within"])
 
     async def _archive(self, then: Operation) -> None:
         number = (then.actor.key or "").rpartition("-")[2]

@@ -41,6 +41,23 @@ class Documents:
         self._store = store
         self._turns = asyncio.Lock()
 
+    async def look(self, file: str | None = None) -> tuple[str, str, str]:
+        """A document for a person who only looks, which leaves no trace: its path, its content, its hash."""
+        path = check_path(file or DEFAULT)
+        content = await self._shelf.read(path)
+        if content is None:
+            raise await self._missing(path)
+        return path, content, pin(content)
+
+    async def digest(self, file: str | None = None) -> str | None:
+        """The hash of a document as it is now; None: there is none."""
+        content = await self._shelf.read(check_path(file or DEFAULT))
+        return None if content is None else pin(content)
+
+    async def listing(self) -> list[Listed]:
+        """Every document, for a person who only looks."""
+        return await self._shelf.list()
+
     async def read(self, actor: Actor, file: str | None = None) -> Mapping[str, Any]:
         """A document: `content`, and the hash to base a change on."""
         arguments = {"file": file}

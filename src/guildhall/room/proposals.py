@@ -58,7 +58,7 @@ class Draft:
 
 def create(turn: Turn, draft: Draft) -> Proposal:
     """Puts something to the vote of all who have a seat."""
-    seated = [seat.agent for seat in records.seats_of(turn.connection, turn.room.id)]
+    seated = records.agents_of(turn.connection, turn.room.id)
     title = check_line(draft.title, "the title")
     _may_be_made(turn, draft, title)
     options = _options(draft, seated)
@@ -190,7 +190,8 @@ def _end(turn: Turn, proposal: Proposal, how: Ending) -> Outcome | None:
 
 def _carry_out(turn: Turn, proposal: Proposal, result: str) -> None:
     if proposal.type == "election":
-        roles = {**turn.room.roles, _role(proposal.title): result}
+        now = records.room(turn.connection, turn.room.id) or turn.room  # another may have ended in this very turn
+        roles = {**now.roles, _role(proposal.title): result}
         records.change_room(turn.connection, turn.room.id, roles=roles)
         if _gives_documents(proposal.title):
             records.change_room(turn.connection, turn.room.id, owner=result)
@@ -282,7 +283,7 @@ def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
 
 
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
-    seated = {seat.agent for seat in records.seats_of(turn.connection, turn.room.id)}
+    seated = records.agents_of(turn.connection, turn.room.id)
     return [name for name in names if name in seated]
 
 

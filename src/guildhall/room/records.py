@@ -27,6 +27,7 @@ _SEATS = (
     .where(seats.c.room == bindparam("room"))
     .order_by(seats.c.ordinal)
 )
+_SEATED = select(seats.c.agent).where(seats.c.room == bindparam("room")).order_by(seats.c.ordinal)
 _LAST = select(func.max(messages.c.id)).where(messages.c.room == bindparam("room"))
 _ADD_MESSAGE = insert(messages)
 _DELIVER = insert(deliveries)
@@ -102,10 +103,10 @@ def current_room(connection: Connection, workflow: str, tag: str) -> RoomRecord 
 
 def set_seats(connection: Connection, room: str, agents: Sequence[str], at: str) -> None:
     """Seats exactly these agents, in this order. Who stays keeps what it said of itself."""
-    seated = {seat.agent for seat in seats_of(connection, room)}
+    there = set(agents_of(connection, room))
     for ordinal, agent in enumerate(agents):
         mine = (seats.c.room == room) & (seats.c.agent == agent)
-        if agent in seated:
+        if agent in there:
             connection.execute(update(seats).where(mine).values(ordinal=ordinal))
         else:
             connection.execute(insert(seats).values(room=room, agent=agent, ordinal=ordinal, at=at))
@@ -120,7 +121,7 @@ def seats_of(connection: Connection, room: str) -> list[Seat]:
 
 def agents_of(connection: Connection, room: str) -> list[str]:
     """The names of those who are seated, in the order of the workflow's file."""
-    return [seat.agent for seat in seats_of(connection, room)]
+    return list(connection.execute(_SEATED, {"room": room}).scalars())
 
 
 def change_seat(connection: Connection, room: str, agent: str, at: str, **values: str | None) -> None:

@@ -56,9 +56,11 @@ class Room:
     def seats(self) -> list[Seat]:
         return self._store.read(lambda connection: records.seats_of(connection, self.id))
 
-    def messages(self, *, since: int = 0, limit: int = 1_000) -> list[Message]:
-        """The channel after a message, oldest first."""
-        return self._store.read(lambda connection: records.channel(connection, self.id, since=since, limit=limit))
+    def messages(self, *, since: int = 0, limit: int = 1_000, newest: bool = False) -> list[Message]:
+        """The channel after a message, oldest first: the first of it, or the newest."""
+        return self._store.read(
+            lambda connection: records.channel(connection, self.id, since=since, limit=limit, newest=newest)
+        )
 
     def unread(self, agent: str) -> list[Mail]:
         return self._store.read(lambda connection: inbox.unread(connection, self.id, agent))
@@ -95,14 +97,14 @@ class Room:
         result = await self.perform("send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict())
         return Posted.from_dict(result)
 
-    async def elect_owner(self, within: float | None = None, *, actor: Actor | None = None) -> Proposal:
+    async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
         """Opens the election of an owner of the documents. It wakes nobody: whoever opens it asks for votes.
 
         `within` is how many seconds there are to vote. Opened again by the same call, it is the same election.
         """
         draft = Draft(type="election", title=DOCUMENT_OWNER, timeout=within)
         result = await self.perform(
-            "elect", actor or Actor.system(), {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
+            "elect", actor, {"within": within}, lambda turn: {"id": proposals.create(turn, draft).id}
         )
         return self._proposal(result["id"])
 

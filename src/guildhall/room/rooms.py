@@ -87,12 +87,16 @@ class Rooms:
         found = self._store.read(lambda connection: records.current_room(connection, workflow, tag))
         return self.room(found.id) if found else None
 
-    async def close(self, id: str) -> None:
-        """Closes a room: the next `open` makes a fresh one. What was said in it stays."""
+    async def close(self, id: str, *, documents: Path | None = None) -> None:
+        """Closes a room: the next `open` makes a fresh one. What was said in it stays.
+
+        `documents` is the folder that they were moved to, where they were moved.
+        """
         at = stamp(self._clock.now())
+        moved = {"documents": f"file:{documents}"} if documents is not None else {}
 
         def write(connection: Connection) -> None:
-            records.change_room(connection, id, closed_at=at)
+            records.change_room(connection, id, closed_at=at, **moved)
             records.log(connection, id, "close", Actor.person(), at, {}, {})
 
         await self._store.write(write)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, RuntimeCrashed, RuntimeFailed
 from guildhall.runs import records
-from guildhall.runs.model import Stretch
+from guildhall.runs.model import BY_USER, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
-BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 

@@ -66,7 +66,7 @@ class Forks:
     async def fork(self, run_id: str, at: int, frame: Frame, model: str | None = None) -> Forked:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
         run = self._history.get(run_id)
-        _refuse_team(run, self._history.get(run.root))
+        _refuse_team(run_id, self._history.workflow_of(run_id))
         journal = self._history.journal(run_id)
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
@@ -126,14 +126,14 @@ class Forks:
         }
 
 
-def _refuse_team(run: Run, root: Run) -> None:
+def _refuse_team(run: str, workflow: str | None) -> None:
     """A run of a team goes on in its room, and all others there with it: one alone cannot."""
-    if not root.request.get("workflow"):
+    if workflow is None:
         return
-    what = "is a workflow" if run.id == root.id else f"belongs to the workflow {root.id}"
+    what = "is a workflow" if run == workflow else f"belongs to the workflow {workflow}"
     raise Conflict(
-        f"the run {run.id} {what}, and a workflow cannot be forked",
-        hint=f"To try something else with its team: guild script {root.id} --out tests/NAME.yaml, change the answers "
+        f"the run {run} {what}, and a workflow cannot be forked",
+        hint=f"To try something else with its team: guild script {workflow} --out tests/NAME.yaml, change the answers "
         "under `workers:`, and `guild test` it; or start the workflow again with another model: --override-model.",
     )
 

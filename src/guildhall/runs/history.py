@@ -33,6 +33,12 @@ class History:
             raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
         return found
 
+    def workflow_of(self, run: str) -> str | None:
+        """The workflow that a run is, or belongs to."""
+        top = self.get(run).root
+        root = self._store.read(lambda connection: records.find_run(connection, top))
+        return top if root is not None and root.request.get("workflow") else None
+
     def recent(self, limit: int | None = None, *, called: bool = False) -> list[Run]:
         """The newest runs; with those that another one has `called` only if they are wanted."""
         return self._store.read(lambda connection: records.list_runs(connection, limit, called=called))

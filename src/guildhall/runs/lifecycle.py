@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
+from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records
 from guildhall.runs.attachments import hand_on
 from guildhall.runs.beginning import started
-from guildhall.runs.execute import BY_USER, Execution
+from guildhall.runs.execute import Execution
 from guildhall.runs.ledger import LiveLedger
-from guildhall.runs.model import ENDED, RunRequest
+from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
@@ -25,6 +26,9 @@ from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
     from guildhall.core.events import Event, EventBus
@@ -221,13 +225,21 @@ class Runs:
             self._gone(live)
         return self._history.get(live.prepared.run)
 
-    async def take_seat(self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat) -> Run:
-        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now."""
+    async def take_seat(
+        self, above: str, key: str, request: RunRequest, *, worker: Worker, seat: Seat, place: Path | None = None
+    ) -> Run:
+        """A run of a worker in a seat, below the live run that gives it, until it ends or stops for now.
+
+        `place` is the folder that it works from, where that is not the one of the run above it.
+        """
         caller = self._alive[above]
+        frame = caller.prepared.frame
+        if place is not None:
+            frame = replace(frame, cwd=place, root=project_root(place))
         async with caller.calling:
             prepared = await self.preparation.prepare(
                 request,
-                caller.prepared.frame,
+                frame,
                 caller.prepared.given,
                 worker=worker,
                 caller=caller.prepared,
@@ -361,8 +373,11 @@ class Runs:
         above = live.above.prepared.run if live.above else None
         return started(live.prepared, above, stamp(self._clock.now()))
 
-    async def cancel(self, run: str) -> list[str]:
-        """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended."""
+    async def cancel(self, run: str, also: Callable[[Connection], None] | None = None) -> list[str]:
+        """Ends a run that has stopped for now, and all that it has called, for good. Gives those that were ended.
+
+        `also` changes what others know of it, in the same transaction.
+        """
         found = self._history.get(run)
         if found.parent is not None:
             raise belongs(found, "stop")
@@ -370,4 +385,10 @@ class Runs:
             raise Conflict(f"the run {run} is {found.status}: there is nothing to stop", hint=f"guild show {run}")
         await self.park(run)
         now = stamp(self._clock.now())
-        return await self._store.write(lambda connection: records.cancel_tree(connection, run, now))
+
+        def write(connection: Connection) -> list[str]:
+            if also is not None:
+                also(connection)
+            return records.cancel_tree(connection, run, now)
+
+        return await self._store.write(write)

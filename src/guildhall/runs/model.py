@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
+BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 

@@ -68,7 +68,7 @@ class Election:
     async def hold(self) -> None:
         """Returns when the documents have an owner. Who cannot be asked, or does not answer in time, has no vote."""
         actor = Actor.system(run=self.instance, key="election")
-        proposal = await self.room.elect_owner(_SECONDS, actor=actor)
+        proposal = await self.room.elect_owner(actor, _SECONDS)
         if proposal.status != "open":
             return
         voting = [asyncio.create_task(self._vote(agent, proposal)) for agent in self.workflow.agents]

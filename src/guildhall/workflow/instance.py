@@ -10,6 +10,9 @@ from guildhall.workflow.target import Target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from guildhall.room.model import Posted
+    from guildhall.workflow.wakeup import Wakeup
+
 Mode = Literal["run", "start"]
 Phase = Literal["setup", "election", "kickoff", "live", "quiet", "done", "stopped", "failed", "paused"]
 OVER: frozenset[Phase] = frozenset({"done", "stopped", "failed"})
@@ -83,4 +86,121 @@ class AgentState:
             "run": self.run,
             "attempts": self.attempts,
             "due_at": self.due_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """When an agent wakes without being mentioned. Without an agent: all of a workflow that have none of their own."""
+
+    agent: str | None
+    every: float | None  # seconds; this, or a cron line
+    cron: str | None
+    prompt: str | None  # what the agent is told; None: what the file says, or that it is time
+    due_at: str | None
+
+    @property
+    def wakeup(self) -> Wakeup:
+        from guildhall.workflow.wakeup import Wakeup
+
+        return Wakeup(every=self.every, cron=self.cron)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "agent": self.agent,
+            "every": self.every,
+            "cron": self.cron,
+            "prompt": self.prompt,
+            "due_at": self.due_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentShown:
+    """An agent as listings show it."""
+
+    target: Target
+    status: AgentStatus
+    run: str | None
+    attempts: int
+    due_at: str | None
+    task: str | None  # what it says that it does
+    state: str | None
+    unread: int
+    runs: int
+    cost_usd: float | None  # of its runs, and of those that these have called; None: no price
+    schedule: Schedule | None
+
+    @property
+    def name(self) -> str:
+        return self.target.agent or ""
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("status", "run", "attempts", "due_at", "task", "state", "unread", "runs", "cost_usd")
+        return {
+            "agent": self.name,
+            "target": str(self.target),
+            **{name: getattr(self, name) for name in names},
+            "schedule": self.schedule.as_dict() if self.schedule else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowShown:
+    """A workflow under a tag as listings show it: its last generation, and how its agents stand."""
+
+    run: str
+    name: str
+    tag: str
+    generation: int
+    mode: Mode
+    status: Phase
+    reason: str | None
+    file: str
+    created_at: str
+    ended_at: str | None
+    cost_usd: float | None
+    messages: int
+    agents: tuple[AgentShown, ...]
+
+    @property
+    def target(self) -> Target:
+        return Target(None, self.name, self.tag)
+
+    @property
+    def over(self) -> bool:
+        return self.status in OVER
+
+    def as_dict(self) -> dict[str, Any]:
+        """The workflow as `--json` prints it."""
+        names = ("generation", "mode", "status", "reason", "file", "created_at", "ended_at", "cost_usd", "messages")
+        return {
+            "run": self.run,
+            "workflow": self.name,
+            "tag": self.tag,
+            "target": str(self.target),
+            **{name: getattr(self, name) for name in names},
+            "agents": [agent.as_dict() for agent in self.agents],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What became of what a person said to agents."""
+
+    run: str  # of the workflow
+    target: Target
+    status: Phase
+    posted: Posted
+    stopped: tuple[str, ...]  # those reached that do not work until they are started again
+
+    def as_dict(self) -> dict[str, Any]:
+        told = self.posted.as_dict()
+        return {
+            "run": self.run,
+            "target": str(self.target),
+            "status": self.status,
+            "message": told.pop("id"),
+            **told,
+            "stopped": list(self.stopped),
         }

@@ -69,9 +69,16 @@ def check(source: Source) -> Definition:
 def frozen(workflow: Workflow) -> dict[str, Any]:
     """The workflow as the record keeps it beside the file's text: enough to go on whatever becomes of its files."""
     return {
+        "name": workflow.name,
         "path": str(workflow.path),
         "agents": [
-            {"name": agent.name, "prompt": agent.prompt, "inline": agent.inline, "worker": snapshot(agent.worker)}
+            {
+                "name": agent.name,
+                "prompt": agent.prompt,
+                "inline": agent.inline,
+                "worker": snapshot(agent.worker),
+                "place": str(agent.place) if agent.place else None,
+            }
             for agent in workflow.agents
         ],
     }
@@ -80,7 +87,7 @@ def frozen(workflow: Workflow) -> dict[str, Any]:
 def thawed(text: str, data: Mapping[str, Any]) -> Workflow:
     """A workflow from the record."""
     path = Path(data["path"])
-    definition = check(yaml.parse(path, text))
+    definition = check(yaml.parse(path, text)).model_copy(update={"name": data["name"]})
     agents = tuple(
         Agent(
             name=kept["name"],
@@ -90,6 +97,7 @@ def thawed(text: str, data: Mapping[str, Any]) -> Workflow:
             inline=kept["inline"],
             wakeup=definition.agents[kept["name"]].wakeup,
             wakeup_prompt=definition.agents[kept["name"]].wakeup_prompt,
+            place=Path(kept["place"]) if kept["place"] else None,
         )
         for ordinal, kept in enumerate(data["agents"])
     )

@@ -38,6 +38,7 @@ class Agent:
     inline: bool  # the file defines it; else it is a worker with a file of its own
     wakeup: Wakeup | None = None
     wakeup_prompt: str | None = None  # with placeholders
+    place: Path | None = None  # where it works from; None: where its workflow does
 
 
 @dataclass(frozen=True, kw_only=True)

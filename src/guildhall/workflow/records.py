@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
 
 from guildhall.runs.records import run_of_call
-from guildhall.store.tables import agents, runs, workflows
-from guildhall.workflow.instance import OVER, AgentState, Instance
+from guildhall.store.tables import agents, runs, schedules, workflows
+from guildhall.workflow.instance import OVER, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +20,8 @@ def add(connection: Connection, instance: Instance, names: Sequence[str]) -> Non
     """A new instance with its agents."""
     values = {name: value for name, value in vars(instance).items() if name != "target"}
     connection.execute(insert(workflows).values(**values, frame={}))
-    rows: list[dict[str, Any]] = [
-        {"workflow": instance.id, "name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
-        for ordinal, name in enumerate(names)
-    ]
-    connection.execute(insert(agents), rows)
+    for ordinal, name in enumerate(names):
+        add_agent(connection, instance.id, name, ordinal)
     connection.execute(update(runs).where(runs.c.id == instance.id).values(workflow=instance.id))
 
 
@@ -51,6 +48,12 @@ def of_room(connection: Connection, room: str) -> Instance | None:
     return _instance(row) if row else None
 
 
+def next_began(connection: Connection, instance: Instance) -> str | None:
+    """When the generation after this one began in the same room."""
+    later = (workflows.c.room == instance.room) & (workflows.c.generation > instance.generation)
+    return connection.execute(select(func.min(workflows.c.created_at)).where(later)).scalar_one()
+
+
 def listed(connection: Connection, *, over: bool = True) -> list[Instance]:
     """The last generation of each workflow and tag, newest first; without those that are over, if not wanted."""
     alike = (workflows.c.name == _other.c.name) & (workflows.c.tag == _other.c.tag)
@@ -73,6 +76,11 @@ def _instance(row: RowMapping) -> Instance:
 
 
 # agents
+
+
+def add_agent(connection: Connection, instance: str, name: str, ordinal: int) -> None:
+    values: dict[str, Any] = {"name": name, "ordinal": ordinal, "status": "idle", "attempts": 0, "definition": {}}
+    connection.execute(insert(agents).values(workflow=instance, **values))
 
 
 def agent(connection: Connection, instance: str, name: str) -> AgentState:
@@ -134,3 +142,43 @@ def last_run(connection: Connection, instance: str, name: str) -> Run | None:
 def _agent(row: RowMapping) -> AgentState:
     names = ("name", "status", "run", "attempts", "due_at")
     return AgentState(**{name: row[name] for name in names})
+
+
+def spent(connection: Connection, instance: str) -> dict[str, tuple[int, float | None]]:
+    """How many runs each agent has had, and what they and those that they have called cost; None: no price."""
+    columns = (runs.c.id, runs.c.parent, runs.c.agent, runs.c.cost_usd)
+    whose: dict[str, str] = {}
+    found: dict[str, tuple[int, float | None]] = {}
+    for row in connection.execute(select(*columns).where(runs.c.root == instance).order_by(text("runs.rowid"))):
+        name = row.agent or whose.get(row.parent or "")
+        if name is None:
+            continue
+        whose[row.id] = name
+        count, cost = found.get(name, (0, None))
+        more = cost if row.cost_usd is None else round((cost or 0.0) + row.cost_usd, 9)
+        found[name] = (count + (row.agent is not None), more)
+    return found
+
+
+# schedules
+
+
+def put_schedule(connection: Connection, room: str, schedule: Schedule, at: str) -> None:
+    """Sets when an agent, or all of a room, wake; in the place of what was set before."""
+    drop_schedule(connection, room, schedule.agent)
+    values = {name: getattr(schedule, name) for name in ("every", "cron", "prompt", "due_at")}
+    connection.execute(insert(schedules).values(room=room, agent=schedule.agent or "", created_at=at, **values))
+
+
+def drop_schedule(connection: Connection, room: str, agent: str | None) -> bool:
+    """Forgets when an agent wakes; whether something was set."""
+    mine = (schedules.c.room == room) & (schedules.c.agent == (agent or ""))
+    return connection.execute(delete(schedules).where(mine)).rowcount > 0
+
+
+def schedules_of(connection: Connection, room: str) -> list[Schedule]:
+    """What is set for a room; that for all of it first."""
+    query = select(schedules).where(schedules.c.room == room).order_by(schedules.c.agent)
+    names = ("every", "cron", "prompt", "due_at")
+    found = connection.execute(query).mappings()
+    return [Schedule(agent=row["agent"] or None, **{name: row[name] for name in names}) for row in found]

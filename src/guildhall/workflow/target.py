@@ -62,6 +62,14 @@ def parse(text: str) -> Target:
     return Target(agent or None, workflow or GLOBAL, tag or MAIN)
 
 
+def checked(target: Target) -> Target:
+    """The target, if names in it can be names at all. For one that was not parsed here."""
+    for name in (target.workflow, target.tag, *([] if target.agent is None else [target.agent])):
+        if not is_name(name):
+            raise UsageError(f"{_cut(name)!r} cannot be part of a target", hint=_meant(""))
+    return target
+
+
 def missing(target: Target, known: Iterable[Target]) -> NotFound:
     """The error for a target that is not there, with the nearest that is."""
     hint = did_you_mean(str(target), {str(one) for one in known}) or "`guild ls` shows what there is."

@@ -23,6 +23,7 @@ from guildhall.runs.grants import Grant
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, loops, records
+from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
@@ -34,6 +35,7 @@ from guildhall.workflow.turn import AgentTurn, first_message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
 
     from sqlalchemy import Connection
 
@@ -83,14 +85,27 @@ class Team:
     clock: Clock
     runs: Runs
     request: RunRequest  # of the whole workflow: models and modes are handed down from it
+    zone: tzinfo
     first_pause: float  # seconds before an agent is tried again that was disturbed
     debounce: float
     pace: Pace = field(default_factory=Pace)
     granted: Mapping[str, Any] | None = None  # a person goes on with what has failed, and grants these bounds
+    _serving: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _at: Phase = "setup"
     _wakes: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     _rests: asyncio.Event = field(default_factory=asyncio.Event)  # somebody has nothing to do
     _looped: asyncio.Event = field(default_factory=asyncio.Event)  # something may have been held back
     _proposed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.alarms = Alarms(
+            run=self.instance.id,
+            room=self.room,
+            store=self.store,
+            clock=self.clock,
+            zone=self.zone,
+            seats=lambda: (self.workflow, self.values),
+        )
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         await self._phase("setup")
@@ -104,12 +119,15 @@ class Team:
         if self.granted is not None:
             await self._try_again()
         await self._phase("live")
-        tasks = [asyncio.create_task(self._serve(agent)) for agent in self.workflow.agents]
-        minding = (self._mind_wakes(), self._mind_loops(), self._mind_proposals())
-        tasks += [asyncio.create_task(one) for one in minding]
+        for agent in self.workflow.agents:
+            self._begin(agent)
+        minding = [self._mind_wakes(), self._mind_loops(), self._mind_proposals(), self.alarms.keep()]
+        beside = [asyncio.create_task(one) for one in minding]
         try:
-            await self._until_quiet(tasks)
+            await self._until_quiet(beside)
         finally:
+            tasks = [*self._serving.values(), *beside]
+            self._serving.clear()
             for task in tasks:
                 task.cancel()
             for task in tasks:
@@ -145,6 +163,25 @@ class Team:
             self._proposed.set()
         elif type == "held":
             self._looped.set()
+
+    # Coming and going
+
+    def sit(self, workflow: Workflow, name: str) -> None:
+        """An agent has a seat now, or works again; `workflow` has all that are seated."""
+        self.workflow = workflow
+        if self._at in ("live", "quiet"):
+            self._begin(workflow.agent(name))
+
+    async def leave(self, name: str) -> None:
+        """An agent works no more: what it is at is cut off. The rest go on."""
+        if (task := self._serving.pop(name, None)) is not None:
+            task.cancel()
+            await asyncio.wait({task})
+        self._rests.set()
+
+    def _begin(self, agent: Agent) -> None:
+        if agent.name not in self._serving:
+            self._serving[agent.name] = asyncio.create_task(self._serve(agent))
 
     # Beginning
 
@@ -189,6 +226,7 @@ class Team:
         ended = at if phase in OVER else None
         columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
+        self._at = phase
         self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
 
     # The agents
@@ -199,6 +237,8 @@ class Team:
             wake.clear()
             step = self.store.read(lambda connection: self._step(connection, agent.name))
             if step.something:
+                if self._at == "quiet":
+                    await self._phase("live")
                 run = await self._take(agent, await self._in_turn(agent.name, step))
                 if run is not None and run.status == "parked":  # so is the whole team, in a moment
                     await asyncio.get_running_loop().create_future()
@@ -273,7 +313,9 @@ class Team:
             worker = self.workflow.seated(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, workflow=None, budget=None)
             key = f"{agent.name}/{step.number}"
-            return await self.runs.take_seat(self.instance.id, key, request, worker=worker, seat=seat)
+            return await self.runs.take_seat(
+                self.instance.id, key, request, worker=worker, seat=seat, place=agent.place
+            )
         except GuildError as error:
             failure = error.as_dict()
             await self.store.write(lambda connection: turn.could_not_begin(connection, failure, step.run))
@@ -382,13 +424,19 @@ class Team:
 
     # The end
 
-    async def _until_quiet(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands."""
+    async def _until_quiet(self, beside: Sequence[asyncio.Task[None]]) -> None:
+        """Returns when nobody can move any more. What keeps it from being done is raised as how the run stands.
+
+        One that was started, and not only run, never is done: it is quiet until somebody says something.
+        """
         while True:
             resting = asyncio.ensure_future(self._rests.wait())
-            done, _ = await asyncio.wait({resting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            others = {*beside, *self._serving.values()}
+            done, _ = await asyncio.wait({resting, *others}, return_when=asyncio.FIRST_COMPLETED)
             resting.cancel()
             for task in done - {resting}:
+                if task.cancelled():
+                    continue  # the agent has left
                 task.result()  # an agent's own loop broke: that is not to be kept quiet
             self._rests.clear()
             if self._look().busy:
@@ -398,10 +446,19 @@ class Team:
             if standing.turn is not None:
                 self._rests.set()  # it may have woken nobody
                 await self.room.follow(standing.turn)
-            if not standing.busy:
+            if not standing.busy and self.instance.mode == "start":
+                await self._rest()
+            elif not standing.busy:
                 if standing.stretch is not None:
                     raise Stops(standing.stretch)
                 return
+
+    async def _rest(self) -> None:
+        """Nobody has anything to do for now; whoever was woken meanwhile has."""
+        if self._at == "live":
+            await self._phase("quiet")
+            if self._look().busy:
+                await self._phase("live")
 
     def _look(self) -> Standing:
         at, attended = stamp(self.clock.now()), self._attended
@@ -420,11 +477,13 @@ class Team:
         """The last that an agent said to all; of agents that are alone, what each of them gave."""
         if self.alone:
             return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
-        return result_of(self.workflow, self.room)
+        return result_of(self.workflow, self.room, since=self.instance.created_at)
 
 
-def result_of(workflow: Workflow, room: Room) -> str:
-    """The last that an agent said to all."""
+def result_of(workflow: Workflow, room: Room, *, since: str = "") -> str:
+    """The last that an agent said to all, after the time at which this generation began."""
     names = {agent.name for agent in workflow.agents}
-    said = [message for message in room.messages() if message.sender in names and message.kind == "message"]
-    return said[-1].content if said else ""
+    for message in reversed(room.messages(newest=True)):
+        if message.sender in names and message.kind == "message" and message.at >= since:
+            return message.content
+    return ""

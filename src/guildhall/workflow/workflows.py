@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,27 +10,31 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event
 from guildhall.core.ids import digest
-from guildhall.room.model import Actor
 from guildhall.room.rooms import Furnishing
 from guildhall.runs.grants import has_price
-from guildhall.runs.model import request_of
+from guildhall.runs.model import RunRequest, request_of
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.model import Worker
-from guildhall.workflow import records, target
+from guildhall.workflow import looking, records, standalone
+from guildhall.workflow.alarms import next_due
+from guildhall.workflow.aside import set_aside
 from guildhall.workflow.definition import NOBODY
-from guildhall.workflow.instance import OVER, Instance
+from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.pace import Pace
 from guildhall.workflow.plan import opening_of
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
+from guildhall.workflow.steering import Steering
+from guildhall.workflow.target import GLOBAL
 from guildhall.workflow.team import DEBOUNCE, Team
 from guildhall.workflow.turn import FIRST_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import tzinfo
 
     from sqlalchemy import Connection
 
@@ -38,17 +43,17 @@ if TYPE_CHECKING:
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.model import Happened, Posted
+    from guildhall.room.model import Happened
     from guildhall.room.room import Room
     from guildhall.room.rooms import Rooms
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
     from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.model import Ask, RunRequest, Stretch
+    from guildhall.runs.model import Ask, Stretch
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
-    from guildhall.workflow.instance import AgentState, Start
+    from guildhall.workflow.instance import AgentState
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Target
@@ -68,6 +73,7 @@ class Workflows:
         history: History,
         rooms: Rooms,
         settings: Callable[[Frame], Settings],
+        zone: tzinfo,
         first_pause: float = FIRST_PAUSE,
         debounce: float = DEBOUNCE,
         commands: Callable[..., Execute] = Commands,
@@ -86,16 +92,23 @@ class Workflows:
         self._history = history
         self._rooms = rooms
         self._settings = settings
+        self._zone = zone
         self.first_pause = first_pause
         self.debounce = debounce
         self._commands = commands
         self._pace = pace or Pace()
         self._teams: dict[str, Team] = {}  # by room
+        self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
+        self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
 
     # Starting
 
     async def begin(self, start: Start, workflow: Workflow, request: RunRequest, frame: Frame) -> Prepared:
         """A workflow under a tag, ready to be launched: a new one, or the next generation of one that is over."""
+        async with self._beginning:
+            return await self._begin(workflow, start, request, frame)
+
+    async def _begin(self, workflow: Workflow, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         request = from_here(request, frame)
         frame = workflow.frame(frame)
         settings = self._settings(frame)
@@ -105,10 +118,12 @@ class Workflows:
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
-        _refuse_alive(before, workflow)
-        if start.fresh and before is not None and self._rooms.find(workflow.name, start.tag) is not None:
-            await self._rooms.close(before.room)
+        _refuse_alive(before, workflow, fresh=start.fresh)
+        if start.fresh and (room := self._rooms.find(workflow.name, start.tag)) is not None:
+            own = before is not None and before.path == str(workflow.path)
+            await self._rooms.close(room.id, documents=set_aside(room.record()) if own else None)
         room = await self._open_room(workflow, values)
+        at = self._clock.now()
 
         def began(connection: Connection, run: str) -> None:
             instance = Instance(
@@ -123,10 +138,11 @@ class Workflows:
                 path=str(workflow.path),
                 source=workflow.text,
                 definition=frozen(workflow),
-                created_at=stamp(self._clock.now()),
+                created_at=stamp(at),
                 ended_at=None,
             )
             records.add(connection, instance, [agent.name for agent in workflow.agents])
+            self._set_alarms(connection, room.id, workflow)
 
         asked = replace(
             request,
@@ -136,6 +152,43 @@ class Workflows:
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
+
+    async def seat(self, worker: Worker, request: RunRequest, frame: Frame) -> Prepared | Instance:
+        """A worker takes a seat in `global:main`: the workflow, where it lives, or ready to be launched with it."""
+        agent = standalone.seat_of(worker, request, frame)
+        async with self._beginning:
+            before = self._store.read(lambda connection: records.newest(connection, GLOBAL, "main"))
+            if before is None or before.status in OVER:
+                start = Start(file="", params={}, mode="start")
+                workflow = standalone.workflow_of(self._home, [agent])
+                return await self._begin(workflow, start, RunRequest(worker="", input=""), frame)
+            there = {state.name: state.status for state in self.agents(before.id)}
+            if there.get(agent.name, "stopped") != "stopped":
+                hint = f"Speak to it with `guild send {agent.name} ...`, or end it with `guild stop {agent.name}`."
+                raise Conflict(f"{agent.name} is there already: {there[agent.name]}", hint=hint)
+            seated = [one for one in thawed(before.source, before.definition).agents if one.name != agent.name]
+            workflow = standalone.workflow_of(self._home, [*seated, agent])
+            await self._seat_again(before, workflow)
+            if (team := self.team(before.room)) is None:
+                return await self.again(before.id, frame)
+            team.sit(workflow, agent.name)
+            return before
+
+    async def _seat_again(self, instance: Instance, workflow: Workflow) -> None:
+        """Exactly these agents are seated from now on."""
+
+        def write(connection: Connection) -> None:
+            records.change(connection, instance.id, source=workflow.text, definition=frozen(workflow))
+            known = {state.name: state.status for state in records.agents_of(connection, instance.id)}
+            for agent in workflow.agents:
+                if agent.name not in known:
+                    records.add_agent(connection, instance.id, agent.name, len(known))
+                elif known[agent.name] == "stopped":
+                    records.change_agent(connection, instance.id, agent.name, status="idle", attempts=0)
+
+        await self._store.write(write)
+        furnishing = Furnishing(max_hops=workflow.definition.limits.max_hops)
+        await self._rooms.open(instance.name, instance.tag, [agent.name for agent in workflow.agents], furnishing)
 
     def _check_prices(self, workflow: Workflow, request: RunRequest, frame: Frame, settings: Settings) -> None:
         """Raises where an agent's model has no price, so that the team's budget could not be kept."""
@@ -183,6 +236,7 @@ class Workflows:
             clock=self._clock,
             runs=self._runs,
             request=request,
+            zone=self._zone,
             first_pause=self.first_pause,
             debounce=self.debounce,
             pace=self._pace,
@@ -221,42 +275,55 @@ class Workflows:
             raise NotFound(f"the run {run} is not a workflow")
         return found
 
-    def is_workflow(self, run: str) -> bool:
-        return self._store.read(lambda connection: records.find(connection, run)) is not None
-
-    def listed(self, *, over: bool = True) -> list[Instance]:
-        return self._store.read(lambda connection: records.listed(connection, over=over))
+    def named(self, wanted: Target) -> Instance:
+        """The workflow that a target names."""
+        return self._store.read(lambda connection: looking.named(connection, wanted))
 
     def agents(self, run: str) -> list[AgentState]:
         return self._store.read(lambda connection: records.agents_of(connection, run))
 
-    def named(self, wanted: Target) -> Instance:
-        """The workflow that a target names."""
-        found = self._store.read(lambda connection: records.newest(connection, wanted.workflow, wanted.tag))
-        if found is None:
-            raise target.missing(wanted.team, [one.target for one in self.listed()])
-        return found
+    def team(self, room: str) -> Team | None:
+        """The team of a room, if it is alive here."""
+        team = self._teams.get(room)
+        return team if team is not None and self._runs.alive(team.instance.id) else None
 
     def rooms_alive(self) -> list[Room]:
         """The rooms in which a team is at work."""
         return [team.room for team in self._teams.values()]
 
-    # Speaking
+    # The seats of those who stand alone
 
-    async def send(self, text: str, to: Target) -> Posted:
-        """A person says something to an agent, or to the whole room."""
-        instance = self.named(to)
-        names = [agent.name for agent in self.agents(instance.id)]
-        if to.agent is not None and to.agent not in names:
-            raise target.missing(to, [replace(to, agent=name) for name in names])
-        room = self._rooms.room(instance.room)
-        return await room.send(text, Actor.person(), to=[to.agent] if to.agent else [])
+    async def gave_up_seat(self, instance: Instance, name: str) -> list[str]:
+        """An agent that stands alone has left; the last one takes the workflow with it."""
+        async with self._beginning:
+            now = self.instance(instance.id)
+            seated = [agent for agent in thawed(now.source, now.definition).agents if agent.name != name]
+            if not seated:
+                return await self.steering.stop(instance.id)
+            workflow = standalone.workflow_of(self._home, seated)
+            await self._seat_again(instance, workflow)
+            if (team := self.team(instance.room)) is not None:
+                team.workflow = workflow
+            return []
+
+    def _set_alarms(self, connection: Connection, room: str, workflow: Workflow) -> None:
+        """A generation begins: what the file says is set, and what a person has set is due anew."""
+        now = self._clock.now()
+        kept = {schedule.agent: schedule for schedule in records.schedules_of(connection, room)}
+        for agent in workflow.agents:
+            if (wakeup := agent.wakeup) is not None:
+                kept[agent.name] = Schedule(
+                    agent=agent.name, every=wakeup.every, cron=wakeup.cron, prompt=None, due_at=None
+                )
+        for schedule in kept.values():
+            due = stamp(next_due(replace(schedule, due_at=None), now, self._zone))
+            records.put_schedule(connection, room, replace(schedule, due_at=due), stamp(now))
 
     # Hearing
 
     def wake(self, room: str, agents: frozenset[str]) -> None:
         """Agents of a room have mail."""
-        if (team := self._teams.get(room)) is not None:
+        if (team := self.team(room)) is not None:
             team.wake(agents)
 
     def happened(self, happened: Happened) -> None:
@@ -294,16 +361,18 @@ def furnished(workflow: Workflow, values: Values) -> Furnishing:
     )
 
 
-def _refuse_alive(before: Instance | None, workflow: Workflow) -> None:
+def _refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
     if before is None:
         return
-    if before.path != str(workflow.path):
-        raise Conflict(
-            f"{before.target} is the workflow of {before.path}", hint="Use another tag (--tag), or another name."
-        )
     if before.status not in OVER:
-        hint = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
+        see = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
+        hint = f"Go on with it: guild resume {before.id}. {see}" if before.status == "paused" else see
         raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
+    if before.path != str(workflow.path) and not fresh:
+        raise Conflict(
+            f"{before.target} is the workflow of {before.path}",
+            hint="Use another tag (--tag), another name, or --fresh for a room of its own.",
+        )
 
 
 def asked_of(workflow: Workflow) -> str:

@@ -81,5 +81,5 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
         screen.note(line)
     if screen.wanted.form != "text":
         last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
-        screen.json({**last, **result_of(shown)})
+        screen.json({**last, **await result_of(shown, client)})
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE

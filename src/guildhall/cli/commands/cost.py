@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.named import named
 from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
 
@@ -21,12 +22,14 @@ _COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    help = "only of this: @workflow:tag, agent@workflow:tag, or the id of a run"
+    parser.add_argument("target", metavar="TARGET|RUN", nargs="?", help=help)
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        lines = by_worker_and_model(await client.runs(everything=True, called=True))
+        lines = by_worker_and_model(await _runs(args.target, client))
         if args.json:
             screen.json({"lines": lines, "total_usd": _rounded(sum(line["cost_usd"] for line in lines))})
         else:
@@ -34,6 +37,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return exit_codes.DONE
 
     return with_look(work, screen)
+
+
+async def _runs(target: str | None, client: HallClient) -> list[Run]:
+    """All there are, or those of what was named."""
+    if target is None:
+        return await client.runs(everything=True, called=True)
+    found = await named(target, client)
+    shown = await client.show(found.run)
+    runs = [run for run in (shown.run, *shown.below) if not run.request.get("workflow")]
+    if found.agent is None:
+        return runs
+    kept: dict[str, Run] = {}
+    for run in runs:
+        if (run.parent == found.run and run.worker == found.agent.name) or run.parent in kept:
+            kept[run.id] = run
+    return list(kept.values())
 
 
 def by_worker_and_model(runs: Iterable[Run]) -> list[dict[str, Any]]:

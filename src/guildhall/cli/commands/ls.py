@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.lines import age, ahead
+from guildhall.cli.named import target_of
 from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
+from guildhall.cli.teams import name_of, print_agents, print_workflow, working_rows
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.runs.model import Ask, Run
+    from guildhall.workflow.instance import WorkflowShown
 
 _SHOWN = 10  # finished runs, unless all are wanted
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag")
     parser.add_argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done")
     parser.add_argument("--json", action="store_true", help="print an object with needs_you, working and done")
 
@@ -38,9 +42,10 @@ class Groups:
     stopped: Sequence[Run]  # go on only when told to
     working: Sequence[Run]
     done: Sequence[Run]
+    workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
 
     @staticmethod
-    def of(runs: Sequence[Run], asks: Sequence[Ask]) -> Groups:
+    def of(runs: Sequence[Run], asks: Sequence[Ask], workflows: Sequence[WorkflowShown]) -> Groups:
         asked = {ask.root for ask in asks}
         return Groups(
             asks=asks,
@@ -51,6 +56,7 @@ class Groups:
             ],
             working=[run for run in runs if run.status == "running"],
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
+            workflows={workflow.run: workflow for workflow in workflows},
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,12 +67,16 @@ class Groups:
             },
             "working": [run.as_dict() for run in self.working],
             "done": [run.as_dict() for run in self.done],
+            "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
         }
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        groups = Groups.of(await client.runs(everything=args.all), await client.asks())
+        if args.target is not None:
+            return await _one(args, client, screen)
+        workflows = await client.workflows(over=False)
+        groups = Groups.of(await client.runs(everything=args.all), await client.asks(), workflows)
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -74,6 +84,20 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return exit_codes.DONE
 
     return with_look(work, screen)
+
+
+async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
+    """One workflow and its agents, or one agent."""
+    target = target_of(args.target)
+    workflow = await client.workflow(target)
+    agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]
+    if args.json:
+        screen.json((agents[0] if target.agent else workflow).as_dict())
+    elif target.agent:
+        print_agents(agents, screen)
+    else:
+        print_workflow(workflow, screen)
+    return exit_codes.DONE
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
@@ -87,13 +111,20 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
     stopped = [
-        [run.id, run.status, f"{run.worker}: {task(run)}", "", f"guild resume {run.id}"] for run in groups.stopped
+        [run.id, run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {run.id}"] for run in groups.stopped
     ]
+    working: list[list[str]] = []
+    for run in groups.working:
+        since = age(run.created_at, now)
+        if (workflow := groups.workflows.get(run.id)) is not None:
+            working += working_rows(run, workflow, since)
+        else:
+            working.append([run.id, run.worker, task(run), since])
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
-        "working": [[run.id, run.worker, task(run), age(run.created_at, now)] for run in groups.working],
-        "done": [[run.id, run.status, run.worker, task(run), _when(run, now), money(run.cost_usd)] for run in done],
+        "working": working,
+        "done": [[run.id, run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done],
     }
     for name, rows in parts.items():
         if rows:

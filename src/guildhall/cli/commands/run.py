@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from guildhall.cli import exit_codes
 from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import Conflict, UsageError
 from guildhall.workflow.params import parse_params
 from guildhall.workflow.recognise import is_workflow
 from guildhall.workflow.target import MAIN
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.policy.model import Mode
     from guildhall.runs.model import RunRequest
+    from guildhall.workflow.instance import WorkflowShown
 
 MAX_INPUT = 1_000_000  # bytes
 _LONGEST_NAME = 4096
@@ -124,7 +126,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_workflow(args: argparse.Namespace, screen: Screen, mode: Literal["run", "start"]) -> int:
-    """Starts a workflow and follows it."""
+    """Starts a workflow and follows it; or leaves it to the hall, where it is to be in the background."""
     from guildhall.workflow.instance import Start
 
     if args.input is not None or args.attach:
@@ -135,14 +137,39 @@ def run_workflow(args: argparse.Namespace, screen: Screen, mode: Literal["run", 
     request = request_of(args)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        return await once_trusted(
-            lambda: Follower(client, screen).follow(client.run_workflow(start, request, frame)),
-            lambda: client.trust_look(frame, at=frame.cwd / args.worker),
-            client,
-            screen,
-        )
+        async def begun() -> int:
+            if mode == "start" and args.background:
+                return _left_to_the_hall(await client.start_workflow(start, request, frame), args.json, screen)
+            return await Follower(client, screen).follow(client.run_workflow(start, request, frame))
+
+        try:
+            return await once_trusted(
+                begun, lambda: client.trust_look(frame, at=frame.cwd / args.worker), client, screen
+            )
+        except Conflict as error:
+            if not screen.interactive or (code := await _attached(error, client, frame, screen)) is None:
+                raise
+            return code
 
     return with_hall(work, screen, model=args.model)
+
+
+def _left_to_the_hall(shown: WorkflowShown, as_json: bool, screen: Screen) -> int:
+    if as_json:
+        screen.json(shown.as_dict())
+    else:
+        screen.result(shown.run)
+        screen.note(f"{shown.target} is there: guild log -f {shown.target}, guild stop {shown.target}")
+    return exit_codes.DONE
+
+
+async def _attached(error: Conflict, client: HallClient, frame: Frame, screen: Screen) -> int | None:
+    """Follows the workflow that has the tag already, if it lives; leaving it does it no harm."""
+    living = [one for one in await client.workflows(over=False) if f"(run {one.run})" in error.message]
+    if not living or living[0].status == "paused":
+        return None
+    screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
+    return await Follower(client, screen).follow(client.follow(living[0].run, frame))
 
 
 def worker_name(text: str) -> str:

@@ -1,18 +1,22 @@
-"""`guild show`: all about one run or one ask."""
+"""`guild show`: all about one run, one ask, one workflow or one agent of it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
-from guildhall.cli.reach import any_id, with_look
+from guildhall.cli.named import named
+from guildhall.cli.reach import with_look
+from guildhall.cli.teams import print_workflow
 from guildhall.core.ids import ASK, is_id
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     import argparse
 
+    from guildhall.cli.named import Named
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Shown
@@ -20,20 +24,21 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="of a run or an ask")
+    parser.add_argument("id", metavar="ID|TARGET", help="of a run or an ask; agent@workflow:tag; @workflow:tag")
     parser.add_argument("--json", action="store_true", help="print an object, with the whole conversation of a run")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    name = any_id(args.id)
-
     async def work(client: HallClient, frame: Frame) -> int:
-        if is_id(name, ASK):
-            ask = await client.ask(name)
+        if is_id(args.id, ASK):
+            ask = await client.ask(args.id)
             screen.json(ask.as_dict()) if args.json else _print_ask(ask, screen)
             return exit_codes.DONE
-        shown = await client.show(name)
-        if args.json:
+        found = await named(args.id, client)
+        shown = await client.show(found.run)
+        if found.workflow is not None:
+            _print_team(found, shown, args.json, screen)
+        elif args.json:
             asks = [ask.as_dict() for ask in shown.asks]
             told = {
                 "usage": shown.usage.as_dict(),
@@ -49,6 +54,25 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return exit_codes.DONE
 
     return with_look(work, screen)
+
+
+def _print_team(found: Named, shown: Shown, as_json: bool, screen: Screen) -> None:
+    """A workflow, or one agent of it, with what it asks."""
+    workflow, agent = found.workflow, found.agent
+    assert workflow is not None
+    if as_json:
+        asks = [ask.as_dict() for ask in shown.asks if agent is None or ask.run == agent.run]
+        screen.json({**(agent or workflow).as_dict(), "asks": asks})
+        return
+    print_workflow(workflow if agent is None else replace(workflow, agents=(agent,)), screen)
+    if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]:
+        screen.heading("\nasks")
+        screen.table(asks, indent="  ")
+    if text := text_of(shown.run.output):
+        screen.heading("\noutput")
+        screen.result(text)
+    for line in how_to_go_on(shown, screen):
+        screen.note(line)
 
 
 def _print_ask(ask: Ask, screen: Screen) -> None:

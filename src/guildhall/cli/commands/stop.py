@@ -1,11 +1,14 @@
-"""`guild stop`: end a run for good, with all that it has called."""
+"""`guild stop`: end a run, a workflow or one agent of it for good, with all that it has called."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.named import named
 from guildhall.cli.reach import run_id, with_hall
+from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.ids import ASK, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -16,20 +19,57 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("run", metavar="TARGET|RUN", nargs="?", help="agent@workflow:tag, @workflow:tag, or a run's id")
+    parser.add_argument("--all", action="store_true", help="everything that works, and every workflow that is not over")
     parser.add_argument("--json", action="store_true", help="print an object with the ids of all runs that were ended")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    run = run_id(args.run)
+    if (args.run is None) == (not args.all):
+        raise UsageError("stop: what is to be stopped?", hint="Name a target or a run, or say --all.")
+    if args.run is not None and is_id(args.run, ASK):
+        run_id(args.run)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        ended = await client.stop(run)
-        if args.json:
-            screen.json({"run": run, "cancelled": ended})
+        if args.all:
+            return await _everything(client, args.json, screen)
+        found = await named(args.run, client)
+        if found.agent is not None and found.target is not None:
+            ended = await client.stop_agent(found.target)
+            told = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
         else:
-            more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 else ""
-            screen.result(f"{run} is cancelled{more}; its record stays: guild show {run}")
+            ended = await client.stop(found.run)
+            what = str(found.target or found.run)
+            more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
+            state = "stopped" if found.target else "cancelled"
+            told = f"{what} is {state}{more}; its record stays: guild show {found.run}"
+        if args.json:
+            screen.json({"run": found.run, "target": found.target and str(found.target), "cancelled": ended})
+        else:
+            screen.result(told)
         return exit_codes.DONE
 
     return with_hall(work, screen)
+
+
+async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
+    """What fails to stop is told, and keeps nothing else from being stopped."""
+    living = {one.run: str(one.target) for one in await client.workflows(over=False)}
+    living |= {run.id: run.id for run in await client.runs(everything=True) if run.status == "running"} | living
+    stopped: list[str] = []
+    code = exit_codes.DONE
+    for run, name in living.items():
+        try:
+            await client.stop(run)
+        except GuildError as error:
+            screen.note(f"guild: {error.message}", "red")
+            code = exit_codes.FAILED
+            continue
+        stopped.append(run)
+        if not as_json:
+            screen.result(f"{name} is stopped")
+    if as_json:
+        screen.json({"stopped": stopped})
+    elif not living:
+        screen.note("Nothing lives here.")
+    return code

@@ -1,0 +1,94 @@
+"""`guild wait`: until a run is done or needs you. One that was started is done for now when it is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from guildhall.cli import exit_codes
+from guildhall.cli.follow import how_to_go_on, result_of, text_of
+from guildhall.cli.named import named
+from guildhall.cli.parser import seconds
+from guildhall.cli.reach import with_hall
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import TimedOut
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncGenerator
+
+    from guildhall.cli.named import Named
+    from guildhall.cli.screen import Screen
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient, Shown
+
+_EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
+# What may be the end of the wait; the first event says that from now on none is missed.
+_TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID|TARGET", help="of a run or an ask; agent@workflow:tag; @workflow:tag")
+    parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
+    parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        found = await named(args.id, client)
+        try:
+            async with asyncio.timeout(args.timeout):
+                code, shown = await _until_it_stands(found, client, replace(frame, interactive=False))
+        except TimeoutError:
+            raise TimedOut(f"{args.id} is still at it", hint=f"See guild log -f {found.run}.") from None
+        if args.json:
+            screen.json(await result_of(shown, client))
+        else:
+            if shown.run.status == "completed":
+                screen.result(text_of(shown.run.output))
+            if error := shown.run.error:
+                screen.note(f"guild: {shown.run.id} {shown.run.status}: {error.get('message')}", "red")
+            for line in how_to_go_on(shown, screen):
+                screen.note(line)
+        return code
+
+    return with_hall(work, screen, readonly=True)
+
+
+async def _until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
+    while True:
+        shown = await client.show(found.run)
+        if (code := await _standing(found, shown, client)) is not None:
+            return code, shown
+        async with aclosing(cast("AsyncGenerator[Event]", client.follow(shown.run.root, frame))) as events:
+            async for event in events:
+                if event.type not in _TURNS:
+                    continue
+                shown = await client.show(found.run)
+                if (code := await _standing(found, shown, client)) is not None:
+                    return code, shown
+        await SystemClock().sleep(_EVERY)
+
+
+async def _standing(found: Named, shown: Shown, client: HallClient) -> int | None:
+    """The exit code, once there is nothing more to wait for."""
+    if any(ask.status == "open" for ask in shown.asks):
+        return exit_codes.NEEDS_YOU
+    if shown.run.status != "running":
+        lost = shown.run.status in ("lost", "parked")
+        return (
+            exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+        )
+    if not shown.run.request.get("workflow"):
+        return None
+    workflow = await client.workflow_of(shown.run.id)
+    if found.agent is not None:
+        agent = next(one for one in workflow.agents if one.name == found.agent.name)
+        ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}
+        return exit_codes.DONE if agent.status == "idle" and not agent.unread else ends.get(agent.status)
+    if workflow.status != "quiet":
+        return None
+    return exit_codes.FAILED if any(one.status == "failed" for one in workflow.agents) else exit_codes.DONE

@@ -1,0 +1,93 @@
+"""What people name on the command line: a run or an ask by its id, an agent or a workflow by its target."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.ids import ASK, RUN, is_id
+from guildhall.workflow.target import parse
+
+if TYPE_CHECKING:
+    from guildhall.hall.client import HallClient
+    from guildhall.workflow.instance import AgentShown, WorkflowShown
+    from guildhall.workflow.target import Target
+
+_LONGEST = 200  # characters of a target
+_MOST = 1_000_000  # bytes of a text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """What was named: a run, and the workflow that it is or that the target names."""
+
+    run: str
+    target: Target | None = None
+    workflow: WorkflowShown | None = None
+
+    @property
+    def agent(self) -> AgentShown | None:
+        """The agent that the target names."""
+        if self.workflow is None or self.target is None or self.target.agent is None:
+            return None
+        return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
+
+
+def target_of(text: str) -> Target:
+    """The target that a word names. UsageError where it cannot be one."""
+    if len(text) > _LONGEST or not text.isprintable():
+        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+    return parse(text)
+
+
+def is_target(text: str) -> bool:
+    """Whether a word is meant as a target rather than as an id."""
+    return not (is_id(text, RUN) or is_id(text, ASK))
+
+
+async def named(text: str, client: HallClient) -> Named:
+    """The run, or the workflow with its run, that a word names."""
+    if is_id(text, ASK):
+        return Named(run=(await client.ask(text)).run)
+    if is_id(text, RUN):
+        return Named(run=text)
+    if "@" not in text:
+        return await _agent_alone(text, client)
+    wanted = target_of(text)
+    workflow = await client.workflow(wanted)
+    return Named(run=workflow.run, target=wanted, workflow=workflow)
+
+
+async def _agent_alone(text: str, client: HallClient) -> Named:
+    try:
+        wanted = target_of(text)
+        workflow = await client.workflow(wanted)
+    except (UsageError, NotFound) as error:
+        shown = repr(text if len(text) <= 60 else text[:57] + "...")
+        hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
+        raise NotFound(f"there is no run and no ask {shown}, and no agent of that name", hint=hint) from None
+    return Named(run=workflow.run, target=wanted, workflow=workflow)
+
+
+def text_of(given: str | None, what: str) -> str:
+    """A text from the command, or from standard input where it is `-` or not given."""
+    if given is not None and given != "-":
+        data = given.encode(errors="surrogateescape")
+    elif sys.stdin is None or (given is None and sys.stdin.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
+        raise UsageError(f"there is no {what}", hint="Give it in quotes, or `-` to read standard input.")
+    else:
+        try:
+            data = sys.stdin.buffer.read(_MOST + 1)
+        except OSError as error:
+            raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
+    if len(data) > _MOST:
+        raise UsageError(f"the {what} is larger than {_MOST:,} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the {what} is not UTF-8 text: byte {error.start} cannot be read") from None
+    if "\0" in text:
+        raise UsageError(f"the {what} holds a NUL character", hint="Only text can be given.")
+    return text

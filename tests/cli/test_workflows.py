@@ -1,0 +1,220 @@
+"""Workflows from the command line: what is printed while they run, and every verb that takes a target."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import Guild, Ran
+
+LONG = "a long line " * 40
+ESCAPE = "\x1b[2Jgone\u202e"
+
+
+@pytest.fixture
+def review(project: Path) -> Path:
+    """A team of two whose model is a script: they speak, write a document and vote."""
+    agents = {name: {"system_prompt": f"You are {name}.", "model": "script:script.yaml"} for name in ("ann", "bob")}
+    vote = {"type": "decision", "title": "Ship it?", "options": ["yes", "no"]}
+    script = {
+        "price": {"input": 3.0, "output": 15.0},
+        "workers": {
+            "ann": [
+                [
+                    {"call": "channel_send", "with": {"message": f"@bob look at\nthis: {LONG}"}},
+                    {"call": "proposal_create", "with": vote},
+                    {"call": "proposal_vote", "with": {"proposal": "p-1", "choice": "yes"}},
+                    {"say": "done"},
+                ],
+                [{"call": "channel_send", "with": {"message": "All is well."}}, {"say": "ok"}],
+            ],
+            "bob": [
+                [
+                    {"call": "document_write", "with": {"file": "plan/a.md", "content": "# A\n"}},
+                    {"call": "channel_send", "with": {"message": f"@nobody {ESCAPE}"}},
+                    {"call": "proposal_vote", "with": {"proposal": "p-1", "choice": "yes"}},
+                    {"call": "channel_send", "with": {"message": f"@ann read it {ESCAPE}"}},
+                    {"say": "done"},
+                ]
+            ],
+        },
+        "repeat": True,
+    }
+    (project / "script.yaml").write_text(json.dumps(script))
+    file = project / "review.yaml"
+    text = {"agents": agents, "context": {"documentOwner": "none"}, "kickoff": "@ann begin"}
+    file.write_text(json.dumps({"name": "review", **text}))
+    return file
+
+
+def good(ran: Ran) -> Ran:
+    assert ran.code == 0, ran.err
+    assert "Traceback" not in ran.err
+    return ran
+
+
+@pytest.mark.req("AW-14")
+def test_what_is_said_and_done_is_told_in_whole_lines(guild: Guild, review: Path) -> None:
+    ran = good(guild("run", "review.yaml"))
+    assert ran.out == "All is well.\n"
+    lines = ran.err.splitlines()
+    assert "room: @ann begin" not in lines
+    assert "system to ann: @ann begin" in lines
+    assert "ann to bob: @bob look at" in lines
+    assert f"    this: {LONG.strip()}" in lines  # whole, and set in
+    assert "bob made the document plan/a.md (4 bytes)" in lines
+    assert "ann votes on p-1: yes" in lines
+    assert "ann: All is well." in lines
+    assert any(
+        line.startswith("  [bob] ✗ channel_send: nobody was told: @nobody is not in this room") for line in lines
+    )
+    assert not any("→ channel_send" in line for line in lines)  # it is told as what was said
+    assert "\x1b[2J" not in ran.err
+    assert "\\x1b[2Jgone\\u202e" in ran.err
+    assert "$0.0" in lines[-1]
+
+
+@pytest.mark.req("AW-14")
+def test_programs_read_the_same_as_json(guild: Guild, review: Path) -> None:
+    told = good(guild("run", "review.yaml", "--tag", "a", "--output", "json")).json
+    assert (told["workflow"], told["tag"], told["status"], told["output"]) == (
+        "review",
+        "a",
+        "completed",
+        "All is well.",
+    )
+    senders = [one["sender"] for one in told["messages"] if one["kind"] == "message"]
+    assert (senders[:2], set(senders)) == (["system", "ann"], {"system", "ann", "bob"})
+    assert told["messages"][1]["mentions"] == ["bob"]
+    assert told["cost_usd"] > 0
+    lines = [json.loads(line) for line in good(guild("run", "review.yaml", "--output", "stream-json")).out.splitlines()]
+    assert lines[-1]["type"] == "result"
+    assert lines[-1]["messages"][-1]["content"] == "All is well."
+    types = {line["type"] for line in lines}
+    assert {"workflow", "message", "document", "proposal", "vote", "tool_use", "run_ended"} <= types
+
+
+@pytest.mark.req("AW-2", "AW-16")
+def test_every_verb_that_looks_takes_a_target(guild: Guild, review: Path) -> None:
+    run = good(guild("run", "review.yaml", "--tag", "pr-1", "--output", "json")).json["run"]
+    listed = good(guild("ls")).out
+    assert "@review:pr-1" in listed
+    shown = good(guild("ls", "@review:pr-1", "--json")).json
+    assert (shown["run"], shown["status"], shown["target"]) == (run, "done", "@review:pr-1")
+    assert [one["target"] for one in shown["agents"]] == ["ann@review:pr-1", "bob@review:pr-1"]
+    runs = {one["agent"]: one["runs"] for one in shown["agents"]}
+    assert good(guild("ls", "bob@review:pr-1", "--json")).json["agent"] == "bob"
+    assert "bob@review:pr-1  idle" in good(guild("ls", "bob@review:pr-1")).out
+    assert "until it is quiet" in good(guild("show", "@review:pr-1")).out
+    assert good(guild("show", "ann@review:pr-1", "--json")).json["unread"] == 0
+    assert good(guild("show", run)).out.startswith("run ")
+    log = good(guild("log", "@review:pr-1")).out
+    assert log.index("system to ann: @ann begin") < log.index("ann to bob:") < log.index("ann: All is well.")
+    assert f"[bob {shown['agents'][1]['run'] or ''}" in log
+    only = good(guild("log", "bob@review:pr-1", "--json")).out.splitlines()
+    assert {json.loads(line).get("sender", "bob") for line in only} == {"ann", "bob"}
+    cost = good(guild("cost", "@review:pr-1", "--json")).json
+    assert {line["worker"]: line["runs"] for line in cost["lines"]} == runs
+    assert [line["worker"] for line in good(guild("cost", "bob@review:pr-1", "--json")).json["lines"]] == ["bob"]
+    voted = good(guild("proposals", "@review:pr-1", "--json")).json["proposals"]
+    assert (voted[0]["status"], voted[0]["result"], len(voted[0]["votes"])) == ("resolved", "yes", 2)
+    assert "resolved: yes" in good(guild("proposals", "@review:pr-1")).out
+    ran = good(guild("wait", "@review:pr-1"))
+    assert ran.out == "All is well.\n"
+    assert good(guild("wait", run, "--json")).json["tag"] == "pr-1"
+
+
+@pytest.mark.req("AW-8")
+def test_documents_are_read_and_written_by_hand(guild: Guild, review: Path, project: Path) -> None:
+    good(guild("run", "review.yaml"))
+    assert good(guild("doc", "ls", "@review", "--json")).json == {
+        "documents": [
+            {"path": "decisions.md", "size": _size(project, "decisions.md")},
+            {"path": "plan/a.md", "size": 4},
+        ]
+    }
+    assert good(guild("doc", "read", "@review", "plan/a.md")).out == "# A\n"
+    digest = good(guild("doc", "read", "@review", "plan/a.md", "--json")).json["digest"]
+    assert good(guild("doc", "append", "@review", "plan/a.md", input="more")).out == "plan/a.md: 8 bytes\n"
+    stale = guild("doc", "write", "@review", "plan/a.md", "--base", digest, "--text", "x")
+    assert (stale.code, "has been changed since" in stale.err) == (1, True)
+    good(guild("doc", "write", "@review", "plan/a.md", "--text", "new"))
+    good(guild("doc", "write", "@review", "--text", "notes"))
+    folder = project / ".workflow/review/main/documents"
+    assert ((folder / "plan/a.md").read_text(), (folder / "notes.md").read_text()) == ("new", "notes")
+    for path in ("../x", "/etc/passwd", "a\\b", ".hidden", "x" * 600, "a//b"):
+        for verb, more in (("read", []), ("write", ["--text", "x"]), ("append", ["--text", "x"])):
+            ran = guild("doc", verb, "@review", path, *more)
+            assert ran.code == 2, (path, verb, ran)
+    missing = guild("doc", "read", "@review", "plan/b.md")
+    assert (missing.code, "plan/a.md" in missing.err) == (3, True)
+    assert guild("doc", "write", "@review", "a.md", input="a\udcff").code == 2
+
+
+def _size(project: Path, name: str) -> int:
+    return (project / ".workflow/review/main/documents" / name).stat().st_size
+
+
+ODD = ["", "@", "a@", "@a:", "a:b", "a@b@c", "@a:b:c", "@" + "x" * 300, "a b", "\x1b[2J", "@../x", "..", "@global:x"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["send", odd, "hello"] for odd in ODD),
+        *(["schedule", odd, "set", "5m"] for odd in ODD[:4]),
+        *(
+            [verb, odd]
+            for verb in ("stop", "ls", "show", "log", "wait", "cost", "proposals")
+            for odd in ("@", "@nope", "a@b@c")
+        ),
+        *(["doc", verb, odd] for verb in ("ls", "read") for odd in ("@", "@nope", "x")),
+        ["start", "nope.yaml"],
+        ["start", "a@nope"],
+        ["start", "nope", "--tag", "x"],
+        ["start", "nope", "--json"],
+        ["start", "nope", "--background"],
+        ["stop"],
+        ["stop", "x", "--all"],
+        ["send", "@nope"],
+        ["schedule", "@nope", "set"],
+        ["schedule", "@nope", "show", "5m"],
+        ["schedule", "@nope", "never"],
+        ["wait", "r-7k2m9x4qpw", "--timeout", "soon"],
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_is_done(guild: Guild, project: Path, words: list[str]) -> None:
+    ran = guild(*words)
+    assert ran.code in (2, 3), ran
+    assert ran.out == "" or ran.json["error"]["code"] == "usage"
+    assert ran.err.startswith("guild: ")
+    assert "Traceback" not in ran.err
+    assert "\x1b" not in ran.err
+
+
+def test_a_workflow_that_is_over_takes_no_message(guild: Guild, review: Path) -> None:
+    good(guild("run", "review.yaml"))
+    ran = guild("send", "ann@review", "hello", "--json")
+    assert ran.code == 1
+    assert "guild run" in ran.json["error"]["hint"]
+    assert "review.yaml" in ran.json["error"]["hint"]
+    assert guild("stop", "@review").code == 1
+    assert guild("stop", "--all").err.startswith("Nothing lives here")
+
+
+def test_a_file_asks_for_no_background_where_nothing_would_keep_it(guild: Guild, review: Path) -> None:
+    ran = guild("start", "review.yaml", "--background")
+    assert ran.code == 2
+    assert "GUILDHALL_EMBEDDED" in ran.err
+
+
+def test_a_message_can_come_from_standard_input(guild: Guild, review: Path) -> None:
+    ran: Any = guild("send", "ann@review", "-", input="x" * 1_000_001)
+    assert ran.code == 2
+    assert "larger than" in ran.err
+    assert guild("send", "ann@review", input="\0").code == 2

@@ -1,0 +1,148 @@
+"""Workflows in the hall's own process: they outlive the command that started them, and the hall itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.places import Terminal
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from tests.conftest import GuildWithHall
+
+
+@pytest.fixture
+def review(project: Path) -> Path:
+    agents = {name: {"system_prompt": f"You are {name}.", "model": "script:script.yaml"} for name in ("ann", "bob")}
+    script = {
+        "workers": {
+            "ann": [[{"call": "channel_send", "with": {"message": "@bob your turn"}}, {"say": "done"}]],
+            "bob": [[{"call": "channel_send", "with": {"message": "thanks"}}, {"say": "done"}]],
+        },
+        "repeat": True,
+    }
+    (project / "script.yaml").write_text(json.dumps(script))
+    file = project / "review.yaml"
+    text = {"agents": agents, "context": {"documentOwner": "none"}, "kickoff": "@ann begin"}
+    file.write_text(json.dumps({"name": "review", **text}))
+    return file
+
+
+def said(guild: GuildWithHall, run: str) -> list[str]:
+    lines = [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
+    return [line["content"] for line in lines if line.get("type") == "message"]
+
+
+@pytest.mark.req("AW-15", "AW-16")
+def test_it_lives_in_the_background_and_survives_the_hall(guild_hall: GuildWithHall, review: Path) -> None:
+    began = guild_hall("start", "review.yaml", "--tag", "pr-1", "--background", "--json")
+    assert began.code == 0, began.err
+    run = began.json["run"]
+    assert (began.json["target"], began.json["mode"]) == ("@review:pr-1", "start")
+    assert guild_hall("wait", "@review:pr-1", "--timeout", "20s").code == 0
+    assert said(guild_hall, run) == ["@ann begin", "@bob your turn", "thanks"]
+    refused = guild_hall("start", "review.yaml", "--tag", "pr-1", "--background")
+    assert (refused.code, run in refused.err) == (1, True)
+    guild_hall.kill_hall()
+    sent = guild_hall("send", "bob@review:pr-1", "-", "--json", input="after the crash")
+    assert sent.code == 0, sent.err
+    assert (sent.json["run"], sent.json["reached"]) == (run, ["bob"])
+    assert guild_hall("wait", "@review:pr-1", "--timeout", "20s").code == 0
+    assert said(guild_hall, run)[3:] == ["after the crash", "thanks"]
+    assert guild_hall("hall", "stop").code == 0
+    assert guild_hall("schedule", "@review:pr-1", "set", "1h").code == 0  # starts a hall, which goes on with it
+    assert guild_hall("send", "@review:pr-1", "@bob and after the stop").code == 0
+    assert guild_hall("wait", "bob@review:pr-1", "--timeout", "20s").code == 0
+    assert said(guild_hall, run)[5:] == ["@bob and after the stop", "thanks"]
+    listed = guild_hall("ls").out
+    assert "@review:pr-1" in listed
+    assert "wakes every 1h" in listed
+    stopped = guild_hall("stop", "@review:pr-1", "--json")
+    assert (stopped.code, stopped.json["cancelled"]) == (0, [run])
+    assert guild_hall("wait", run).code == 1
+    assert guild_hall("ls", "@review:pr-1", "--json").json["status"] == "stopped"
+
+
+def _until(process: subprocess.Popen[str], words: str) -> str:
+    """What it tells until these words."""
+    told = ""
+    assert process.stderr
+    until = time.monotonic() + 20
+    while words not in told and time.monotonic() < until:
+        line = process.stderr.readline()
+        assert line, told
+        told += line
+    return told
+
+
+def test_in_the_foreground_it_is_told_and_ctrl_c_stops_it_for_now(guild_hall: GuildWithHall, review: Path) -> None:
+    process = guild_hall.start("start", "review.yaml")
+    told = _until(process, "quiet\n")
+    assert "bob: thanks\n" in told
+    assert guild_hall("send", "bob@review", "more").code == 0
+    assert "person to bob: more" in _until(process, "bob: thanks")
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    run = guild_hall("ls", "@review", "--json").json
+    assert run["status"] == "paused"
+    assert f"guild resume {run['run']}" in err
+    sent = guild_hall("send", "bob@review", "are you there?")
+    assert "paused" in sent.err
+    again = guild_hall("start", "review.yaml", "--background")
+    assert (again.code, f"guild resume {run['run']}" in again.err) == (1, True)
+    process = guild_hall.start("resume", run["run"])
+    assert "bob: thanks" in _until(process, "quiet\n")
+    assert guild_hall("stop", "--all", "--json").json == {"stopped": [run["run"]]}
+    assert process.wait(20) == 1
+
+
+@pytest.mark.req("AW-16", "AW-2")
+def test_a_worker_stands_alone_and_ctrl_c_takes_only_it_along(
+    guild_hall: GuildWithHall, project: Path, review: Path
+) -> None:
+    (project / "workers").mkdir()
+    for name in ("ann", "bob"):
+        worker = {"name": name, "instructions": "Greet.", "model": "script:script.yaml"}
+        (project / "workers" / f"{name}.yaml").write_text(json.dumps(worker))
+    assert guild_hall("start", "bob", "--background").code == 0
+    process = guild_hall.start("start", "ann")
+    _until(process, "ann is there")
+    assert guild_hall("send", "ann", "hello").code == 0
+    assert "bob: thanks" in _until(process, "bob: thanks")
+    listed = guild_hall("ls").out
+    assert "  ann  " in listed
+    assert "global" not in listed
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, "guild start ann" in err) == (130, True)
+    assert guild_hall("ls", "bob", "--json").json["status"] == "idle"
+    assert guild_hall("ls", "ann", "--json").json["status"] == "stopped"
+    assert guild_hall("stop", "bob").code == 0
+    assert guild_hall("send", "bob", "hello").code == 1
+
+
+def test_a_second_run_of_a_living_tag_looks_on_at_a_terminal(guild_hall: GuildWithHall, review: Path) -> None:
+    run = guild_hall("start", "review.yaml", "--background").out.strip()
+    assert guild_hall("wait", "@review", "--timeout", "20s").code == 0
+    refused = guild_hall("run", "review.yaml")  # nobody is there who could look
+    assert (refused.code, "guild log -f @review" in refused.err) == (1, True)
+    person = Terminal(guild_hall, "run", "review.yaml")
+    person.until("Following it; Ctrl-C leaves it as it is.")
+    person.until(run)
+    assert guild_hall("send", "bob@review", "do you hear me?").code == 0
+    person.until("person to bob: do you hear me?")
+    person.until("bob: thanks")
+    person.types("\x03")
+    assert person.ends()[0] == 130
+    person.close()
+    shown = guild_hall("ls", "@review", "--json").json
+    assert (shown["run"], shown["status"] in ("live", "quiet")) == (run, True)

@@ -1,0 +1,362 @@
+"""Workflows that were started: they stay until they are stopped, whatever becomes of the hall that has them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
+from guildhall.hall.recover import Recovery
+from guildhall.runs.model import SHUTDOWN, RunRequest
+from guildhall.workflow.instance import Start
+from guildhall.workflow.target import Target, parse
+from tests.workflow.teams import call, say, send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.workflow.instance import WorkflowShown
+    from tests.workflow.teams import Team
+
+
+async def start(team: Team, *, tag: str = "main", **more: Any) -> WorkflowShown:
+    asked = Start(file="team.yaml", tag=tag, params={}, mode="start", **more)
+    return await team.client.start_workflow(asked, RunRequest(worker="team.yaml", input=""), team.frame())
+
+
+async def run(team: Team, *, tag: str = "main", **more: Any) -> str:
+    asked = Start(file="team.yaml", tag=tag, params={}, **more)
+    stream = team.client.run_workflow(asked, RunRequest(worker="team.yaml", input=""), team.frame())
+    return (await team.followed(stream)).id
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not come to that within 10 s")
+
+
+async def until_stands(team: Team, status: str, target: str = "@team") -> WorkflowShown:
+    for _ in range(1_000):
+        if (shown := await team.client.workflow(parse(target))).status == status:
+            return shown
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"it is not {status} within 10 s")
+
+
+async def recovered(team: Team) -> None:
+    await Recovery(team.hall).go_on()
+
+
+def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:
+    room = team.hall.rooms.find("team", tag)
+    return [(message.sender, message.content) for message in room.messages()]
+
+
+@pytest.mark.req("AW-15", "AW-17")
+def test_it_is_quiet_until_somebody_speaks(team: Team) -> None:
+    team.file()
+    team.script(ann=[[send("@bob your turn"), say()], [send("again"), say()]], bob=[[send("thanks"), say()]])
+
+    async def work(team: Team) -> None:
+        began = await start(team)
+        assert began.mode == "start"
+        await until_stands(team, "quiet")
+        assert said(team)[-1] == ("bob", "thanks")
+        assert team.hall.busy()  # nothing runs, and still the process stays
+        sent = await team.client.send(parse("ann@team"), "are you there?")
+        assert sent.posted.reached == ("ann",)
+        await until(lambda: ("ann", "again") in said(team))
+        shown = await until_stands(team, "quiet")
+        assert shown.run == began.run
+        assert [(agent.name, agent.status, agent.unread, agent.runs) for agent in shown.agents] == [
+            ("ann", "idle", 0, 2),
+            ("bob", "idle", 0, 1),
+        ]
+
+    team.inside(work)
+
+
+@pytest.mark.req("AW-16", "AW-24")
+def test_whom_a_person_reaches(team: Team) -> None:
+    team.file(kickoff=None)
+    team.script(ann=[[say()]], bob=[[say()]], repeat=True)
+
+    async def work(team: Team) -> None:
+        await start(team)
+        reached: Callable[[Any], set[str]] = lambda sent: set(sent.posted.reached)  # noqa: E731
+        assert reached(await team.client.send(parse("@team"), "all of you")) == {"ann", "bob"}
+        assert reached(await team.client.send(parse("@team"), "@all sync up")) == {"ann", "bob"}
+        assert reached(await team.client.send(parse("@team"), "@bob and only you")) == {"bob"}
+        assert reached(await team.client.send(parse("bob@team"), "no mention")) == {"bob"}
+        with pytest.raises(NotFound, match="@bop is not in this room") as caught:
+            await team.client.send(parse("@team"), "@bop fix it")
+        assert "bob" in str(caught.value.hint)
+        with pytest.raises(NotFound, match="there is no agent bop@team") as caught:
+            await team.client.send(parse("bop@team"), "x")
+        assert "bob@team" in str(caught.value.hint)
+        with pytest.raises(NotFound, match="there is no workflow @taem") as caught:
+            await team.client.send(parse("@taem"), "x")
+        assert "@team" in str(caught.value.hint)
+        for text in ("", "  ", "a\0b", "\ud800", "x" * 1_000_001):
+            with pytest.raises(UsageError):
+                await team.client.send(parse("ann@team"), text)
+
+    team.inside(work)
+
+
+@pytest.mark.req("AW-16")
+def test_one_agent_is_stopped_and_the_others_go_on(team: Team) -> None:
+    team.file(kickoff="@ann @bob begin")
+    slow = {"sleep": 30, "say": "never"}
+    team.script(ann=[[slow], [send("I am back"), say()]], bob=[[say()], [send("still here"), say()]])
+
+    async def work(team: Team) -> None:
+        began = await start(team)
+        await until(lambda: team.agents(began.run)["ann"].status == "running")
+        at = team.agents(began.run)["ann"].run
+        ended = await team.client.stop_agent(parse("ann@team"))
+        assert ended == [at]
+        assert team.hall.history.get(at).status == "cancelled"
+        assert team.agents(began.run)["ann"].status == "stopped"
+        sent = await team.client.send(parse("@team"), "who is there?")
+        assert sent.stopped == ("ann",)
+        await until(lambda: ("bob", "still here") in said(team))
+        shown = await until_stands(team, "quiet")
+        assert {agent.name: agent.unread for agent in shown.agents} == {"ann": 2, "bob": 0}
+        with pytest.raises(Conflict, match="ann@team is stopped"):
+            await team.client.stop_agent(parse("ann@team"))
+        await team.client.start_agent(parse("ann@team"))
+        await until(lambda: ("ann", "I am back") in said(team))
+        with pytest.raises(Conflict, match="works already"):
+            await team.client.start_agent(parse("ann@team"))
+        with pytest.raises(UsageError, match="names no agent"):
+            await team.client.stop_agent(parse("@team"))
+
+    team.inside(work)
+
+
+def test_an_agent_that_failed_is_tried_again_with_its_dead_letters(team: Team) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[{"expect": "never", "say": "x"}]] * 3 + [[send("now it works"), say()]])
+
+    async def work(team: Team) -> None:
+        began = await start(team)
+        await until(lambda: team.agents(began.run)["ann"].status == "failed")
+        await until_stands(team, "quiet")
+        await team.client.start_agent(parse("ann@team"))
+        await until(lambda: ("ann", "now it works") in said(team))
+
+    team.inside(work)
+
+
+def test_targets_from_elsewhere_are_held_to_the_form(team: Team) -> None:
+    team.file(kickoff=None)
+    team.script(ann=[[say()]])
+
+    async def work(team: Team) -> None:
+        await start(team)
+        for odd in (
+            Target("a\n", "team"),
+            Target("\x1b[2J", "team"),
+            Target("", "team"),
+            Target(None, ""),
+            Target(None, "team", "x" * 1_000_000),
+            Target(None, "../team"),
+        ):
+            for verb in (
+                team.client.workflow(odd),
+                team.client.send(odd, "x"),
+                team.client.stop_agent(odd),
+                team.client.start_agent(odd),
+                team.client.documents(odd),
+                team.client.document_read(odd),
+                team.client.document_write(odd, "x"),
+                team.client.document_append(odd, "x"),
+                team.client.proposals(odd),
+                team.client.schedules(odd),
+                team.client.schedule_set(odd, "5m"),
+                team.client.schedule_clear(odd),
+            ):
+                with pytest.raises(UsageError) as caught:
+                    await verb
+                assert len(caught.value.message) < 300
+
+    team.inside(work)
+
+
+def test_a_stopped_workflow_is_over_and_says_how_to_begin_again(team: Team) -> None:
+    team.file()
+    team.script(ann=[[{"sleep": 30, "say": "never"}]])
+
+    async def work(team: Team) -> None:
+        began = await start(team, tag="pr-1")
+        await until(lambda: team.agents(began.run)["ann"].status == "running")
+        ended = await team.client.stop(began.run)
+        assert ended[0] == began.run
+        assert len(ended) == 2
+        shown = await team.client.workflow(parse("@team:pr-1"))
+        assert (shown.status, shown.over) == ("stopped", True)
+        assert {agent.status for agent in shown.agents} == {"stopped"}
+        assert not team.hall.busy()
+        for verb in (
+            team.client.send(parse("ann@team:pr-1"), "x"),
+            team.client.stop_agent(parse("ann@team:pr-1")),
+            team.client.schedule_set(parse("ann@team:pr-1"), "5m"),
+        ):
+            with pytest.raises(Conflict, match="@team:pr-1 is stopped: nobody is there") as caught:
+                await verb
+            assert "--tag pr-1" in str(caught.value.hint)
+        with pytest.raises(Conflict, match="nothing to stop"):
+            await team.client.stop(began.run)
+
+    team.inside(work)
+
+
+@pytest.mark.req("AW-15")
+@pytest.mark.parametrize("how", ["drained", "killed"])
+def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str) -> None:
+    team.file()
+    team.script(ann=[[send("first"), {"sleep": 0.2, "say": "x"}], [send("second"), say()]])
+
+    async def first(team: Team) -> str:
+        began = await start(team)
+        await until(lambda: ("ann", "first") in said(team))
+        if how == "drained":
+            await team.hall.runs.park_all(SHUTDOWN)
+        else:
+            await until_stands(team, "quiet")
+        return began.run
+
+    began = team.inside(first)
+    if how == "killed":
+        _as_if_killed(team, began)
+    team.file(agents="carl")  # the file has changed: it is the stored one that counts
+
+    async def second(team: Team) -> None:
+        await recovered(team)
+        await until_stands(team, "quiet")
+        sent = await team.client.send(parse("ann@team"), "go on")
+        assert sent.run == began
+        await until(lambda: ("ann", "second") in said(team))
+        assert [text for _, text in said(team)].count("first") == 1
+
+    team.inside(second)
+
+
+def _as_if_killed(team: Team, run: str) -> None:
+    """What the database of a hall says that had no time to say anything."""
+    with sqlite3.connect(team.home.database) as connection:
+        connection.execute("UPDATE runs SET status='running', owner='b-gone' WHERE id=?", [run])
+        connection.execute("UPDATE workflows SET status='quiet', ended_at=NULL WHERE id=?", [run])
+        connection.execute("UPDATE runs SET crashes=7 WHERE id=?", [run])  # a quiet one is never given up
+    connection.close()
+
+
+def test_two_starts_at_once_are_one_start_and_one_refusal(team: Team) -> None:
+    team.file()
+    team.script(ann=[[say()]], repeat=True)
+
+    async def work(team: Team) -> None:
+        came = await asyncio.gather(*(start(team) for _ in range(4)), return_exceptions=True)
+        refused = [one for one in came if isinstance(one, Conflict)]
+        assert len(refused) == 3
+        assert all("guild stop @team" in str(one.hint) for one in refused)
+
+    team.inside(work)
+
+
+@pytest.mark.req("AW-23")
+def test_two_tags_share_nothing(team: Team) -> None:
+    team.file()
+    write = call("document_write", file="a.md", content="mine")
+    team.script(ann=[[write, send("done"), say()], [say()]])
+
+    async def work(team: Team) -> None:
+        one, two = await asyncio.gather(start(team, tag="one"), start(team, tag="two"))
+        for tag in ("one", "two"):
+            await until(lambda tag=tag: ("ann", "done") in said(team, tag))
+            await until_stands(team, "quiet", f"@team:{tag}")
+        assert said(team, "one") == said(team, "two")
+        await team.client.send(parse("ann@team:one"), "only one")
+        await team.client.document_append(parse("@team:one"), "more", file="a.md")
+        await until_stands(team, "quiet", "@team:one")
+        assert len(said(team, "one")) == len(said(team, "two")) + 1
+        contents = [
+            (await team.client.document_read(parse(f"@team:{tag}"), file="a.md")).content for tag in ("one", "two")
+        ]
+        assert contents == ["mine\nmore", "mine"]
+        await team.client.stop(one.run)
+        assert (await team.client.workflow(parse("@team:two"))).status == "quiet"
+        assert one.run != two.run
+
+    team.inside(work)
+
+
+def test_generations_share_a_room_and_a_fresh_one_does_not(team: Team) -> None:
+    team.file()
+    write = call("document_write", file="a.md", content="first")
+    team.script(ann=[[write, send("one"), say()]], repeat=True)
+
+    async def work(team: Team) -> None:
+        first = await run(team)
+        team.script(ann=[[say("nothing")]])
+        second = await run(team)
+        assert [text for _, text in said(team)] == ["@ann begin", "one", "@ann begin"]
+        assert [message.id for message in await team.client.channel(first)] == [1, 2]
+        assert [message.id for message in await team.client.channel(second)] == [3]
+        assert team.hall.history.get(first).output == "one"
+        assert team.hall.history.get(second).output == ""  # nothing was said this time
+        assert (await team.client.workflow(parse("@team"))).generation == 2
+        third = await run(team, fresh=True)
+        assert [text for _, text in said(team)] == ["@ann begin"]
+        assert (await team.client.workflow(parse("@team"))).generation == 3
+        assert await team.client.documents(parse("@team")) == []
+        aside = team.project / ".workflow/team/main/documents~1/a.md"
+        assert aside.read_text() == "first"  # nothing is deleted
+        assert [message.content for message in await team.client.channel(first)] == ["@ann begin", "one"]
+        assert len({first, second, third}) == 3
+
+    team.inside(work)
+
+
+def test_a_folder_that_is_a_link_is_not_moved(team: Team) -> None:
+    team.file()
+    team.script(ann=[[say()]], repeat=True)
+    other = team.project / "other"
+
+    async def work(team: Team) -> None:
+        await run(team)
+        other.mkdir()
+        place = team.project / ".workflow/team/main/documents"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(other)
+        with pytest.raises(Refused, match="is a link"):
+            await run(team, fresh=True)
+        assert other.is_dir()
+
+    team.inside(work)
+
+
+def test_a_workflow_of_the_same_name_elsewhere_is_not_taken_for_it(team: Team) -> None:
+    team.file()
+    team.script(ann=[[say()]], repeat=True)
+
+    async def work(team: Team) -> None:
+        await run(team)
+        other = team.project / "sub"
+        other.mkdir()
+        for name in ("team.yaml", "script.yaml"):
+            (other / name).write_text((team.project / name).read_text())
+        asked = RunRequest(worker="x", input="")
+        start = Start(file="sub/team.yaml", params={})
+        with pytest.raises(Conflict, match="is the workflow of") as caught:
+            await team.followed(team.client.run_workflow(start, asked, team.frame()))
+        assert "--fresh" in str(caught.value.hint)
+
+    team.inside(work)
