@@ -11,7 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict
+from guildhall.room.model import Actor
+from guildhall.room.rooms import Rooms
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -87,5 +90,32 @@ def test_a_mention_of_one_who_is_busy_is_served_as_soon_as_its_turn_ends(team: T
         assert [one.output for one in team.runs(run.id, "ann")] == ["slow", "again"]
         first, second = team.runs(run.id, "ann")
         assert second.created_at >= (first.ended_at or "")
+
+    team.inside(work)
+
+
+class Hurrying(SystemClock):
+    """Sleeps only for a moment, whatever it is told."""
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(min(seconds, 0.05))
+
+
+@pytest.mark.req("AW-17")
+def test_a_wake_up_that_got_lost_is_made_good_and_wakes_nobody_else(team: Team) -> None:
+    team.file("ann bob cid")
+    team.script(ann=[[{"sleep": 30, "say": "late"}]], bob=[[send("I was asked"), say()]])
+
+    async def work(team: Team) -> None:
+        team.hall.workflows._clock = Hurrying()
+        task = team.begun()
+        await team.until(lambda: any(event.data["phase"] == "live" for event in team.heard("workflow")))
+        deaf = Rooms(team.hall.store, team.hall.clock).room(team.room.id)
+        await deaf.send("@bob nobody hears this", Actor.person())
+        await team.until(lambda: ("bob", "I was asked") in team.said())
+        run = team.events[0].run
+        assert team.runs(run, "cid") == []
+        await team.client.stop(run)
+        await task
 
     team.inside(work)

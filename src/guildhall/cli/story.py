@@ -64,13 +64,18 @@ class Story(ABC):
     def guild(self, *words: str, expect: int = 0, since: str = "") -> None:
         """Runs a command as the reader would, and shows what it prints; or only from the line on that begins so."""
         with self.started(*words) as process:
+            skipped: list[str] = []
             for line in process.stdout or ():
                 if since and not line.startswith(since):
+                    skipped.append(line)
                     continue
-                if since:
+                if skipped:
                     self.show("...")
-                    since = ""
+                    skipped.clear()
+                since = ""
                 self.show(line)
+        for line in skipped:  # it said something else than what was to be shown
+            self.show(line)
         self._check(f"guild {shlex.join(words)}", process.returncode, expect)
 
     @contextmanager

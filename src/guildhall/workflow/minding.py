@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from guildhall.workflow.definition import TeamLimits
     from guildhall.workflow.instance import Instance
 
-_POLL = 30.0  # seconds: a wake-up that got lost all the same is made good
+POLL = 30.0  # seconds: how often is looked whether a wake-up got lost
 _LOOP = "loop/"  # before the number of an ask about one
 
 
-def seconds_until(due: str | None, clock: Clock) -> float:
-    """How long to wait for a moment, if for one at all."""
-    if due is None:
-        return _POLL
-    return max(0.0, min(_POLL, (moment(due) - clock.now()).total_seconds()))
+def seconds_until(due: str | None, clock: Clock) -> float | None:
+    """How long to wait for a moment; None: for as long as it takes."""
+    return None if due is None else max(0.0, min(POLL, (moment(due) - clock.now()).total_seconds()))
 
 
 @dataclass(frozen=True, kw_only=True)

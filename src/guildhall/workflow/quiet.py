@@ -62,6 +62,14 @@ def look(
     return Standing(busy=False, stretch=worst or (_WAITING if held else None))
 
 
+def movable(connection: Connection, instance: Instance, at: str, *, attended: bool) -> frozenset[str]:
+    """Who could do something now, and does not."""
+    mail = inbox.waiting(connection, instance.room)
+    resting = [agent for agent in records.agents_of(connection, instance.id) if agent.status in ("idle", "waiting")]
+    can = (agent for agent in resting if _can_move(connection, instance.id, agent, mail, at, attended=attended))
+    return frozenset(agent.name for agent in can)
+
+
 def _settled(connection: Connection, instance: Instance, at: str) -> Turn | None:
     def settle(turn: Turn) -> dict[str, Any]:
         return {"ended": [proposal.id for proposal in proposals.settle_open(turn)]}

@@ -27,9 +27,9 @@ from guildhall.workflow.alarms import Alarms
 from guildhall.workflow.alone import alone_message, outputs_of
 from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
-from guildhall.workflow.minding import Minder, seconds_until
+from guildhall.workflow.minding import POLL, Minder, seconds_until
 from guildhall.workflow.pace import Pace, begins, ends, who
-from guildhall.workflow.quiet import Standing, look, waits_for
+from guildhall.workflow.quiet import Standing, look, movable, waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
 from guildhall.workflow.turn import AgentTurn, first_message
@@ -121,7 +121,7 @@ class Team:
         await self._phase("live")
         for agent in self.workflow.agents:
             self._begin(agent)
-        beside = [*self._minding(), asyncio.create_task(self.alarms.keep())]
+        beside = [*self._minding(), *map(asyncio.create_task, (self._mind_wakes(), self.alarms.keep()))]
         try:
             await self._until_quiet(beside)
         finally:
@@ -371,6 +371,18 @@ class Team:
     @property
     def _attended(self) -> bool:
         return self.runs.attended(self.instance.id)
+
+    # What is minded beside them
+
+    async def _mind_wakes(self) -> None:
+        """Makes good a wake-up that got lost all the same. One look for all of them: many agents cost no more."""
+        while True:
+            await self.clock.sleep(POLL)
+            self.wake(self.store.read(self._movable))
+            self._rests.set()
+
+    def _movable(self, connection: Connection) -> frozenset[str]:
+        return movable(connection, self.instance, stamp(self.clock.now()), attended=self._attended)
 
     # The end
 
