@@ -62,7 +62,7 @@ class OfficeStory(Story):
         )
         with self.started("answer", ask, "yes") as process:
             for line in process.stdout or ():
-                self.show(line)
+                self.show_line(line)
                 if line.startswith("← worker_create"):
                     process.send_signal(signal.SIGKILL)
                     break

@@ -16,7 +16,6 @@ from guildhall.hall.start import find, process_of, stop
 if TYPE_CHECKING:
     from pathlib import Path
 
-_DOCUMENTS = ".workflow/review/main/documents"
 # Whatever the person's own git is told to do at a commit has no part in this.
 _GIT = {
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -90,8 +89,8 @@ class ReviewStory(Story):
             "wants to change a file. That needs your approval, so the team rests and the command ends."
         )
         self.guild("run", "review.yaml", expect=4)
-        self.say("How the vote went is in a document, which any editor opens:")
-        self.show_file(f"{_DOCUMENTS}/decisions.md")
+        self.say("How the vote went is in one of their documents; they are files that any editor opens:")
+        self.guild("doc", "read", "@review", "decisions.md")
         ask: dict[str, Any] = json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"][0]
         run: str = json.loads(self.quietly("show", ask["run"], "--json"))["root"]
         self.say("The question waits in your inbox, for days if need be:")
@@ -106,7 +105,7 @@ class ReviewStory(Story):
         )
         with self.started("answer", ask, "yes") as process:
             for line in process.stdout or ():
-                self.show(line)
+                self.show_line(line)
                 if "← Edit" in line and (hall := find(self._hall)) is not None:
                     self.show(f"$ kill -9 {hall.pid}")
                     os.kill(hall.pid, signal.SIGKILL)
@@ -119,13 +118,14 @@ class ReviewStory(Story):
             "made again, no message is sent twice, the file is not changed a second time."
         )
         self.guild("resume", run)
-        entries = [json.loads(line) for line in self.quietly("log", run, "--json").splitlines()]
+        logged = [json.loads(line) for line in self.quietly("log", run, "--json").splitlines()]
+        entries = [entry for entry in logged if "data" in entry]  # the rest is what was said
         edits = [entry for entry in entries if entry["kind"] == "tool_started" and entry["data"].get("tool") == "Edit"]
         if len(edits) != 1:
             raise GuildError(f"the file was changed {len(edits)} times instead of once")
         runs = len(json.loads(self.quietly("show", run, "--json"))["below"]) + 1
         self.say(f"On record: {len(entries)} steps in {runs} runs of one tree, and one Edit. What came of it:")
-        self.show_file(f"{_DOCUMENTS}/review.md")
+        self.guild("doc", "read", "@review", "review.md")
         self.other("git", "diff", "--unified=1", "shop", env=_GIT)
 
     def _are_replayed(self, run: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _GUILD = (sys.executable, "-m", "guildhall")
+_INDENT = "    "
 _OWN = ("GUILDHALL_", "GIT_")  # what the person has set for other work is not part of the story
 
 
@@ -33,6 +35,7 @@ class Story(ABC):
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_OWN)}
         self._env = {**kept, HOME_VARIABLE: str(self.home), **more}
         self._colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._width = max(120, shutil.get_terminal_size((120, 24)).columns) - len(_INDENT)
         self._chapter = 0
 
     @abstractmethod
@@ -50,7 +53,12 @@ class Story(ABC):
         self._out(textwrap.fill(text, 100))
 
     def show(self, text: str) -> None:
-        self._out(textwrap.indent(text.rstrip("\n"), "    "))
+        self._out(textwrap.indent(text.rstrip("\n"), _INDENT))
+
+    def show_line(self, line: str) -> None:
+        """A line of a command that is at work, no longer than the screen is wide."""
+        text = line.rstrip("\n")
+        self.show(text if len(text) <= self._width else text[: self._width - 1] + "…")
 
     def show_file(self, path: str) -> None:
         self.show(f"$ cat {path}")
@@ -73,7 +81,7 @@ class Story(ABC):
                     self.show("...")
                     skipped.clear()
                 since = ""
-                self.show(line)
+                self.show_line(line)
         for line in skipped:  # it said something else than what was to be shown
             self.show(line)
         self._check(f"guild {shlex.join(words)}", process.returncode, expect)
