@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.paths import HOME_VARIABLE
+from guildhall.hall.start import EMBEDDED_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +42,12 @@ class Desk:
             when=when,
             function="",
             grouped=False,
-            env={"PATH": os.environ["PATH"], "HOME": str(self._project.parent), HOME_VARIABLE: str(self.home.path)},
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self._project.parent),
+                HOME_VARIABLE: str(self.home.path),
+                EMBEDDED_VARIABLE: "1",
+            },
             cwd=str(self._project),
             out=str(out),
             err=str(out.with_suffix(".err")),

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.paths import HOME_VARIABLE
+from guildhall.hall.start import EMBEDDED_VARIABLE
 from tests.conftest import BLOCKED, ROOT
 
 if TYPE_CHECKING:
@@ -274,6 +275,7 @@ class Scene:
             "PATH": os.environ["PATH"],
             "HOME": str(self.project.parent),
             HOME_VARIABLE: str(self.home),
+            EMBEDDED_VARIABLE: "1",
             "ANTHROPIC_BASE_URL": self.server.anthropic_url,
             "ANTHROPIC_API_KEY": "script-clerk",
         }

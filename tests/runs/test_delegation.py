@@ -472,7 +472,8 @@ def test_stopping_a_tree_ends_it_for_good(guild: Guild, project: Path) -> None:
         assert f"belongs to {waiting['run']}" in refused.err
         assert f"guild {verb} {waiting['run']}" in refused.err
     stopped = guild("stop", waiting["run"], "--json")
-    assert (stopped.code, stopped.json) == (0, {"run": waiting["run"], "cancelled": [waiting["run"], hand]})
+    told = {"run": waiting["run"], "target": None, "cancelled": [waiting["run"], hand]}
+    assert (stopped.code, stopped.json) == (0, told)
     below = {one["run"]: one["status"] for one in guild("show", waiting["run"], "--json").json["below"]}
     assert below == {hand: "cancelled", free: "completed", broken: "failed"}
     late = guild("answer", waiting["asks"][0]["ask"], "yes")
