@@ -253,7 +253,7 @@ def session_approval(connection: Connection, root: str, subject: str) -> Ask | N
 
 def list_asks(connection: Connection, *, run: str | None = None, status: str | None = None) -> list[Ask]:
     """The asks, oldest first; of one run, those that it has called included."""
-    query = select(asks).order_by(asks.c.created_at, asks.c.id)
+    query = select(asks).order_by(literal_column("asks.rowid"))  # two of one moment stay in their order
     if run is not None:
         query = query.where((asks.c.run == run) | asks.c.run.in_(select(_ids_below(run))))
     if status is not None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.models.case import Spoken
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
 
-_PATIENCE = 2.0  # seconds in which nobody moves, after which the one that is next in the record is not waited for
+_PATIENCE = 6.0  # seconds in which nobody moves, after which the one that is next in the record is not waited for
 _LESS = 0.1  # once that has happened: what is compared differs already
 
 
