@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from guildhall.workflow.target import Target
 
 
-class RemoteTeams:
+class RemoteTeams(ABC):
     """That part of a remote hall."""
 
-    async def _call(self, name: str, /, **arguments: Any) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    async def _call(self, name: str, /, **arguments: Any) -> Any: ...
 
-    def _followed(self, name: str, /, **arguments: Any) -> AsyncGenerator[Event]:
-        raise NotImplementedError
+    @abstractmethod
+    def _followed(self, name: str, /, **arguments: Any) -> AsyncGenerator[Event]: ...
 
     def run_workflow(self, start: Start, request: RunRequest, frame: Frame) -> AsyncGenerator[Event]:
         return self._followed("run_workflow", start=start, request=request, frame=frame)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 _LONGEST_PROMPT = 20_000
 
 
-class TeamVerbs:
+class TeamVerbs(ABC):
     """That part of a hall inside this process."""
 
     _hall: Hall
     _stays: bool
 
-    def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
-        raise NotImplementedError
+    @abstractmethod
+    def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]: ...
 
     # beginning and ending
 
