@@ -218,3 +218,11 @@ def test_a_message_can_come_from_standard_input(guild: Guild, review: Path) -> N
     assert ran.code == 2
     assert "larger than" in ran.err
     assert guild("send", "ann@review", input="\0").code == 2
+
+
+def test_a_file_that_is_not_there_is_told_first(guild: Guild, project: Path) -> None:
+    (project / "review.yaml").write_text("agents: {a: {system_prompt: x}}")
+    ran = guild("run", "reveiw.yaml")
+    assert ran.code == 3
+    assert "there is no file reveiw.yaml" in ran.err
+    assert "review.yaml" in ran.err.splitlines()[1]

@@ -12,9 +12,9 @@ from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
 from guildhall.workflow.params import parse_params
-from guildhall.workflow.recognise import is_workflow
+from guildhall.workflow.recognise import SUFFIXES, is_workflow, workflows_in
 from guildhall.workflow.target import MAIN
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return run_workflow(args, screen, "run")
     if args.tag or args.param or args.fresh:
         raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
+    _refuse_missing(worker_name(args.worker))
     request = replace(request_of(args), input=_input(args.input), attachments=tuple(args.attach))
 
     async def work(client: HallClient, frame: Frame) -> int:
@@ -170,6 +171,14 @@ async def _attached(error: Conflict, client: HallClient, frame: Frame, screen: S
         return None
     screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
     return await Follower(client, screen).follow(client.follow(living[0].run, frame))
+
+
+def _refuse_missing(name: str) -> None:
+    """A file that is not there is told before anybody asks what is to be done with it."""
+    path = Path(name).expanduser()
+    if path.suffix in SUFFIXES and not path.exists():
+        near = did_you_mean(path.name, [one.name for one in workflows_in(path.parent)])
+        raise NotFound(f"there is no file {name}", hint=near or "`guild worker ls` lists the workers.")
 
 
 def worker_name(text: str) -> str:
