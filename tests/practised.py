@@ -16,7 +16,11 @@ from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.start import EMBEDDED_VARIABLE
 
 _FILES = {
-    "workers/clerk.yaml": "instructions: Be brief.\nmodel: script:answers.yaml\nsandboxes: {desk: {path: desk, mode: rw}}\n",
+    "workers/clerk.yaml": """
+instructions: Be brief.
+model: script:answers.yaml
+sandboxes: {desk: {path: desk, mode: rw}}
+""",
     "pair.yaml": """
 agents:
   ann: {model: "script:answers.yaml", system_prompt: Be brief.}
@@ -39,7 +43,7 @@ def practise() -> None:
     from guildhall.cli.main import main
 
     before, place = dict(os.environ), Path.cwd()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         for name, text in _FILES.items():
             path = Path(folder, name)
             path.parent.mkdir(exist_ok=True)

@@ -106,6 +106,7 @@ def _create(path: Path) -> None:
             connection.execute("BEGIN")
             for statement in _schema():
                 connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode=WAL")
         draft.replace(path)
@@ -127,7 +128,6 @@ def _schema() -> Iterator[str]:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             yield str(CreateIndex(index).compile(dialect=ours))
     yield "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
-    yield f"INSERT INTO alembic_version VALUES ('{HEAD}')"
 
 
 def _keep_private(path: Path) -> None:
