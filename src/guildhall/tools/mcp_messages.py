@@ -63,6 +63,7 @@ class Request:
     method: str
     params: Mapping[str, Any]
     modern: bool
+    quiet: bool = False  # a notification: it is not answered
 
     @property
     def meta(self) -> Mapping[str, Any]:
