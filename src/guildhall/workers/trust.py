@@ -26,7 +26,7 @@ _SAID: Mapping[Standing, str] = {
     "gone": "gone since you trusted it",
 }
 
-_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers"}
+_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers", "member": "members"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,13 +94,17 @@ class Trust:
         if self.holds(code):
             return
         field = _FIELDS.get(code.kind, "output_schema_ref")
-        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
-        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
         raise NotTrusted(
-            f"{field}: {code.name} is code that is not trusted as it is: {', '.join(open_ones[:5])}{more}",
+            f"{field}: {code.name} is {self.why_not(code)}",
             where=worker.place,
             hint=f"Look at it, then: {how_to_trust(worker, frame)}",
         )
+
+    def why_not(self, code: Code) -> str:
+        """Which of its files a person has not trusted as they are."""
+        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
+        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
+        return f"code that is not trusted as it is: {', '.join(open_ones[:5])}{more}"
 
     def _standing(self, path: Path, digest: str) -> Standing:
         if path not in self.pins:
