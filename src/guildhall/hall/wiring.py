@@ -66,6 +66,7 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
+    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
 
     def __init__(
@@ -141,6 +142,7 @@ class Hall:
             settings=self.settings,
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
+            own=self.own,
         )
 
     @cached_property

@@ -39,6 +39,7 @@ class Supply:
     settings: Callable[[Frame], Settings]
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
+    own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
         self,
@@ -103,7 +104,7 @@ class Supply:
             return None
 
     def trust(self) -> Trust:
-        return Trust(self.pins())
+        return Trust(self.pins(), self.own)
 
     def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
         if not code.own:
