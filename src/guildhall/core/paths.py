@@ -15,6 +15,15 @@ class Home:
     """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
 
     path: Path
+    keeps: Path | None = None  # where jobs and memory lie: of a member, the folder that is its own; None: in here
+
+    @property
+    def jobs(self) -> Path:
+        return (self.keeps or self.path) / "jobs"
+
+    @property
+    def memory(self) -> Path:
+        return (self.keeps or self.path) / "memory"
 
     @property
     def database(self) -> Path:

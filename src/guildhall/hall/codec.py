@@ -266,6 +266,11 @@ def _record(kind: type, data: Any, place: str) -> Any:
 
 # errors
 
+_FIELDS: dict[type[GuildError], tuple[str, ...]] = {
+    errors.LimitReached: ("limit", "run"),
+    errors.NotFinished: ("job", "status"),
+}  # beyond those of all
+
 
 @cache
 def _classes() -> dict[str, type[GuildError]]:
@@ -277,6 +282,6 @@ def error_of(data: Any) -> GuildError:
     """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
     told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = _classes().get(str(told.get("code")), GuildError)
-    more = {name: told.get(name) for name in ("limit", "run")} if kind is errors.LimitReached else {}
+    more = {name: told.get(name) for name in _FIELDS.get(kind, ())}
     message = str(told.get("message") or "no reason given")
     return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

@@ -23,7 +23,6 @@ Action = Literal["write", "edit", "remove", "compact", "revert"]  # edit: by han
 By = Literal["worker", "person", "compaction", "hand"]
 
 SCOPES: tuple[Scope, ...] = ("global", "project", "worker")
-FOLDER = "memory"  # below the home
 SUFFIX = ".md"
 COMPACTED = "compacted"  # the key that compaction writes, and nobody else
 MAX_BYTES = 100_000  # of one entry
@@ -155,7 +154,7 @@ def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Pl
         of_team = worker.scope == "workflow"  # its file has others in it
         name = worker.path.stem if worker.path and not of_team else worker.name
         names["worker"] = f"workers/{_label(name, worker.identity)}"
-    return {scope: Place(scope=scope, folder=home.path / FOLDER / name, name=name) for scope, name in names.items()}
+    return {scope: Place(scope=scope, folder=home.memory / name, name=name) for scope, name in names.items()}
 
 
 def _label(name: str, origin: str) -> str:
