@@ -34,7 +34,7 @@ def shown_to(server: ScriptedServer) -> set[str]:
 
 @pytest.mark.req("WD-22", "WD-30")
 def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_nothing_else(tmp_path: Path) -> None:
-    folder = make_member(tmp_path / "clerk", model="anthropic:claude-sonnet-4-5", tools=["WebFetch"], accepts_risk=True)
+    folder = make_member(tmp_path / "clerk", model="anthropic:claude-sonnet-5", tools=["WebFetch"], accepts_risk=True)
     (folder / "notes.md").write_text("the note of the member")
     outside = tmp_path / "outside.txt"
     outside.write_text("a secret of the person's")
@@ -60,7 +60,8 @@ def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_
     async def work(environ: dict[str, str]) -> str:
         async with serving(folder, environ) as member:
             job = await member.dispatch("Do your worst.")
-            assert (await member.ended(job))["status"] == "completed"
+            shown = await member.ended(job)
+            assert shown["status"] == "completed", shown["error"]
             return job
 
     with ScriptedServer(script) as server:

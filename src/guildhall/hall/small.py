@@ -16,6 +16,7 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import InvalidFile
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home
+from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.recover import Recovery
 from guildhall.hall.wiring import Hall
@@ -42,7 +43,7 @@ class SmallHall(Hall):
         self._person = Home(Path(person)) if person else None
         super().__init__(Home(root / STATE, keeps=root), environ=environ)
         self._recovered = asyncio.Event()
-        self._operations = Operations(_Verbs(self), self.worker, self.frame)
+        self._operations = Operations(EmbeddedHall(self, stays=True), self.worker, self.frame)
         self.find_worker(self.worker, self.frame())  # what is wrong in its file is told now
 
     def settings(self, frame: Frame) -> Settings:
@@ -83,26 +84,3 @@ def worker_in(root: Path, name: str) -> str:
         raise InvalidFile("the member takes work, and there is no worker in its folder", where=where, hint=hint)
     hint = f"Name one of them like the member: {WORKERS}/{name}.yaml."
     raise InvalidFile(f"the member takes work, and which worker does it? {', '.join(names)}", where=where, hint=hint)
-
-
-class _Verbs:
-    def __init__(self, hall):
-        self._jobs = hall.jobs
-
-    async def dispatch(self, worker, dispatch, frame):
-        return await self._jobs.dispatch(worker, dispatch, frame)
-
-    async def jobs(self, **how):
-        return self._jobs.page(**how)
-
-    async def job(self, id):
-        return self._jobs.status(id)
-
-    async def job_result(self, id):
-        return self._jobs.result(id)
-
-    async def job_cancel(self, id):
-        return await self._jobs.cancel(id)
-
-    async def job_delete(self, id):
-        return await self._jobs.delete(id)
