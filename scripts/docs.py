@@ -1,4 +1,4 @@
-"""Writes what is generated: the shipped JSON Schemas of worker and workflow files and of manifests. `make docs` runs it."""
+"""Writes what is generated: the shipped JSON Schemas of the files that people write. `make docs` runs it."""
 
 from __future__ import annotations
 

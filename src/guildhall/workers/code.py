@@ -49,7 +49,7 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, a server, a model's package, a test with its programs, a setup, a member."""
+    """What is executed together: a toolbox, a server, a model's package, a test's programs, a setup, a member."""
 
     kind: Literal["toolbox", "server", "module", "test", "workflow", "member"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
