@@ -143,6 +143,33 @@ def test_the_newest_memories_are_shown_whole_up_to_the_limit(tmp_path: Path) -> 
     asyncio.run(work())
 
 
+@pytest.mark.req("WD-26")
+def test_a_memory_that_has_grown_is_condensed_in_the_background(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    (folder / "guildhall.yaml").write_text("model: script:script.yaml\nmemory: {limit_tokens: 400}\n")
+    note = {"call": "store_memory", "with": {"key": "long", "content": "x" * 4_000}}
+    answers = {
+        "clerk": [[note, {"expect": "too long to be shown", "say": "done"}]],
+        "memory-compactor": [[{"expect": "xxxx", "say": "It was all x."}]],
+    }
+    script = {"workers": answers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}
+    (folder / "script.yaml").write_text(json.dumps(script))
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            shown = await member.ended(await member.dispatch())
+            assert shown["status"] == "completed", shown["error"]
+            async with asyncio.timeout(10):
+                while not (folder / "memory" / "compacted.md").exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert len((await member.worker("list"))["jobs"]) == 1  # that is no job
+
+    asyncio.run(work())
+    assert (folder / "memory" / "compacted.md").read_text().strip() == "It was all x."
+    assert not (folder / "memory" / "long.md").exists()
+    assert [path.read_text() for path in (folder / "memory" / "archive").rglob("long.md")] == ["x" * 4_000]
+
+
 @pytest.mark.req("WD-29")
 @pytest.mark.parametrize("key", ["../up", "a/b", "", ".hidden", "a" * 65, "name.md", "nul\0", "é", "compacted"])
 def test_a_key_that_is_no_file_name_is_refused(tmp_path: Path, key: str) -> None:

@@ -230,4 +230,4 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Home(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))
+    sys.exit(main(Home.at(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.config import load_settings
 from guildhall.core.errors import InvalidFile
 from guildhall.core.frame import Frame
-from guildhall.core.paths import HOME_VARIABLE, Home
+from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.recover import Recovery
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
 
-STATE = ".guild"
-
 
 class SmallHall(Hall):
     """The hall of one member. Its settings are those of the person who has it, unless it has its own."""
@@ -41,7 +39,7 @@ class SmallHall(Hall):
         self.worker = worker_in(root, name)
         person = environ.get(HOME_VARIABLE)
         self._person = Home(Path(person)) if person else None
-        super().__init__(Home(root / STATE, keeps=root), environ=environ)
+        super().__init__(Home.at(root / MEMBER_STATE), environ=environ)
         self._recovered = asyncio.Event()
         self._operations = Operations(EmbeddedHall(self, stays=True), self.worker, self.frame)
         self.find_worker(self.worker, self.frame())  # what is wrong in its file is told now
