@@ -41,8 +41,6 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
     put(project, "reviewer", model=model)
     put(home.path, "clerk", model=model)
     put(home.path, "other", model=model)
-    assert guild_hall("ls").code == 0
-    guild_hall("worker", "ls")
     started = guild_hall("memory", "write", "--scope", "global", "x", "y")  # a command that starts the hall
     assert started.code == 0, started.err
     address = find(home)

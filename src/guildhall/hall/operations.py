@@ -53,10 +53,9 @@ class Operations:
 
     async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _only(params, "description", "task", "config")
+        config = cast("dict[str, Any] | None", _given(params, "config", dict))
         asked = Dispatch(
-            description=_needed(params, "description", str),
-            task=_needed(params, "task", str),
-            config=_given(params, "config", dict) or {},
+            description=_needed(params, "description", str), task=_needed(params, "task", str), config=config or {}
         )
         job = await self._hall.dispatch(self._worker, asked, self._frame())
         return {"jobId": job.id}
