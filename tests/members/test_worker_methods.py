@@ -1,4 +1,4 @@
-"""The six methods of `worker/*`, by hand over HTTP, of a member with a scripted model: every shape, every error."""
+"""The methods of `worker/*`, by hand over HTTP, of a member with a scripted model: every shape, every error."""
 
 from __future__ import annotations
 
@@ -218,5 +218,34 @@ def test_a_batch_and_a_notification_of_work(tmp_path: Path) -> None:
             assert told[0]["result"]["status"] == "completed"
             assert told[1]["error"]["code"] == -32602
             assert told[2]["result"]["tools"][0]["name"] == "add" if told[2]["result"]["tools"] else True
+
+    asyncio.run(work())
+
+
+def test_an_answer_reaches_the_worker_that_waits_for_it_and_the_one_that_does_not(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    waits = write_script(
+        tmp_path / "waits.yaml",
+        [
+            {"call": "log_question", "with": {"question": "Which of the two?\nA or B?", "wait": True}},
+            {"expect": "The second\\.", "say": "the second, then"},
+        ],
+    )
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            job = await member.dispatch(model=waits)
+            async with asyncio.timeout(10):
+                while (shown := await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert (shown["status"], shown["questions"]) == ("running", ["Which of the two?\nA or B?"])
+            for wrong in ({}, {"answer": 5}, {"answer": "x", "question": "Which?"}, {"answer": " "}, {"answer": "a\0"}):
+                assert (await member.refused("answer", {"jobId": job, **wrong}))["code"] == -32602
+            given = await member.worker("answer", jobId=job, answer="The second.")
+            assert given == {"jobId": job, "question": "Which of the two?\nA or B?", "answer": "The second."}
+            assert (await member.ended(job))["questions"] is None
+            assert (await member.worker("result", jobId=job))["output"] == "the second, then"
+            assert (await member.refused("answer", {"jobId": job, "answer": "Again."}))["code"] == -32602
+            assert (await member.refused("answer", {"jobId": "j-none", "answer": "x"}))["code"] == -32602
 
     asyncio.run(work())

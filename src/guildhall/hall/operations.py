@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError, did_you_mean
 from guildhall.jobs.model import Dispatch, detail_of
 from guildhall.members.endpoint import Refusal
-from guildhall.members.protocol import CANCEL, DELETE, DISPATCH, LIST, RESULT, SERVER_ERROR, STATUS
+from guildhall.members.protocol import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, SERVER_ERROR, STATUS
+from guildhall.runs.model import Answer
 from guildhall.tools.mcp_messages import INVALID_PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.job_client import JobClient
+    from guildhall.hall.client import HallClient
     from guildhall.jobs.model import JobShown
 
     Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -28,9 +29,9 @@ _TYPES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole numb
 
 
 class Operations:
-    """The six operations of one worker."""
+    """The operations of one worker."""
 
-    def __init__(self, hall: JobClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
+    def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
         """`worker`: as the hall finds it; `name`: what its file calls it. `frame`: what new work is done in."""
         self._hall = hall
         self._worker = worker
@@ -43,6 +44,7 @@ class Operations:
             RESULT: self._result,
             CANCEL: self._cancel,
             DELETE: self._delete,
+            ANSWER: self._answer,
         }
 
     async def __call__(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,9 +89,22 @@ class Operations:
         await self._hall.job_delete(shown.job.id)
         return {"jobId": shown.job.id, "deleted": True}
 
-    async def _shown(self, params: Mapping[str, Any]) -> JobShown:
+    async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Beyond the six: the words of a person on what the worker has asked. Approvals are not given here."""
+        shown = await self._shown(params, "question", "answer")
+        words, question = _needed(params, "answer", str), _given(params, "question", str)
+        open_ones = [one for one in shown.asked if one.answer is None]
+        meant = [one for one in open_ones if question in (None, one.question)]
+        if not meant:
+            raise UsageError(f"the job {shown.job.id} has no such open question", hint="`worker/status` has them.")
+        if question is None and len(meant) > 1:
+            raise UsageError(f"question: {len(meant)} are open; give the text of the one that is meant")
+        await self._hall.answer(meant[0].ask, Answer(choice=words))
+        return {"jobId": shown.job.id, "question": meant[0].question, "answer": words}
+
+    async def _shown(self, params: Mapping[str, Any], *more: str) -> JobShown:
         """The job that is meant, if it is this worker's: of others' nothing is known here."""
-        _only(params, "jobId")
+        _only(params, "jobId", *more)
         id = _needed(params, "jobId", str)
         shown = await self._hall.job(id)
         if shown.job.worker != self._name:
