@@ -220,7 +220,7 @@ class Jobs:
                 *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
             ],
             decisions=folder.decisions(),
-            waiting=[ask.id for ask in asks if ask.status == "open"] if run and run.status == "waiting" else (),
+            waiting=[ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"],
             asked=asked,
             artifacts=folder.artifacts(),
             cost_usd=run.cost_usd if run else None,
@@ -338,13 +338,16 @@ class Jobs:
         told = self._history.get(run).request["job"]
         if (job := self._index.get(told["id"])) is None:
             raise Conflict(f"the run {run} did the job {told['id']}, which is there no more", hint="Dispatch it anew.")
-        prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
-        if job.status != "running":
-            await self._save(replace(job, status="running", completed_at=None, error=None))
-        return prepared
+        async with self._steering[job.id]:  # two at once: the second one is told that it is running
+            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            if job.status != "running":
+                await self._save(replace(job, status="running", completed_at=None, error=None))
+            return prepared
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
         """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
+        if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
+            return  # somebody else was faster
         now = stamp(self._clock.now())
         known = self._index.get(run.request["job"]["id"]) is not None
 
