@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,8 @@ class SmallHall(Hall):
     async def operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """`worker/*`, once what an earlier process has left behind goes on."""
         await self._recovered.wait()
+        if "runs" not in vars(self):  # it takes a second, the first time; others are answered meanwhile
+            await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")
         return await self._operations(method, params)
 
     async def go_on(self) -> None:
