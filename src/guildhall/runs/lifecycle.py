@@ -18,7 +18,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
-from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -166,7 +166,9 @@ class Runs:
             token=self._tokens.issue(
                 ToolDoor(
                     run=prepared.run,
-                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
+                    servers=with_dispatch(
+                        servers_of(assembled.tools, seat.tools if seat else ()), assembled.outsiders.dispatch
+                    ),
                     execution=execution,
                 )
             ),
