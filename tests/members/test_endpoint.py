@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 from contextlib import asynccontextmanager
@@ -41,11 +40,7 @@ async def member(*, worker: bool = True, tools: bool = True) -> AsyncGenerator[t
         tools=desk.toolbox().tools if tools else (),
         worker=operate if worker else None,
     )
-    app = Endpoint(
-        admits=lambda token: hmac.compare_digest(token.encode(), SECRET.encode()),
-        find={"/mcp": offer, "/mcp/": offer}.get,
-    )
-    async with listening(app) as url:
+    async with listening(Endpoint.of_one(offer, SECRET)) as url:
         yield f"{url}/mcp", desk
 
 

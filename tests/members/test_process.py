@@ -86,6 +86,7 @@ def test_it_lives_in_its_folder_with_a_secret_and_the_caller_s_allowed_variables
             assert seen["cwd"] == str(folder.resolve())
             assert (env["FIXED"], env["KEY"]) == (f"a {process.port}", "key-1")
             assert len(env.pop("GUILDHALL_MEMBER_SECRET")) > 30
+            assert env.pop("GUILDHALL_HOME") == str(home.path)
             allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR", "FIXED", "KEY"}
             assert env.keys() <= allowed
             assert process.state == "ready"

@@ -4,11 +4,15 @@
     ├── UsageError            the command or call itself is wrong
     ├── InvalidFile           a file of the user's is wrong; says file, line and field
     ├── NotFound              no such worker, run, ask, file
+    │   └── UnknownJob        no such job
     ├── Refused               policy says no
     │   ├── NotTrusted        code of a folder that no person has trusted as it is
     │   ├── WorkerLocked      the worker is locked
     │   └── WorkerRetired     the worker is retired
     ├── Conflict              the thing is not in a state that permits this
+    │   ├── NotFinished       a job has no result: it is running, or has failed or was cancelled
+    │   └── NotDeletable      a job is running, or has failed
+    ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
@@ -78,6 +82,12 @@ class NotFound(GuildError):
     code = "not_found"
 
 
+class UnknownJob(NotFound):
+    """There is no such job."""
+
+    code = "unknown_job"
+
+
 class Refused(GuildError):
     """Policy does not permit it."""
 
@@ -106,6 +116,41 @@ class Conflict(GuildError):
     """The thing is in a state that does not permit this."""
 
     code = "conflict"
+
+
+class NotFinished(Conflict):
+    """A job has no result: it is running, or it has failed or was cancelled. `job` and `status` say which."""
+
+    code = "not_finished"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job: str | None = None,
+        status: str | None = None,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.job = job
+        self.status = status
+
+    def as_dict(self) -> dict[str, str]:
+        fields = {"job": self.job, "status": self.status}
+        return {**super().as_dict(), **{name: value for name, value in fields.items() if value}}
+
+
+class NotDeletable(Conflict):
+    """A job is running, or has failed: it is not simply deleted."""
+
+    code = "not_deletable"
+
+
+class NotFulfilled(GuildError):
+    """A job ended without what it had to give: an artifact, or a result of the declared form."""
+
+    code = "not_fulfilled"
 
 
 class LimitReached(GuildError):

@@ -11,6 +11,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
+from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
@@ -59,7 +60,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.
@@ -146,8 +147,11 @@ class EmbeddedHall(TeamVerbs):
             await self._hall.runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
-        if self._hall.history.get(run).request.get("workflow"):
+        request = self._hall.history.get(run).request
+        if request.get("workflow"):
             return await self._hall.workflows.steering.stop(run)
+        if request.get("job"):
+            return await self._stop_job(request["job"]["id"])
         return await self._hall.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
@@ -198,7 +202,9 @@ class EmbeddedHall(TeamVerbs):
         return self._hall.asks.seen(self._hall.asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
-        return await self._hall.asks.answer(ask, answer)
+        answered = await self._hall.asks.answer(ask, answer)
+        await self._answered(answered)
+        return answered
 
     # workers
 

@@ -39,11 +39,12 @@ class Recovery:
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
+            await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for run, crashes in self._left:
                 if crashes >= MOST_CRASHES and not self._was_quiet(run):
                     await self._give_up(run)
                 else:
-                    await self._resume(run)
+                    await go_on(self._hall, run)
         finally:
             self.under_way = False
 
@@ -51,27 +52,6 @@ class Recovery:
         """A workflow in which nobody was at anything has brought down nothing."""
         found = self._hall.store.read(lambda connection: workflow_records.find(connection, run.id))
         return found is not None and found.status == "quiet"
-
-    async def _resume(self, run: Run) -> None:
-        from guildhall.hall.calling import demand_trust_again
-
-        try:
-            await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
-            frame = self._frame(run)
-            demand_trust_again(self._hall, run.id, frame)
-            self._hall.launch(await self._hall.prepare_again(run.id, frame))
-            _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
-        except GuildError as error:
-            _log.warning("%s stays %s: %s", run.id, run.status, error)
-        except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
-            _log.exception("%s stays %s", run.id, run.status)
-
-    def _frame(self, run: Run) -> Frame:
-        """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
-        then = run.request["frame"]
-        here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
-        allowed = frozenset(self._hall.settings(here).env)
-        return Frame.here(here.cwd, self._hall.environ, allowed=allowed, caller=then["caller"])
 
     async def _give_up(self, run: Run) -> None:
         error = RuntimeFailed(
@@ -86,4 +66,32 @@ class Recovery:
                 workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
         await self._hall.store.write(write)
+        if run.request.get("job"):
+            await self._hall.jobs.follow(run.id)
         _log.warning("%s is given up: %s", run.id, error.message)
+
+
+async def go_on(hall: Hall, run: Run) -> None:
+    """Lets a run that has stopped go on by itself; nobody follows it."""
+    from guildhall.hall.calling import demand_trust_again
+
+    try:
+        await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
+        frame = _frame(hall, run)
+        demand_trust_again(hall, run.id, frame)
+        hall.launch(await hall.prepare_again(run.id, frame))
+        _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
+    except GuildError as error:
+        _log.warning("%s stays %s: %s", run.id, run.status, error)
+        if run.request.get("job") and not hall.runs.alive(run.id):
+            await hall.jobs.could_not_go_on(run, error)
+    except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
+        _log.exception("%s stays %s", run.id, run.status)
+
+
+def _frame(hall: Hall, run: Run) -> Frame:
+    """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
+    then = run.request["frame"]
+    here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
+    allowed = frozenset(hall.settings(here).env)
+    return Frame.here(here.cwd, hall.environ, allowed=allowed, caller=then["caller"])

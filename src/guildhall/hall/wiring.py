@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -16,6 +12,7 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
+from guildhall.hall.lock import locked
 from guildhall.models.keys import joined
 from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
@@ -24,7 +21,7 @@ from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.workers import records
-from guildhall.workers.lifecycle import wish
+from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
@@ -67,6 +65,7 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
+    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
 
     def __init__(
@@ -93,7 +92,7 @@ class Hall:
         if readonly:
             self._tidy_up()
         else:
-            self._lock = _locked(home, self.clock, patience=patience, told={"boot": self.boot, "hall": process})
+            self._lock = locked(home, self.clock, patience=patience, told={"boot": self.boot, "hall": process})
             prepare(home.database)
         self.store = Store(home.database, readonly=readonly)
         if not readonly:
@@ -106,7 +105,7 @@ class Hall:
     def _tidy_up(self) -> None:
         """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
         try:
-            lock = _locked(self.home, self.clock)
+            lock = locked(self.home, self.clock)
         except HallUnavailable:
             return
         with lock:
@@ -143,6 +142,7 @@ class Hall:
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
+            own=self.own,
         )
 
     @cached_property
@@ -150,7 +150,7 @@ class Hall:
         """The guild members that can be reached from here. None is started before it is needed."""
         from guildhall.members.members import Members
 
-        return Members(home=self.home, clock=self.clock, pins=self.pins)
+        return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
 
     @cached_property
     def planner(self) -> Planner:
@@ -190,9 +190,10 @@ class Hall:
 
     @cached_property
     def recordings(self) -> Recordings:
+        from guildhall.jobs.jobs import seat_of
         from guildhall.runs.recordings import Recordings
 
-        return Recordings(store=self.store, history=self.history, assembler=self.assembler)
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler, seat_of=seat_of)
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -274,6 +275,32 @@ class Hall:
             **otherwise,
         )
 
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs that were dispatched here. Reading their directories takes a moment, the first time."""
+        from guildhall.jobs.jobs import Jobs
+
+        return Jobs(
+            folder=self.home.jobs,
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            asks=self.asks,
+            runs=lambda: self.runs,
+            find=self._for_new_work,
+            output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
+            readonly=self._lock is None,
+        )
+
+    def _for_new_work(self, name: str, frame: Frame) -> Worker:
+        """A worker that may be given work, it and all that it may call."""
+        from guildhall.hall.calling import demand_trust
+
+        worker = self.find_worker(name, frame)
+        usable(worker, "name")
+        demand_trust(self, worker, frame)
+        return worker
+
     def _ask_closed(self, ask: Ask) -> None:
         if "workflows" in vars(self):
             self.workflows.answered(ask)
@@ -284,6 +311,8 @@ class Hall:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
         if self.history.get(run).request.get("workflow"):
             return await self.workflows.again(run, frame, grant)
+        if self.history.get(run).request.get("job"):
+            return await self.jobs.again(run, frame, grant)
         return await self.runs.preparation.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
@@ -391,43 +420,3 @@ class Hall:
         self.store.close()
         if self._lock is not None:
             self._lock.close()
-
-
-def _locked(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
-    """The home's lock, held until it is closed or the process ends. `patience`: how long one that is held is tried."""
-    home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = home.lock.open("a+")
-    until = clock.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if clock.monotonic() < until:
-                time.sleep(0.02)
-                continue
-            handle.seek(0)
-            holder, way_out = _holder(handle.read())
-            handle.close()
-            raise HallUnavailable(
-                f"the hall at {home.path} is in use by {holder}",
-                hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
-            ) from None
-        handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
-        handle.flush()
-        return handle
-
-
-def _holder(text: str) -> tuple[str, str]:
-    """Who holds the lock, and what to do about it."""
-    wait = "Wait for it to end"
-    try:
-        told = json.loads(text)
-        if told["pid"] == os.getpid():
-            return "another thread or event loop of this program", wait
-        since = f"(process {int(told['pid'])}, since {told['since']})"
-        if told.get("hall"):
-            return f"its own process {since}", "End it with `guild hall stop`"
-        return f"another guild command {since}", wait
-    except (ValueError, KeyError, TypeError):
-        return "another guild command", wait

@@ -6,6 +6,7 @@ operations of a worker, or one of the two.
 
 from __future__ import annotations
 
+import hmac
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     Operate = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
+PATH = "/mcp"
 MOST_UNDER_WAY = 256
 _log = logging.getLogger("guildhall.members")
 
@@ -65,8 +67,8 @@ class Offer:
 class Endpoint:
     """The ASGI application."""
 
-    def __init__(self, *, admits: Callable[[str], bool], find: Callable[[str], Offer | None]) -> None:
-        """`admits`: whether a token opens. `find`: what is served at a path; Unheard, or None: nothing."""
+    def __init__(self, *, admits: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
+        """`admits`: whether a token opens. `find`: what is served where a request goes; Unheard, or None: nothing."""
         self._admits = admits
         self._find = find
         self._under_way = 0
@@ -86,11 +88,20 @@ class Endpoint:
         token = bearer(headers.get("authorization"))
         if token is None or "authorization" in headers.twice or not self._admits(token):
             raise Unheard(401, "this takes the secret of the member", (b"www-authenticate", b"Bearer"))
-        offer = self._find(scope["path"])
+        offer = self._find(scope)
         if offer is None:
             raise Unheard(404, "nothing is served here")
         demand_message(scope["method"], headers)
         return offer
+
+    @staticmethod
+    def of_one(offer: Offer, secret: str) -> Endpoint:
+        """That of a program which serves one thing, at `/mcp`, to whoever knows the secret."""
+
+        def admits(token: str) -> bool:
+            return hmac.compare_digest(token.encode("utf-8", "replace"), secret.encode())
+
+        return Endpoint(admits=admits, find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None)
 
     async def _answer(self, body: bytes, headers: Headers, offer: Offer) -> tuple[int, Any]:
         if self._under_way >= MOST_UNDER_WAY:

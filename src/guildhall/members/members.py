@@ -21,10 +21,9 @@ from guildhall.runs.outsiders import NOBODY, Outsiders
 from guildhall.tools.mcp_model import ServerSpec
 from guildhall.workers.code import toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.trust import Trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from guildhall.core.clock import Clock
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from guildhall.members.client import MemberClient
     from guildhall.members.model import Member
     from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Pin
+    from guildhall.workers.trust import Trust
 
 _AGAIN_AFTER = 10.0  # seconds that a broken one is left alone
 
@@ -47,13 +46,11 @@ class _Kept:
 class Members:
     """Looks after the members of one hall."""
 
-    def __init__(
-        self, *, home: Home, clock: Clock, pins: Callable[[], Mapping[Path, Pin]], pace: Pace | None = None
-    ) -> None:
-        """`pins`: the files that the person trusts."""
+    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], pace: Pace | None = None) -> None:
+        """`trust`: what the person trusts now."""
         self._home = home
         self._clock = clock
-        self._pins = pins
+        self._trust = trust
         self._pace = pace or Pace()
         self._kept: dict[Path, _Kept] = {}
         self._starting = asyncio.Lock()
@@ -90,7 +87,7 @@ class Members:
         if member.manifest is None:
             return False
         try:
-            demand(Trust(self._pins()), member)
+            demand(self._trust(), member)
         except GuildError:
             return False
         return True
@@ -99,7 +96,7 @@ class Members:
 
     async def client(self, member: Member, frame: Frame) -> MemberClient:
         """A way to a member that is running and ready. It is started if it may run; NotTrusted: it may not."""
-        code = await asyncio.to_thread(demand, Trust(self._pins()), member)
+        code = await asyncio.to_thread(demand, self._trust(), member)
         assert member.manifest is not None
         stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
         async with self._starting:

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import digest
+from guildhall.core.paths import HOME_VARIABLE
 from guildhall.members.client import MemberClient
 from guildhall.members.manifest import PORT, PYTHON, filled
 from guildhall.members.model import SECRET_VARIABLE, Door
@@ -73,6 +74,7 @@ class MemberProcess:
         self.port: int | None = None
         self.log = log_of(member, home)
         self._frame = frame
+        self._home = home
         self._clock = clock
         self._pace = pace
         self._secret = secrets.token_urlsafe(32)
@@ -237,7 +239,8 @@ class MemberProcess:
     def _environment(self, port: int) -> dict[str, str]:
         assert self.member.manifest is not None
         told = environment(self._frame, self.member.manifest.mcp.env, {PORT: str(port), PYTHON: sys.executable})
-        return {**told, SECRET_VARIABLE: self._secret}
+        # One that is a hall itself takes the person's settings from there.
+        return {**told, SECRET_VARIABLE: self._secret, HOME_VARIABLE: str(self._home.path)}
 
     def _last_words(self) -> str:
         try:

@@ -38,7 +38,8 @@ STATUS = "worker/status"
 RESULT = "worker/result"
 CANCEL = "worker/cancel"
 DELETE = "worker/delete"
-METHODS = (DISPATCH, LIST, STATUS, RESULT, CANCEL, DELETE)
+ANSWER = "worker/answer"  # beyond the six that every member with a worker has
+METHODS = (DISPATCH, LIST, STATUS, RESULT, CANCEL, DELETE, ANSWER)
 
 
 @dataclass(frozen=True)

@@ -197,6 +197,7 @@ class Assembler:
         if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
         worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        worker = _in_seat(worker, recipe.seat)
         served = still_served(worker, then, built.servers.tools)
         today = replace(recipe, worker=worker, output_schema=None, served=served)
         return tightened(revived, await self._build(today))
@@ -218,7 +219,7 @@ class Assembler:
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
         recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
-            worker = worker or self.find(request["worker"], frame)
+            worker = worker or _in_seat(self.find(request["worker"], frame), seat)
             schema = await self._supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:
@@ -310,7 +311,8 @@ class Assembler:
         if worker.definition.base:
             limit = settings.memory.limit_tokens
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            system = (*base_toolbox().tools, *remember)
+            seated = {tool.name for tool in recipe.seat.tools} if recipe.seat else set[str]()
+            system = tuple(tool for tool in (*base_toolbox().tools, *remember) if tool.name not in seated)
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
@@ -351,6 +353,10 @@ class Assembler:
                 pin = None if code.own else file.digest
                 found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
         return found
+
+
+def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
+    return seat.seated(worker) if seat and seat.seated else worker
 
 
 def _recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> _Recipe:

@@ -154,8 +154,10 @@ class Runs:
             clock=self._clock,
             seconds_before=prepared.seconds_before,
             clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
-            also_ended=seat.ended if seat else None,
+            seat=seat,
         )
+        servers = servers_of(assembled.tools, seat.tools, seat.server) if seat else servers_of(assembled.tools)
+        servers = with_dispatch(servers, assembled.outsiders.dispatch)
         live = Live(
             prepared=prepared,
             ledger=ledger,
@@ -163,15 +165,7 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
-            token=self._tokens.issue(
-                ToolDoor(
-                    run=prepared.run,
-                    servers=with_dispatch(
-                        servers_of(assembled.tools, seat.tools if seat else ()), assembled.outsiders.dispatch
-                    ),
-                    execution=execution,
-                )
-            ),
+            token=self._tokens.issue(ToolDoor(run=prepared.run, servers=servers, execution=execution)),
             above=above,
         )
         self._alive[prepared.run] = live
@@ -261,6 +255,10 @@ class Runs:
     def attended(self, run: str) -> bool:
         """Whether somebody sits at a terminal for a live run."""
         return self._alive[run].patience.people > 0
+
+    def prepared(self, run: str) -> Prepared:
+        """What a live run was launched with."""
+        return self._alive[run].prepared
 
     def ledger(self, run: str) -> LiveLedger:
         """Where what happens in a live run is put on record and told."""

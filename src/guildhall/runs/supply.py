@@ -41,6 +41,7 @@ class Supply:
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
     outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
+    own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
         self,
@@ -115,7 +116,7 @@ class Supply:
             return None
 
     def trust(self) -> Trust:
-        return Trust(self.pins())
+        return Trust(self.pins(), self.own)
 
     def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
         if not code.own:

@@ -68,13 +68,13 @@ class Tokens:
         return door if door is not None and door.execution.is_open else None
 
 
-def servers_of(tools: Iterable[Tool], room: Iterable[Tool] = ()) -> dict[str, tuple[Tool, ...]]:
-    """A run's tools by server: those that it has at its seat in a room, and all others."""
-    seated = {tool.name for tool in room}
+def servers_of(tools: Iterable[Tool], seat: Iterable[Tool] = (), name: str = ROOM) -> dict[str, tuple[Tool, ...]]:
+    """A run's tools by server: those that it has at its seat, under this name, and all others."""
+    seated = {tool.name for tool in seat}
     tools = tuple(tools)
     servers = {TOOLS: tuple(tool for tool in tools if tool.name not in seated)}
     if seated:
-        servers[ROOM] = tuple(tool for tool in tools if tool.name in seated)
+        servers[name] = tuple(tool for tool in tools if tool.name in seated)
     return servers
 
 

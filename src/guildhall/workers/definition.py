@@ -152,6 +152,14 @@ class Limits(Part):
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
 
 
+class Completion(Part):
+    """What must be there before a job of the worker is called completed."""
+
+    artifacts: Annotated[tuple[Line, ...], Field(max_length=100)] = Field(
+        default=(), description="Files below the job's artifacts/ that it must have written, such as report.md."
+    )
+
+
 def named_rules(value: object) -> object:
     """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
     if isinstance(value, list | tuple):
@@ -206,6 +214,9 @@ class Definition(Part):
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")
+    completion: Completion = Field(
+        default=Completion(), description="What a job of the worker must give besides its result."
+    )
     limits: Limits = Field(default=Limits(), description="Turns, dollars and time of one run.")
     checkout: Literal["sparse", "full"] = Field(
         default="sparse", description="How much of a project it gets as its worktree."
