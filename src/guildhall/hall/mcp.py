@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, did_you_mean
 from guildhall.core.ids import digest
+from guildhall.runs.tokens import shown_at
 from guildhall.tools.http_guard import bearer
 from guildhall.tools.http_messages import Unheard, demand_here, demand_message, read_body, send_json
 from guildhall.tools.mcp_messages import (
@@ -33,7 +35,7 @@ from guildhall.tools.mcp_messages import (
 from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from guildhall.runs.tokens import ToolDoor
     from guildhall.tools.http_messages import Message, Receive, Send
@@ -89,11 +91,11 @@ class McpEndpoint:
 
     async def _result(self, request: Request, door: ToolDoor, server: str) -> dict[str, Any]:
         ours = {"name": f"guildhall-{server}", "version": self._version}
-        tools = door.servers[server]
+        tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
         if request.method == "tools/call":
             return called(await _call(request, door, tools))
         if request.method == "tools/list":
-            return listed(request, tools)
+            return listed(request, tuple(replace(tool, name=name) for name, tool in tools.items()))
         if request.method == "ping":
             return {}
         if request.method == "initialize" and not request.modern:
@@ -103,7 +105,7 @@ class McpEndpoint:
         raise _wrong(request, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
 
 
-async def _call(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolResult:
+async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolResult:
     """Makes a call at the gate of the run; it goes on if the client goes away, and ends with the run."""
     call = _asked(request, door, tools)
     under_way = door.calls.get(call.key)
@@ -133,19 +135,18 @@ def _over(door: ToolDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
         task.exception()  # seen, also where nobody waits for it any more
 
 
-def _asked(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolCall:
+def _asked(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolCall:
     """The call that a request asks for, of a tool that this server shows."""
     name, arguments = request.params.get("name"), request.params.get("arguments")
-    names = [tool.name for tool in tools]
-    if not isinstance(name, str) or name not in names:
+    if not isinstance(name, str) or name not in tools:
         said = f"there is no tool {name[:100]!r} here" if isinstance(name, str) else "`name` is the name of a tool"
-        hint = did_you_mean(name, names) if isinstance(name, str) else None
+        hint = did_you_mean(name, tools) if isinstance(name, str) else None
         raise _wrong(request, INVALID_PARAMS, f"{said}. {hint}" if hint else said)
     if arguments is not None and not isinstance(arguments, dict):
         raise _wrong(request, INVALID_PARAMS, "`arguments` is an object")
     id = request.call_id or next(door.ids)
     key = f"mcp/{id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode('utf-8', 'surrogatepass'))}"
-    return ToolCall(key=key, tool=name, arguments=cast("dict[str, Any]", arguments or {}))
+    return ToolCall(key=key, tool=tools[name].name, arguments=cast("dict[str, Any]", arguments or {}))
 
 
 def _wrong(request: Request, code: int, message: str, data: Any = None) -> Wrong:

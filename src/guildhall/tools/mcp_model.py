@@ -50,9 +50,10 @@ class ServerSpec:
     tools: tuple[str, ...] | None = None  # only these
     capabilities: frozenset[str] = frozenset()
     where: str | None = None  # the worker's file, for errors
+    field: str = "mcp_servers"  # of that file, in which it is named
 
     def wrong(self, message: str, hint: str | None = None) -> ToolUnavailable:
-        return ToolUnavailable(f"mcp_servers: {self.name} {message}", where=self.where, hint=hint)
+        return ToolUnavailable(f"{self.field}: {self.name} {message}", where=self.where, hint=hint)
 
 
 class Link(Protocol):

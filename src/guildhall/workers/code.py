@@ -116,10 +116,10 @@ def _runs(place: int, word: str) -> bool:
 def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
     """The file of a toolbox: of the worker's project, or of the home. `given` are names that others bring."""
     root = worker.beside(frame)
-    folders = {folder.resolve(): folder for folder in (root / TOOLBOXES, home.toolboxes)}
-    paths = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
+    paths = toolbox_files(worker, name, frame, home)
     if not paths:
-        known = {*given, *(path.stem for folder in folders.values() for path in folder.glob("*.py"))}
+        folders = (root / TOOLBOXES, home.toolboxes)
+        known = {*given, *(path.stem for folder in folders for path in folder.glob("*.py"))}
         raise ToolUnavailable(
             f"toolboxes: there is no toolbox {name!r}",
             where=worker.place,
@@ -134,6 +134,12 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
     path, own = paths[0], paths[0].parent.resolve() == home.toolboxes.resolve()
     files = (code_file(path, path.parent if own else root, anywhere=own),)
     return Code(kind="toolbox", name=name, root=root, files=files, own=own)
+
+
+def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
+    """Where there is a file for a toolbox of this name."""
+    folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
+    return [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
 
 
 def names_module(worker: Worker) -> bool:
