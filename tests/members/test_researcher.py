@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import threading
 from contextlib import contextmanager
@@ -16,12 +17,19 @@ import jsonschema
 import pytest
 
 import guildhall
+from guildhall.core.clock import SystemClock
+from guildhall.core.frame import Frame
+from guildhall.members.handle import WorkerHandle
 from guildhall.members.manifest import read_manifest
+from guildhall.members.process import MemberProcess, Pace
+from guildhall.members.roster import Roster
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.members.small import serving, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from guildhall.core.paths import Home
 
 
 SHIPPED = Path(guildhall.__file__).parent / "members" / "shipped"
@@ -233,3 +241,38 @@ def test_it_is_self_contained_a_copy_with_another_name_and_prompt_works(tmp_path
         (folder / "guild-member.json").write_text(json.dumps({**manifest, "name": "historian"}))
         (folder / "prompts" / "researcher.md").write_text("You are a historian. Say what happened.\n")
         asyncio.run(work())
+
+
+@pytest.mark.req("PLAN-tpl", "WD-43")
+def test_a_copy_is_discovered_started_and_runs_a_job_from_dispatch_to_result(home: Home) -> None:
+    async def work() -> None:
+        member = Roster(home.path / "nowhere", home).find("historian")
+        assert (member.takes_work, member.scope, member.error) == (True, "home", None)
+        frame = Frame.here(home.path, os.environ)
+        process = MemberProcess(member, frame, home, SystemClock(), Pace(leave=2.0), "")
+        try:
+            handle = WorkerHandle(member, process.client)
+            job = await handle.dispatch("Lighthouse", "Who built it?")
+            async with asyncio.timeout(10):
+                while (shown := await handle.status(job)).status == "running":  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert shown.status == "completed", shown.error
+            assert json.loads((await handle.result(job)).output) == REPORT
+            assert [line.id for line in (await handle.list()).jobs] == [job]
+            await handle.delete(job)
+        finally:
+            await process.stop()
+
+    with engine() as (url, asked):
+        folder = home.path / "guild-members" / "historian"
+        shutil.copytree(SHIPPED / "researcher", folder)
+        manifest = json.loads((folder / "guild-member.json").read_text())
+        (folder / "guild-member.json").write_text(json.dumps({**manifest, "name": "historian"}))
+        (folder / "prompts" / "researcher.md").write_text("You are a historian. Say what happened.\n")
+        answers = research()
+        answers[0]["expect_system"] = "You are a historian"
+        model = write_script(home.path / "answers.yaml", answers)
+        home.settings.write_text(f"model: {model}\nweb_search: {{searxng: '{url}'}}\n")
+        asyncio.run(work())
+        assert asked == ["two tides a day"]
+    assert list((folder / "jobs").iterdir()) == []
