@@ -32,6 +32,7 @@ from guildhall.hall.http import Listener
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery
 from guildhall.hall.remote import Welcome
+from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
 from guildhall.hall.wiring import LOCK_PATIENCE, Hall
 
@@ -122,12 +123,13 @@ class Process:
         self._leave.set()
 
     def _face(self) -> Api:
+        client = EmbeddedHall(self._hall, stays=True)
         api = Api(
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
                 is_run=lambda token: self._door(token) is not None,
-                hall=EmbeddedHall(self._hall, stays=True),
+                hall=client,
                 allowed=self._allowed,
                 standing=self._standing,
                 leaving=self._leave.is_set,
@@ -136,6 +138,8 @@ class Process:
             )
         )
         api.mount("/mcp/", McpEndpoint(self._door, version=__version__))
+        workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
+        api.mount(PREFIX, workers.endpoint(self._address.token))
         return api
 
     def _door(self, token: str) -> ToolDoor | None:
@@ -226,4 +230,4 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Home(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))
+    sys.exit(main(Home.at(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))

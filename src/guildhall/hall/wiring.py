@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.jobs.jobs import Jobs
+    from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
     from guildhall.room.rooms import Rooms
@@ -64,6 +65,7 @@ LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a m
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
+    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
 
     def __init__(
@@ -139,7 +141,16 @@ class Hall:
             settings=self.settings,
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
+            outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
+            own=self.own,
         )
+
+    @cached_property
+    def members(self) -> Members:
+        """The guild members that can be reached from here. None is started before it is needed."""
+        from guildhall.members.members import Members
+
+        return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
 
     @cached_property
     def planner(self) -> Planner:
@@ -331,7 +342,8 @@ class Hall:
         """The servers of tools that a worker names, started or reached."""
         from guildhall.runs.serving import serve
 
-        return await serve(worker, frame, surroundings, self.supply)
+        more = await self.members.specs(worker, frame)
+        return await serve(worker, frame, surroundings, self.supply, more)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -398,6 +410,8 @@ class Hall:
         await self.settle()
         if "runs" in vars(self):
             await self.runs.park_all()
+        if "members" in vars(self):
+            await self.members.close()
         if "nursery" in vars(self) and self.nursery is not None:
             await self.nursery.close()
         self.release()

@@ -18,7 +18,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
-from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -157,6 +157,7 @@ class Runs:
             seat=seat,
         )
         servers = servers_of(assembled.tools, seat.tools, seat.server) if seat else servers_of(assembled.tools)
+        servers = with_dispatch(servers, assembled.outsiders.dispatch)
         live = Live(
             prepared=prepared,
             ledger=ledger,
