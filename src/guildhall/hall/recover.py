@@ -33,33 +33,29 @@ class Recovery:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        self._left = hall.store.read(records.left_behind)
+        parts = (hall, *hall.annexes.every())
+        self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
-            for run, crashes in self._left:
-                if crashes >= MOST_CRASHES and not self._was_quiet(run):
-                    await self._give_up(run)
+            for part, run, crashes in self._left:
+                if crashes >= MOST_CRASHES and not _was_quiet(part, run):
+                    await _give_up(part, run)
                 else:
-                    await self._resume(run)
+                    await self._resume(part, run)
         finally:
             self.under_way = False
 
-    def _was_quiet(self, run: Run) -> bool:
-        """A workflow in which nobody was at anything has brought down nothing."""
-        found = self._hall.store.read(lambda connection: workflow_records.find(connection, run.id))
-        return found is not None and found.status == "quiet"
-
-    async def _resume(self, run: Run) -> None:
+    async def _resume(self, part: Hall, run: Run) -> None:
         from guildhall.hall.calling import demand_trust_again
 
         try:
             await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
             frame = self._frame(run)
-            demand_trust_again(self._hall, run.id, frame)
-            self._hall.launch(await self._hall.prepare_again(run.id, frame))
+            demand_trust_again(part, run.id, frame)
+            part.launch(await part.prepare_again(run.id, frame))
             _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
         except GuildError as error:
             _log.warning("%s stays %s: %s", run.id, run.status, error)
@@ -73,17 +69,24 @@ class Recovery:
         allowed = frozenset(self._hall.settings(here).env)
         return Frame.here(here.cwd, self._hall.environ, allowed=allowed, caller=then["caller"])
 
-    async def _give_up(self, run: Run) -> None:
-        error = RuntimeFailed(
-            f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
-            hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
-        )
-        now = stamp(self._hall.clock.now())
 
-        def write(connection: Connection) -> None:
-            records.give_up(connection, run.id, error.as_dict(), now)
-            if run.request.get("workflow"):
-                workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+def _was_quiet(part: Hall, run: Run) -> bool:
+    """A workflow in which nobody was at anything has brought down nothing."""
+    found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
+    return found is not None and found.status == "quiet"
 
-        await self._hall.store.write(write)
-        _log.warning("%s is given up: %s", run.id, error.message)
+
+async def _give_up(part: Hall, run: Run) -> None:
+    error = RuntimeFailed(
+        f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
+        hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
+    )
+    now = stamp(part.clock.now())
+
+    def write(connection: Connection) -> None:
+        records.give_up(connection, run.id, error.as_dict(), now)
+        if run.request.get("workflow"):
+            workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+
+    await part.store.write(write)
+    _log.warning("%s is given up: %s", run.id, error.message)
