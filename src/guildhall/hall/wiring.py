@@ -341,6 +341,7 @@ class Hall:
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        await self.runs.gone(run)
         if self.history.get(run).request.get("workflow"):
             return await self.workflows.again(run, frame, grant)
         if self.history.get(run).request.get("job"):
