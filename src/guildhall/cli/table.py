@@ -152,6 +152,12 @@ COMMANDS = (
         example="guild replay r-7k2m9x4qpw",
         first=True,
     ),
+    Command(
+        "serve",
+        "WORKER [--port N]",
+        "offer a worker at a port, as a guild member is",
+        example="guild serve reviewer --port 7500",
+    ),
     Command("cost", "[TARGET]", "what the runs used, by worker and model", example="guild cost", first=True),
     Command("worker", "ls|show|new|...", "the workers: list, make, check, lock", example="guild worker ls", first=True),
     Command(

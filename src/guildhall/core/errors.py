@@ -22,6 +22,10 @@
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
+    ├── MemberFailed          a guild member did not do what it was asked
+    │   ├── MemberTimedOut    no answer in time
+    │   ├── MemberUnreachable no answer over HTTP
+    │   └── MemberRefused     its answer says no, or is none
     ├── RuntimeFailed         the runtime broke between the doors
     │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
@@ -36,7 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class GuildError(Exception):
@@ -239,6 +243,56 @@ class ServerGone(ToolUnavailable):
     """A server of tools that the run has used is there no more. The call that needed it was not made."""
 
     code = "server_gone"
+
+
+class MemberFailed(GuildError):
+    """A guild member did not do what it was asked."""
+
+    code = "member_failed"
+
+
+class MemberTimedOut(MemberFailed):
+    """A member did not answer in time. What it was asked to do, it may have done."""
+
+    code = "member_timed_out"
+
+
+class MemberUnreachable(MemberFailed):
+    """A member gave no answer over HTTP. `status` is its HTTP status; `sent`: it may have heard what was asked."""
+
+    code = "member_unreachable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        sent: bool = False,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.status = status
+        self.sent = sent
+
+
+class MemberRefused(MemberFailed):
+    """A member's answer is an error of the protocol, with `rpc_code` and `data`, or is no answer at all."""
+
+    code = "member_refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rpc_code: int | None = None,
+        data: Mapping[str, object] | None = None,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.rpc_code = rpc_code
+        self.data = data
 
 
 class RuntimeFailed(GuildError):

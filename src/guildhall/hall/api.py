@@ -19,9 +19,9 @@ from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, Timed
 from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
-from guildhall.hall.http_guard import bearer, refused
 from guildhall.hall.job_client import JobClient
 from guildhall.hall.team_client import TeamClient
+from guildhall.tools.http_guard import bearer, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping

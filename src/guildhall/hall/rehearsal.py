@@ -46,6 +46,7 @@ class RehearsalHall(Hall):
     """Makes the runs of a test. No key is known here, and no provider is ever asked."""
 
     runs_commands = False
+    keeps_apart = False
 
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
         """`trusted` are the files of the copied project that the person trusts in the real one."""
@@ -119,6 +120,10 @@ class RehearsalHall(Hall):
                 f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
                 where=worker.place,
                 hint="Test a worker without them.",
+            )
+        if worker.definition.members or self.supply.outsiders(worker, frame).toolboxes:
+            raise ToolUnavailable(
+                "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
             )
         return await super().serve(worker, frame, surroundings)
 

@@ -147,7 +147,11 @@ def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Pl
 
     A worker's own folder is found by where the worker comes from, not by its name: the `reviewer` of a repository that
     was cloned today is not the `reviewer` at home. Its text may change, and its name in it: it stays who it is.
+
+    A member has one memory for all who work in it, which goes with its folder wherever that goes.
     """
+    if home.keeps is not None:
+        return {"worker": Place(scope="worker", folder=home.memory, name="member")}
     project = (worker.folder(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_label(project.name, str(project))}"}
     if worker is not None:

@@ -18,7 +18,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
-from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -157,6 +157,7 @@ class Runs:
             seat=seat,
         )
         servers = servers_of(assembled.tools, seat.tools, seat.server) if seat else servers_of(assembled.tools)
+        servers = with_dispatch(servers, assembled.outsiders.dispatch)
         live = Live(
             prepared=prepared,
             ledger=ledger,
@@ -350,8 +351,9 @@ class Runs:
             await asyncio.wait({task})
 
     async def gone(self, run: str) -> None:
-        """Returns when a run that has ended, or is about to, lives no more."""
-        if (task := self._tasks.get(run)) is not None:
+        """Waits for a run that has stopped, as the record says, and is being put away."""
+        task = self._tasks.get(run)
+        if task is not None and self._history.get(run).status != "running":
             await asyncio.wait({task})
 
     async def park_all(self, reason: str = BY_USER) -> None:

@@ -12,6 +12,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from guildhall.tools.mcp_model import tool_name
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 TOOLS = "tools"
 ROOM = "room"
+DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
 _BYTES = 32
 
 
@@ -73,6 +76,21 @@ def servers_of(tools: Iterable[Tool], seat: Iterable[Tool] = (), name: str = ROO
     if seated:
         servers[name] = tuple(tool for tool in tools if tool.name in seated)
     return servers
+
+
+def with_dispatch(
+    servers: Mapping[str, tuple[Tool, ...]], dispatch: Mapping[str, tuple[Tool, ...]]
+) -> dict[str, tuple[Tool, ...]]:
+    """The same, with the tools that dispatch to members on servers of their own."""
+    theirs = {tool.name: name for name, tools in dispatch.items() for tool in tools}
+    left = {name: tuple(tool for tool in tools if tool.name not in theirs) for name, tools in servers.items()}
+    every = [tool for tools in servers.values() for tool in tools]
+    return {**left, **{name: tuple(t for t in every if theirs.get(t.name) == name) for name in dispatch}}
+
+
+def shown_at(server: str, tool: str) -> str:
+    """The name of a tool at its server: one that dispatches is named after the server already."""
+    return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 
 
 def _ids() -> Iterator[str]:
