@@ -338,6 +338,8 @@ class Jobs:
         told = self._history.get(run).request["job"]
         if (job := self._index.get(told["id"])) is None:
             raise Conflict(f"the run {run} did the job {told['id']}, which is there no more", hint="Dispatch it anew.")
+        if job.status != "running":
+            await self._runs().gone(run)
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
             prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
             if job.status != "running":

@@ -350,6 +350,11 @@ class Runs:
             self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
+    async def gone(self, run: str) -> None:
+        """Returns when a run that has ended, or is about to, lives no more."""
+        if (task := self._tasks.get(run)) is not None:
+            await asyncio.wait({task})
+
     async def park_all(self, reason: str = BY_USER) -> None:
         await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
 
