@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.hall.http import Listener
+from guildhall.hall.log import log_to_stderr
 from guildhall.members.endpoint import PATH, Endpoint, Offer
 from guildhall.members.manifest import read_manifest
 from guildhall.members.model import SECRET_VARIABLE, WORKER
@@ -83,8 +84,7 @@ class Member:
         parser = argparse.ArgumentParser(prog=self.root.name)
         parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
         port = parser.parse_args(arguments).port
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("guildhall").setLevel(logging.INFO)
+        log_to_stderr(os.environ)
         secret = os.environ.pop(SECRET_VARIABLE, "")  # what the member runs does not have it
         try:
             asyncio.run(self._serve(port, secret or _made_up(), dict(os.environ)))

@@ -24,11 +24,11 @@ from guildhall import __version__
 from guildhall.core.clock import stamp
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
-from guildhall.core.frame import Redactor, looks_secret
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
+from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery
 from guildhall.hall.remote import Welcome
@@ -44,26 +44,7 @@ if TYPE_CHECKING:
 _LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
 _LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
-_MOST_SECRETS = 200
 _log = logging.getLogger("guildhall.hall")
-
-
-class Log(logging.Formatter):
-    """Lines for the log, without secrets: the environment's, and those that requests bring."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._known = {name: value for name, value in environ.items() if looks_secret(name, value)}
-        self._redact = Redactor(self._known)
-
-    def learn(self, variables: Mapping[str, str]) -> None:
-        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
-        if new.items() - self._known.items():
-            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
-            self._redact = Redactor(self._known)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
 
 
 class Process:
@@ -207,11 +188,7 @@ def tell(ready: int, told: Mapping[str, Any]) -> None:
 
 def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     """Serves; the exit code."""
-    log = Log(environ)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(log)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("guildhall").setLevel(logging.INFO)
+    log = log_to_stderr(environ)
     try:
         idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it
         patience = _LOCK_WITHIN if process_of(home) else LOCK_PATIENCE
