@@ -19,6 +19,8 @@ from tests.members.small import make_member, serving, speaking, write_script
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.conftest import Guild
+
 JOB_TOOLS = {"update_summary", "record_decision", "log_question", "store_memory", "write_artifact", "submit_result"}
 READING = {"Read", "Grep", "Glob"}
 
@@ -310,3 +312,27 @@ def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path
     process = start(folder, 0)
     _, said = process.communicate(timeout=20)
     assert (process.returncode, "which worker does it? other, third" in said) == (1, True)
+
+
+def test_the_ordinary_commands_look_into_a_member_whether_it_runs_or_not(tmp_path: Path, guild: Guild) -> None:
+    folder = make_member(tmp_path / "clerk", answers=[{"call": "submit_result", "with": {"output": "x"}}, {"say": "y"}])
+    inside = {"GUILDHALL_HOME": str(folder / ".guild")}
+
+    def jobs() -> list[str]:
+        listed = guild("job", "ls", "--json", env=inside)
+        assert listed.code == 0, listed.err
+        return [row["jobId"] for row in listed.json["jobs"]]
+
+    async def work() -> str:
+        async with serving(folder) as member:
+            job = await member.dispatch()
+            await member.ended(job)
+            assert await asyncio.to_thread(jobs) == [job]
+            return job
+
+    job = asyncio.run(work())
+    assert jobs() == [job]
+    result = guild("job", "result", job, env=inside)
+    assert (result.code, result.out.strip()) == (0, "x"), result.err
+    removed = guild("job", "rm", job, env=inside)
+    assert (removed.code, list((folder / "jobs").iterdir())) == (0, []), removed.err

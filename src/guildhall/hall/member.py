@@ -130,6 +130,7 @@ class Member:
                 await hall.drain()
             await listener.close(_FAREWELL)
             if hall is not None:
+                await hall.drain()  # what was just beginning
                 await hall.close()
 
     def _hall(self, environ: Mapping[str, str]) -> SmallHall | None:
