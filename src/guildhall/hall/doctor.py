@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def checks(hall: Hall, frame: Frame) -> list[Check]:
     """Everything that `guild doctor` says."""
-    return [_python(), _home(hall), _settings(hall, frame), _keys(hall, frame), _shell(), _git(), _workers(hall, frame)]
+    settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
+    return [_python(), _home(hall), settings, keys, _shell(), _git(), workers, *_databases(hall)]
 
 
 def _python() -> Check:
@@ -37,6 +38,15 @@ def _home(hall: Hall) -> Check:
         detail=str(hall.home.path),
         hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
     )
+
+
+def _databases(hall: Hall) -> list[Check]:
+    """Those of workflows that keep their state apart and cannot be used now."""
+    problems = hall.annexes.problems()
+    return [
+        Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
+        for error in problems
+    ]
 
 
 def _settings(hall: Hall, frame: Frame) -> Check:

@@ -338,8 +338,6 @@ class Jobs:
         told = self._history.get(run).request["job"]
         if (job := self._index.get(told["id"])) is None:
             raise Conflict(f"the run {run} did the job {told['id']}, which is there no more", hint="Dispatch it anew.")
-        if job.status != "running":
-            await self._runs().gone(run)
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
             prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
             if job.status != "running":
@@ -390,7 +388,9 @@ class Jobs:
             late = (run.reason or "").removeprefix(_LATE) or None
             return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
         if run.status == "failed":
-            message = (run.error or {}).get("message") or run.reason or "no reason given"
+            error = run.error or {}
+            message = error.get("message") or run.reason or "no reason given"
+            message = f"{error['where']}: {message}" if error.get("where") else message
             return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
         if run.status == "cancelled":
             return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
@@ -406,6 +406,16 @@ class Jobs:
                     self._index.put(then)
                 except GuildError as error:
                     _log.warning("%s: %s", job.id, error)
+        self._store.submit(self._withdraw_orphans).result()
+
+    def _withdraw_orphans(self, connection: Connection) -> None:
+        """What the jobs ask that are there no more."""
+        now = stamp(self._clock.now())
+        for ask in records.list_asks(connection, status="open"):
+            if ask.kind == "question" and (run := records.find_run(connection, ask.run)) is not None:
+                told = run.request.get("job")
+                if told and not self._index.folder(told["id"]).path.exists():
+                    records.withdraw_asks(connection, run.id, now)
 
     async def _save(self, job: Job) -> Job:
         folder = self._index.folder(job.id)

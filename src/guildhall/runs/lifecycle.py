@@ -351,8 +351,9 @@ class Runs:
             await asyncio.wait({task})
 
     async def gone(self, run: str) -> None:
-        """Returns when a run that has ended, or is about to, lives no more."""
-        if (task := self._tasks.get(run)) is not None:
+        """Waits for a run that has stopped, as the record says, and is being put away."""
+        task = self._tasks.get(run)
+        if task is not None and self._history.get(run).status != "running":
             await asyncio.wait({task})
 
     async def park_all(self, reason: str = BY_USER) -> None:
