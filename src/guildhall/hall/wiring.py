@@ -391,7 +391,9 @@ class Hall:
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
         runs = "runs" in vars(self) and self.runs.count > 0
-        return runs or ("condenser" in vars(self) and self.condenser.busy) or any(lives() for lives in self.lives)
+        members = "members" in vars(self) and self.members.busy
+        condenser = "condenser" in vars(self) and self.condenser.busy
+        return runs or members or condenser or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
