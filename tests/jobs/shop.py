@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
+LATE: Answer = {"sleep": 30, "say": "late"}  # nobody waits for it
+
 
 def call(tool: str, /, **arguments: Any) -> Answer:
     return {"call": tool, "with": arguments}

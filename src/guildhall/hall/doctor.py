@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 def checks(hall: Hall, frame: Frame) -> list[Check]:
     """Everything that `guild doctor` says."""
+    settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
     return [
         _python(),
         _home(hall),
-        _settings(hall, frame),
-        _keys(hall, frame),
+        settings,
+        keys,
         _shell(),
         _git(),
-        _workers(hall, frame),
+        workers,
         *_members(hall, frame),
+        *_databases(hall),
     ]
 
 
@@ -46,6 +48,15 @@ def _home(hall: Hall) -> Check:
         detail=str(hall.home.path),
         hint=None if private else f"Others can read {hall.home.database}: chmod 600 it.",
     )
+
+
+def _databases(hall: Hall) -> list[Check]:
+    """Those of workflows that keep their state apart and cannot be used now."""
+    problems = hall.annexes.problems()
+    return [
+        Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
+        for error in problems
+    ]
 
 
 def _settings(hall: Hall, frame: Frame) -> Check:

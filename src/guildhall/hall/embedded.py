@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from functools import partial
+from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -16,6 +17,7 @@ from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
+from guildhall.runs.records import find_ask
 from guildhall.runs.transcript import conversation
 from guildhall.workers import lifecycle, records
 from guildhall.workers.model import WORKERS
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Entry as Remembered
     from guildhall.memory.model import Listing, Place, Scope
     from guildhall.memory.provenance import Blame
+    from guildhall.runs.asks import Asks
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.plan import Plan
@@ -99,21 +102,22 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
         from guildhall.hall.calling import demand_trust_again
         from guildhall.runs.grants import Grant
 
-        grant = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
-        if self._stays and grant == Grant() and self._hall.runs.alive(run):  # it goes on already: by itself
+        grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
+        if self._stays and grant == Grant() and part.runs.alive(run):  # it goes on already: by itself
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:
                     yield event
             return
-        demand_trust_again(self._hall, run, frame, [toolbox.name for toolbox in toolboxes])
-        prepared = await self._hall.prepare_again(run, frame, toolboxes, grant)
+        demand_trust_again(part, run, frame, [toolbox.name for toolbox in toolboxes])
+        prepared = await part.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
                 yield event
 
     async def _follow(self, prepared: Prepared) -> AsyncGenerator[Event]:
-        with self._hall.bus.listening(prepared.run, self._most) as events:
-            self._hall.launch(prepared)
+        part = self._hall.where(prepared.run)
+        with part.bus.listening(prepared.run, self._most) as events:
+            part.launch(prepared)
             try:
                 async for event in events:
                     yield event
@@ -121,18 +125,19 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
                         break
             finally:
                 if not self._stays:
-                    await self._hall.runs.park(prepared.run)
+                    await part.runs.park(prepared.run)
                 elif prepared.frame.interactive:
-                    self._hall.runs.hold(prepared.run, -1)
+                    part.runs.hold(prepared.run, -1)
 
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
-        self._hall.history.get(run)
-        began = self._hall.runs.began(run) if "runs" in vars(self._hall) else None
+        part = self._hall.where(run)
+        part.history.get(run)
+        began = part.runs.began(run) if "runs" in vars(part) else None
         if began is None:
             return
-        with self._hall.bus.listening(began.root, self._most) as events:
+        with part.bus.listening(began.root, self._most) as events:
             people = int(frame.interactive)
-            self._hall.runs.hold(began.root, people)
+            part.runs.hold(began.root, people)
             try:
                 yield began
                 async for event in events:
@@ -140,35 +145,38 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                self._hall.runs.hold(began.root, -people)
+                part.runs.hold(began.root, -people)
 
     async def park(self, run: str) -> None:
-        self._hall.history.get(run)
-        if "runs" in vars(self._hall):
-            await self._hall.runs.park(run)
+        part = self._hall.where(run)
+        part.history.get(run)
+        if "runs" in vars(part):
+            await part.runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
-        request = self._hall.history.get(run).request
+        part = self._hall.where(run)
+        request = part.history.get(run).request
         if request.get("workflow"):
-            return await self._hall.workflows.steering.stop(run)
+            return await part.workflows.steering.stop(run)
         if request.get("job"):
             return await self._stop_job(request["job"]["id"])
-        return await self._hall.runs.cancel(run)
+        return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
         from guildhall.hall.workflows import replay
 
-        return await replay(self._hall, run, frame)
+        return await replay(self._hall.where(run), run, frame)
 
     async def fork(self, run: str, at: int, frame: Frame, *, model: str | None = None) -> Forked:
-        return await self._hall.forks.fork(run, at, frame, model)
+        return await self._hall.where(run).forks.fork(run, at, frame, model)
 
     async def script(self, run: str) -> str:
         from guildhall.runs.script import script_of
         from guildhall.workflow.script import team_part
 
-        tree = [(one, self._hall.history.journal(one.id)) for one in self._hall.history.tree(run)]
-        team = team_part(tree, self._hall.store)
+        part = self._hall.where(run)
+        tree = [(one, part.history.journal(one.id)) for one in part.history.tree(run)]
+        team = team_part(tree, part.store)
         return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
@@ -178,34 +186,41 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
             yield await tested(file, self._hall, update=update)
 
     async def show(self, run: str) -> Shown:
-        found = self._hall.history.get(run)
-        journal = self._hall.history.journal(run)
+        part = self._hall.where(run)
+        found = part.history.get(run)
+        journal = part.history.journal(run)
         return Shown(
             run=found,
-            below=self._hall.history.below(run),
-            asks=self._hall.asks.of_run(run),
+            below=part.history.below(run),
+            asks=part.asks.of_run(run),
             messages=conversation(journal),
             attachments=journal.entries[0].data.get("attachments", ()),
         )
 
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:
-        return self._hall.history.recent(None if everything else _RECENT, called=called)
+        most = None if everything else _RECENT
+        found = [part.history.recent(most, called=called) for part in self._everywhere()]
+        return list(merge(*found, key=lambda run: run.created_at, reverse=True))[:most]
 
     async def journal(self, run: str, after: int = -1) -> list[Entry]:
-        return self._hall.history.shown(run, after)
+        return self._hall.where(run).history.shown(run, after)
 
     # asks
 
     async def asks(self) -> list[Ask]:
-        return self._hall.asks.open()
+        return list(merge(*(part.asks.open() for part in self._everywhere()), key=lambda ask: ask.created_at))
 
     async def ask(self, ask: str) -> Ask:
-        return self._hall.asks.seen(self._hall.asks.get(ask))
+        asks = self._asks_with(ask)
+        return asks.seen(asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
-        answered = await self._hall.asks.answer(ask, answer)
+        answered = await self._asks_with(ask).answer(ask, answer)
         await self._answered(answered)
         return answered
+
+    def _asks_with(self, ask: str) -> Asks:
+        return self._hall.annexes.where(lambda connection: find_ask(connection, ask) is not None).asks
 
     # workers
 

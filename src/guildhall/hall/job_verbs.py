@@ -60,7 +60,7 @@ class JobVerbs:
         """What a job asked was answered: it hears of it, and goes on if that is what it waits for."""
         from guildhall.hall.recover import go_on
 
-        root = self._hall.history.get(ask.root)
+        root = self._hall.where(ask.root).history.get(ask.root)
         if not root.request.get("job"):
             return
         await self._hall.jobs.answered(ask)

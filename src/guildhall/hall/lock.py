@@ -1,4 +1,4 @@
-"""The lock of a home: one process at a time owns what is on record there."""
+"""The locks of a hall: one process writes to a home, and to a database of a workflow's own."""
 
 from __future__ import annotations
 
@@ -13,34 +13,62 @@ from guildhall.core.errors import HallUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from guildhall.core.clock import Clock
     from guildhall.core.paths import Home
 
+LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
-def locked(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
+
+def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[str, Any] | None = None) -> IO[Any]:
     """The home's lock, held until it is closed or the process ends. `patience`: how long one that is held is tried."""
     home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle = home.lock.open("a+")
+    if not _taken(handle, clock, patience):
+        handle.seek(0)
+        holder, way_out = _holder(handle.read())
+        handle.close()
+        raise HallUnavailable(
+            f"the hall at {home.path} is in use by {holder}",
+            hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
+        )
+    handle.truncate(0)
+    handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
+    handle.flush()
+    return handle
+
+
+def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]:
+    """The lock of a database outside of the home, which other homes may name too. Nothing is written into it."""
+    elsewhere = "ame another file in `context.config.db`."
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.fdopen(os.open(path.with_name(f"{path.name}.lock"), flags, 0o600), "r")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise HallUnavailable(
+            f"the database cannot be locked: {reason}", where=str(path), hint=f"N{elsewhere}"
+        ) from None
+    if _taken(handle, clock, patience):
+        return handle
+    handle.close()
+    hint = f"End it there (`guild hall stop` with its GUILDHALL_HOME), or n{elsewhere}"
+    raise HallUnavailable("the database is in use by the hall of another home", where=str(path), hint=hint)
+
+
+def _taken(handle: IO[Any], clock: Clock, patience: float) -> bool:
     until = clock.monotonic() + patience
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            if clock.monotonic() < until:
-                time.sleep(0.02)
-                continue
-            handle.seek(0)
-            holder, way_out = _holder(handle.read())
-            handle.close()
-            raise HallUnavailable(
-                f"the hall at {home.path} is in use by {holder}",
-                hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
-            ) from None
-        handle.truncate(0)
-        handle.write(json.dumps({"pid": os.getpid(), "since": stamp(clock.now()), **(told or {})}))
-        handle.flush()
-        return handle
+            if clock.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def _holder(text: str) -> tuple[str, str]:

@@ -35,69 +35,72 @@ class Recovery:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        self._left = hall.store.read(records.left_behind)
+        parts = (hall, *hall.annexes.every())
+        self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
-            for run, crashes in self._left:
-                if crashes >= MOST_CRASHES and not self._was_quiet(run):
-                    await self._give_up(run)
+            for part, run, crashes in self._left:
+                if crashes >= MOST_CRASHES and not _was_quiet(part, run):
+                    await _give_up(part, run)
                 else:
-                    await go_on(self._hall, run)
+                    await go_on(part, run)
         finally:
             self.under_way = False
 
-    def _was_quiet(self, run: Run) -> bool:
-        """A workflow in which nobody was at anything has brought down nothing."""
-        found = self._hall.store.read(lambda connection: workflow_records.find(connection, run.id))
-        return found is not None and found.status == "quiet"
 
-    async def _give_up(self, run: Run) -> None:
-        error = RuntimeFailed(
-            f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
-            hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
-        )
-        now = stamp(self._hall.clock.now())
-
-        def write(connection: Connection) -> None:
-            records.give_up(connection, run.id, error.as_dict(), now)
-            if run.request.get("workflow"):
-                workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
-
-        await self._hall.store.write(write)
-        if run.request.get("job"):
-            await self._hall.jobs.follow(run.id)
-        _log.warning("%s is given up: %s", run.id, error.message)
+def _was_quiet(part: Hall, run: Run) -> bool:
+    """A workflow in which nobody was at anything has brought down nothing."""
+    found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
+    return found is not None and found.status == "quiet"
 
 
-async def go_on(hall: Hall, run: Run) -> None:
+async def go_on(part: Hall, run: Run) -> None:
     """Lets a run that has stopped go on by itself; nobody follows it."""
     from guildhall.hall.calling import demand_trust_again
 
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
-        frame = _frame(hall, run)
-        demand_trust_again(hall, run.id, frame)
-        hall.launch(await hall.prepare_again(run.id, frame))
+        frame = _frame(part, run)
+        demand_trust_again(part, run.id, frame)
+        part.launch(await part.prepare_again(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if run.request.get("job") and not hall.runs.alive(run.id):
-            await hall.jobs.could_not_go_on(run, error)
+        if run.request.get("job") and not part.runs.alive(run.id):
+            await part.jobs.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 
 
-def _frame(hall: Hall, run: Run) -> Frame:
+def _frame(part: Hall, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
     then = run.request["frame"]
-    return replace(frame_at(hall, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
+    return replace(frame_at(part, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
 
 
 def frame_at(hall: Hall, cwd: Path, root: Path) -> Frame:
     """What the hall does by itself in a folder is done with the variables of the terminal that has started it."""
     allowed = frozenset(hall.settings(Frame(cwd=cwd, root=root)).env)
     return replace(Frame.here(cwd, hall.environ, allowed=allowed, keys=travelling()), root=root)
+
+
+async def _give_up(part: Hall, run: Run) -> None:
+    error = RuntimeFailed(
+        f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
+        hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
+    )
+    now = stamp(part.clock.now())
+
+    def write(connection: Connection) -> None:
+        records.give_up(connection, run.id, error.as_dict(), now)
+        if run.request.get("workflow"):
+            workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
+
+    await part.store.write(write)
+    if run.request.get("job"):
+        await part.jobs.follow(run.id)
+    _log.warning("%s is given up: %s", run.id, error.message)

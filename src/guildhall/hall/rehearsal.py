@@ -46,6 +46,7 @@ class RehearsalHall(Hall):
     """Makes the runs of a test. No key is known here, and no provider is ever asked."""
 
     runs_commands = False
+    keeps_apart = False
 
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
         """`trusted` are the files of the copied project that the person trusts in the real one."""

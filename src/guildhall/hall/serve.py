@@ -29,17 +29,16 @@ from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
+from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
-from guildhall.hall.wiring import LOCK_PATIENCE, Hall
+from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from guildhall.runs.tokens import ToolDoor
 
 _LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
@@ -128,7 +127,7 @@ class Process:
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._door(token) is not None,
+                is_run=lambda token: self._hall.annexes.door(token) is not None,
                 hall=client,
                 allowed=self._allowed,
                 standing=self._standing,
@@ -137,14 +136,10 @@ class Process:
                 secrets=self._log.learn,
             )
         )
-        api.mount("/mcp/", McpEndpoint(self._door, version=__version__))
+        api.mount("/mcp/", McpEndpoint(self._hall.annexes.door, version=__version__))
         workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
         api.mount(PREFIX, workers.endpoint(self._address.token))
         return api
-
-    def _door(self, token: str) -> ToolDoor | None:
-        """The tool door of a live run that a token opens."""
-        return self._hall.runs.door(token) if "runs" in vars(self._hall) else None
 
     async def _recover(self) -> None:
         try:
@@ -193,7 +188,7 @@ class Process:
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
-            "runs": self._hall.runs.count if "runs" in vars(self._hall) else 0,
+            "runs": self._hall.annexes.living,
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }

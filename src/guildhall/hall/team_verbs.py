@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import aclosing
 from dataclasses import replace
+from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound, UsageError
@@ -13,7 +14,7 @@ from guildhall.workers.lifecycle import usable
 from guildhall.workflow import looking, records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from sqlalchemy import Connection
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.model import RunRequest
     from guildhall.runs.prepare import Prepared
+    from guildhall.store.engine import Store
     from guildhall.workflow.instance import Instance, Schedule, Sent, Start, WorkflowShown
+    from guildhall.workflow.steering import Steering
     from guildhall.workflow.target import Target
 
 _LONGEST_PROMPT = 20_000
@@ -51,7 +54,7 @@ class TeamVerbs(ABC):
     async def start_workflow(self, start: Start, request: RunRequest, frame: Frame) -> WorkflowShown:
         self._must_stay()
         prepared = await self._begun(start, request, replace(frame, interactive=False))
-        self._hall.launch(prepared)
+        self._hall.where(prepared.run).launch(prepared)
         return await self.workflow_of(prepared.run)
 
     async def _begun(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
@@ -59,7 +62,8 @@ class TeamVerbs(ABC):
 
         workflow = load_workflow(self._hall, start.file, frame)
         demand(self._hall, workflow, request, frame)
-        return await self._hall.workflows.begin(start, workflow, request, frame)
+        part = await self._hall.annexes.for_workflow(workflow, start, frame)
+        return await part.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
         from guildhall.hall.calling import demand_trust
@@ -82,44 +86,56 @@ class TeamVerbs(ABC):
             )
 
     async def start_agent(self, target: Target) -> WorkflowShown:
-        return await self.workflow_of((await self._hall.workflows.steering.start_agent(target)).id)
+        return await self.workflow_of((await self._steering(target).start_agent(target)).id)
 
     async def stop_agent(self, target: Target) -> list[str]:
-        return await self._hall.workflows.steering.stop_agent(target)
+        return await self._steering(target).stop_agent(target)
+
+    def _steering(self, target: Target) -> Steering:
+        return self._hall.annexes.of_team(target).workflows.steering
+
+    def _everywhere(self) -> Sequence[Hall]:
+        """The hall, and whatever is on record in databases of workflows' own."""
+        return (self._hall, *self._hall.annexes.every())
 
     # looking
 
     async def workflows(self, *, over: bool = True) -> list[WorkflowShown]:
-        return self._hall.store.read(
-            lambda connection: [looking.shown(connection, one) for one in records.listed(connection, over=over)]
-        )
+        def read(connection: Connection) -> list[WorkflowShown]:
+            return [looking.shown(connection, one) for one in records.listed(connection, over=over)]
+
+        found = (part.store.read(read) for part in self._everywhere())
+        return list(merge(*found, key=lambda shown: shown.created_at, reverse=True))
 
     async def workflow(self, target: Target) -> WorkflowShown:
-        return self._hall.store.read(lambda connection: looking.shown(connection, looking.named(connection, target)))
+        store = self._hall.annexes.of_team(target).store
+        return store.read(lambda connection: looking.shown(connection, looking.named(connection, target)))
 
     async def workflow_of(self, run: str) -> WorkflowShown:
-        instance = self._instance_of(run)
-        return self._hall.store.read(lambda connection: looking.shown(connection, instance))
+        store, instance = self._instance_of(run)
+        return store.read(lambda connection: looking.shown(connection, instance))
 
-    def _instance_of(self, run: str) -> Instance:
-        root = self._hall.history.get(run).root
-        found = self._hall.store.read(lambda connection: records.find(connection, root))
+    def _instance_of(self, run: str) -> tuple[Store, Instance]:
+        part = self._hall.where(run)
+        root = part.history.get(run).root
+        found = part.store.read(lambda connection: records.find(connection, root))
         if found is None:
             raise NotFound(f"the run {run} belongs to no workflow", hint=f"See guild show {run}.")
-        return found
+        return part.store, found
 
     async def channel(self, run: str, *, since: int = 0) -> list[Message]:
-        instance = self._instance_of(run)
-        return self._hall.store.read(lambda connection: looking.said(connection, instance, since=since))
+        store, instance = self._instance_of(run)
+        return store.read(lambda connection: looking.said(connection, instance, since=since))
 
     async def send(self, target: Target, text: str) -> Sent:
-        return await self._hall.workflows.steering.send(text, target)
+        return await self._steering(target).send(text, target)
 
     # the room
 
     def _room(self, target: Target) -> Room:
-        instance = self._hall.store.read(lambda connection: looking.named(connection, target))
-        return self._hall.rooms.room(instance.room)
+        part = self._hall.annexes.of_team(target)
+        instance = part.store.read(lambda connection: looking.named(connection, target))
+        return part.rooms.room(instance.room)
 
     async def documents(self, target: Target) -> list[DocumentListed]:
         return await self._room(target).documents.listing()
@@ -155,7 +171,7 @@ class TeamVerbs(ABC):
             own = [one for one in found if target.agent in (None, one.agent)]
             return own or [one for one in found if one.agent is None]
 
-        return self._hall.store.read(read)
+        return self._hall.annexes.of_team(target).store.read(read)
 
     async def schedule_set(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
         from guildhall.room.model import check_text
@@ -169,7 +185,7 @@ class TeamVerbs(ABC):
             check_text(prompt, "the prompt", most=_LONGEST_PROMPT)
             if not prompt.strip():
                 raise UsageError("the prompt is empty", hint="Leave it out, or say what the agent is to do.")
-        return await self._hall.workflows.steering.schedule(target, wakeup, prompt)
+        return await self._steering(target).schedule(target, wakeup, prompt)
 
     async def schedule_clear(self, target: Target) -> bool:
-        return await self._hall.workflows.steering.unschedule(target)
+        return await self._steering(target).unschedule(target)

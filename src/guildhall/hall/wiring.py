@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, local_zone, stamp
@@ -12,12 +12,12 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
-from guildhall.hall.lock import locked
+from guildhall.hall.lock import LOCK_PATIENCE, lock_home
 from guildhall.models.keys import joined
 from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
-from guildhall.runs.model import SHUTDOWN
-from guildhall.runs.records import mark_lost
+from guildhall.runs.model import BY_USER, SHUTDOWN
+from guildhall.runs.records import find_run, mark_lost
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.workers import records
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.annex import Annexes
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
-LOCK_PATIENCE = 1.0  # seconds: a command that only looks holds the lock for a moment
 
 
 class Hall:
@@ -67,6 +67,7 @@ class Hall:
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
+    keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
     def __init__(
         self,
@@ -88,35 +89,59 @@ class Hall:
         self.clock = clock or SystemClock()
         self.boot = new_id("b")
         self._children = children
-        self._lock: IO[Any] | None = None
-        if readonly:
-            self._tidy_up()
-        else:
-            self._lock = locked(home, self.clock, patience=patience, told={"boot": self.boot, "hall": process})
-            prepare(home.database)
-        self.store = Store(home.database, readonly=readonly)
-        if not readonly:
-            self._find_lost(self.store)
+        self.readonly = readonly
         self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
         self.bus = EventBus()
+        told = {"boot": self.boot, "hall": process}
+        self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
+
+    def _open(self, database: Path, lock: Callable[..., IO[Any]], patience: float) -> None:
+        """Takes a database: what is on record there is this hall's."""
+        self._lock: IO[Any] | None = None
+        if self.readonly:
+            self._tidy_up(database, lock)
+        else:
+            self._lock = lock(patience=patience)
+        try:
+            if not self.readonly:
+                prepare(database)
+            self.store = Store(database, readonly=self.readonly)
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()
+            raise
+        if not self.readonly:
+            self._find_lost(self.store)
         self.asks = Asks(self.store, self.clock, self._ask_closed)
         self.history = History(self.store, self.clock)
 
-    def _tidy_up(self) -> None:
+    def _tidy_up(self, database: Path, lock: Callable[..., IO[Any]]) -> None:
         """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
         try:
-            lock = locked(self.home, self.clock)
+            held = lock()
         except HallUnavailable:
             return
-        with lock:
-            prepare(self.home.database)
-            store = Store(self.home.database)
+        with held:
+            prepare(database)
+            store = Store(database)
             self._find_lost(store)
             store.close()
 
     def _find_lost(self, store: Store) -> None:
         """The runs of a hall that died are lost until somebody resumes them."""
         store.submit(lambda connection: mark_lost(connection, self.boot)).result()
+
+    # the parts: workflows may have databases of their own
+
+    @cached_property
+    def annexes(self) -> Annexes:
+        from guildhall.hall.annex import Annexes
+
+        return Annexes(self)
+
+    def where(self, run: str) -> Hall:
+        """The part that has a run on record; the whole, where none has."""
+        return self.annexes.where(lambda connection: find_run(connection, run) is not None)
 
     @cached_property
     def memory(self) -> Memory:
@@ -128,7 +153,14 @@ class Hall:
     def condenser(self) -> Condenser:
         from guildhall.runs.condense import Condenser
 
-        return Condenser(memory=self.memory, runs=self.runs, store=self.store, bus=self.bus, clock=self.clock)
+        return Condenser(
+            memory=self.memory,
+            runs=self.runs,
+            runs_of=lambda run: self.where(run).runs,
+            store=self.store,
+            bus=self.bus,
+            clock=self.clock,
+        )
 
     @cached_property
     def supply(self) -> Supply:
@@ -309,6 +341,7 @@ class Hall:
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        await self.runs.gone(run)
         if self.history.get(run).request.get("workflow"):
             return await self.workflows.again(run, frame, grant)
         if self.history.get(run).request.get("job"):
@@ -386,14 +419,13 @@ class Hall:
         return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording)
 
     def _recording(self, run: str) -> Source:
-        return self.recordings.source(run)
+        return self.where(run).recordings.source(run)
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
-        runs = "runs" in vars(self) and self.runs.count > 0
         members = "members" in vars(self) and self.members.busy
-        condenser = "condenser" in vars(self) and self.condenser.busy
-        return runs or members or condenser or any(lives() for lives in self.lives)
+        condensing = "condenser" in vars(self) and self.condenser.busy
+        return self.annexes.living > 0 or members or condensing or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
@@ -403,15 +435,13 @@ class Hall:
 
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
-        if "runs" in vars(self):
-            await self.runs.park_all(SHUTDOWN)
+        await self.annexes.park_all(SHUTDOWN)
         await self.settle(_SETTLING)
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         await self.settle()
-        if "runs" in vars(self):
-            await self.runs.park_all()
+        await self.annexes.park_all(BY_USER)
         if "members" in vars(self):
             await self.members.close()
         if "nursery" in vars(self) and self.nursery is not None:
@@ -419,6 +449,8 @@ class Hall:
         self.release()
 
     def release(self) -> None:
+        if "annexes" in vars(self):
+            self.annexes.release()
         self.store.close()
         if self._lock is not None:
             self._lock.close()

@@ -165,7 +165,8 @@ class JobFolder:
         *above, name = path.split("/")
         for part in ("", *above):
             folder = folder / part
-            folder.mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir()
             if not stat.S_ISDIR(folder.lstat().st_mode):
                 raise UsageError(f"{part} in {path} is a file, not a folder")
         place = folder / name

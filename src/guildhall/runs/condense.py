@@ -20,6 +20,8 @@ from guildhall.runs import records
 from guildhall.runs.model import HALL, RunRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
@@ -40,9 +42,20 @@ _INSTRUCTIONS = 2_000  # bytes: what is sent beside the notes
 class Condenser:
     """The compactions of a hall."""
 
-    def __init__(self, *, memory: Memory, runs: Runs, store: Store, bus: EventBus, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        memory: Memory,
+        runs: Runs,
+        runs_of: Callable[[str], Runs],
+        store: Store,
+        bus: EventBus,
+        clock: Clock,
+    ) -> None:
+        """`runs_of`: those among which a run is that has caused a compaction."""
         self._memory = memory
         self._runs = runs
+        self._runs_of = runs_of
         self._store = store
         self._bus = bus
         self._clock = clock
@@ -134,9 +147,10 @@ class Condenser:
 
     def _tell(self, growth: Growth, came: Compaction, asked: list[str]) -> None:
         data = {"text": str(came), **came.as_dict(), "by": asked[0] if asked else None}
-        root = self._runs.root(growth.run)
+        runs = self._runs_of(growth.run)
+        root = runs.root(growth.run)
         event = Event(type="memory_condensed", run=growth.run, root=root, at=stamp(self._clock.now()), data=data)
-        if self._runs.alive(root):
+        if runs.alive(root):
             self._bus.publish(event)
         else:
             self._untold.append(event)

@@ -178,10 +178,11 @@ class Execution:
         self._ending = True
         try:
             await self._stop(*tasks)
+            judged = stretch
             if self._seat is not None and self._seat.judge is not None:
-                stretch = await self._seat.judge(self._ledger.run, stretch)
-            await self._record(stretch)
-            return stretch
+                judged = await self._seat.judge(self._ledger.run, stretch)
+            await self._record(judged, None if judged == stretch else stretch)
+            return judged
         finally:
             self.stopped.set()
 
@@ -238,7 +239,8 @@ class Execution:
         self._ledger.purse.let_go()
         await self._clean_up()
 
-    async def _record(self, stretch: Stretch) -> None:
+    async def _record(self, stretch: Stretch, unjudged: Stretch | None = None) -> None:
+        """Puts the end on record; `unjudged` is what it would have been in no seat, where that is something else."""
         ended = stretch.status in {"completed", "failed"}
         seconds = self._seconds_before + self._running_seconds()
         now = stamp(self._clock.now())
@@ -260,7 +262,9 @@ class Execution:
             if self._seat is not None:
                 self._seat.ended(connection, self._ledger.run, stretch)
 
-        data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
+        data: dict[str, Any] = dict(vars(stretch))
+        if unjudged is not None:
+            data["unjudged"] = dict(vars(unjudged))
         await self._ledger.journal.append(
             "ended" if ended else "paused",
             data,

@@ -350,6 +350,12 @@ class Runs:
             self._alive[run].execution.park(reason)
             await asyncio.wait({task})
 
+    async def gone(self, run: str) -> None:
+        """Waits for a run that has stopped, as the record says, and is being put away."""
+        task = self._tasks.get(run)
+        if task is not None and self._history.get(run).status != "running":
+            await asyncio.wait({task})
+
     async def park_all(self, reason: str = BY_USER) -> None:
         await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
 

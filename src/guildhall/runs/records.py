@@ -85,11 +85,11 @@ def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str
 
 
 def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
-    """Completes a run that has stopped, because what it was to give is there."""
+    """Completes a run that was stopped for good, because what it was to give is there."""
     withdraw_asks(connection, run, now, questions=False)
     data = {"status": "completed", "reason": None, "error": None, "output": output}
     change_run(connection, run, **data, owner=None, ended_at=now)
-    _append(connection, run, data, now)
+    _append(connection, run, {**data, "unjudged": {"status": "cancelled"}}, now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:

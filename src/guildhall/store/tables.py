@@ -314,3 +314,10 @@ schedules = Table(
     Column("created_at", Text, nullable=False),
 )
 Index("schedules_by_time", schedules.c.due_at)
+
+databases = Table(
+    "databases",
+    metadata,
+    Column("path", Text, primary_key=True),  # of workflows that keep their state apart; in the home's own database
+    Column("added_at", Text, nullable=False),
+)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOMS = ".workflow"  # beside the workflow file: what people see of its rooms
 DOCUMENTS = "documents"
+_BESIDE = ("-wal", "-shm", ".lock")  # what SQLite and the hall have beside a database
 _SHOWN = ("channel.md", "_state")  # what `provider: file` writes there
 
 
@@ -94,8 +95,9 @@ class Workflow:
 
     def keeps(self, values: Values) -> tuple[Path, ...]:
         """What it has on disk, which agents change through the room or not at all."""
-        room = self.room_folder(values)
-        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *_SHOWN)))
+        room, database = self.room_folder(values), self.database(values)
+        beside = [database.with_name(database.name + ending) for ending in ("", *_BESIDE)] if database else []
+        return (self.path, self.folder / ROOMS, *(room / name for name in (DOCUMENTS, *_SHOWN)), *beside)
 
     def around(self, agent: Agent) -> frozenset[str]:
         """What the others at the table can do to the world: what one of them has read, another can be told."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
 
 from guildhall.runs.records import run_of_call
-from guildhall.store.tables import agents, runs, schedules, workflows
+from guildhall.store.tables import agents, databases, runs, schedules, workflows
 from guildhall.workflow.instance import OVER, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:
@@ -182,3 +182,16 @@ def schedules_of(connection: Connection, room: str) -> list[Schedule]:
     names = ("every", "cron", "prompt", "due_at")
     found = connection.execute(query).mappings()
     return [Schedule(agent=row["agent"] or None, **{name: row[name] for name in names}) for row in found]
+
+
+# databases of their own
+
+
+def add_database(connection: Connection, path: str, at: str) -> None:
+    """From now on what is in this database belongs to the home too."""
+    connection.execute(insert(databases).values(path=path, added_at=at).prefix_with("OR IGNORE"))
+
+
+def databases_known(connection: Connection) -> list[str]:
+    """In the order in which they came."""
+    return list(connection.execute(select(databases.c.path).order_by(databases.c.added_at)).scalars())

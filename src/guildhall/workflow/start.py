@@ -104,6 +104,7 @@ def from_here(request: RunRequest, frame: Frame) -> RunRequest:
 def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -> None:
     """Raises where documents would lie among what decides what agents may do: agents write documents."""
     folders = [place for place in (workflow.documents(values), workflow.database(values)) if place is not None]
+    _check_database(workflow, values)
     root = workflow.frame(frame).root
     deciding = [home.path, root / ".git", *(top / name for top in {root, workflow.folder} for name in DECIDING)]
     for folder in folders:
@@ -118,6 +119,14 @@ def check_places(workflow: Workflow, values: Values, home: Home, frame: Frame) -
                 raise _at(
                     workflow, InvalidFile(f"{folder} is kept from agents: {path}", hint=hint), "context", "config"
                 )
+
+
+def _check_database(workflow: Workflow, values: Values) -> None:
+    """Raises where agents could write into the workflow's own database as if it were a document."""
+    documents, database = workflow.documents(values), workflow.database(values)
+    if documents and database and documents.resolve() in database.resolve().parents:
+        error = InvalidFile(f"{database} lies among the documents, which agents write", hint="Choose another place.")
+        raise _at(workflow, error, "context", "config", "db")
 
 
 def _check(workflow: Workflow, values: Values, *, outputs: bool) -> None:

@@ -40,9 +40,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _runs(target: str | None, client: HallClient) -> list[Run]:
-    """All there are, or those of what was named."""
+    """All there are, or those of what was named; a workflow itself asks no model, so it is no line of its own."""
     if target is None:
-        return await client.runs(everything=True, called=True)
+        every = await client.runs(everything=True, called=True)
+        return [run for run in every if not run.request.get("workflow")]
     found = await named(target, client)
     shown = await client.show(found.run)
     runs = [run for run in (shown.run, *shown.below) if not run.request.get("workflow")]
