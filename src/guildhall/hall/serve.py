@@ -31,7 +31,7 @@ from guildhall.hall.http import Listener
 from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.hall.recover import Recovery
+from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
@@ -127,6 +127,8 @@ class Process:
             await self._recovery.go_on()
         finally:
             self._recovered.set()
+        for name in self._hall.members.go_on(lambda root: frame_at(self._hall, root, root)):
+            _log.info("the member %s was at work and is started again", name)
 
     async def _watch(self) -> None:
         """Leaves when nothing has lived here for a while."""

@@ -423,8 +423,9 @@ class Hall:
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
+        members = "members" in vars(self) and self.members.busy
         condensing = "condenser" in vars(self) and self.condenser.busy
-        return self.annexes.living > 0 or condensing or any(lives() for lives in self.lives)
+        return self.annexes.living > 0 or members or condensing or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
