@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
-from guildhall.hall.wiring import Hall
+from guildhall.hall.lock import lock_home
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.test_member import free_port, start, until_up
 from tests.members.small import make_member, serving, speaking, write_script
@@ -290,12 +291,9 @@ def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Pa
 
 def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
-    hall = Hall(Home(folder / ".guild", keeps=folder), environ={})
-    try:
+    with lock_home(Home.at(folder / ".guild"), SystemClock()):
         process = start(folder, 0)
         _, said = process.communicate(timeout=20)
-    finally:
-        hall.release()
     assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
 
 
@@ -314,25 +312,42 @@ def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path
     assert (process.returncode, "which worker does it? other, third" in said) == (1, True)
 
 
-def test_the_ordinary_commands_look_into_a_member_whether_it_runs_or_not(tmp_path: Path, guild: Guild) -> None:
-    folder = make_member(tmp_path / "clerk", answers=[{"call": "submit_result", "with": {"output": "x"}}, {"say": "y"}])
-    inside = {"GUILDHALL_HOME": str(folder / ".guild")}
+def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_runs(tmp_path: Path, guild: Guild) -> None:
+    folder = make_member(
+        tmp_path / "clerk",
+        tool_rules={"write_artifact": {"approval_required": True}},
+        answers=[
+            {"call": "write_artifact", "with": {"path": "report.md", "content": "All of it."}},
+            {"call": "submit_result", "with": {"output": "written"}},
+            {"say": "done"},
+        ],
+    )
+    inside = {"GUILDHALL_HOME": str(folder / ".guild"), "GUILDHALL_EMBEDDED": ""}
 
-    def jobs() -> list[str]:
-        listed = guild("job", "ls", "--json", env=inside)
-        assert listed.code == 0, listed.err
-        return [row["jobId"] for row in listed.json["jobs"]]
+    def told(*words: str) -> Any:
+        ran = guild(*words, "--json", env=inside)
+        assert ran.code == 0, ran.err
+        return ran.json
 
     async def work() -> str:
         async with serving(folder) as member:
             job = await member.dispatch()
-            await member.ended(job)
-            assert await asyncio.to_thread(jobs) == [job]
+            async with asyncio.timeout(10):
+                while (shown := await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert shown["status"] == "running"
+            assert (await member.refused("answer", {"jobId": job, "answer": "yes"}))["code"] == -32602
+            needs = (await asyncio.to_thread(told, "ls"))["needs_you"]
+            (ask,) = [one["ask"] for one in needs["asks"]]
+            answered = await asyncio.to_thread(guild, "answer", ask, "yes", env=inside)
+            assert answered.code == 0, answered.err
+            assert (await member.ended(job))["status"] == "completed"
             return job
 
     job = asyncio.run(work())
-    assert jobs() == [job]
-    result = guild("job", "result", job, env=inside)
-    assert (result.code, result.out.strip()) == (0, "x"), result.err
-    removed = guild("job", "rm", job, env=inside)
-    assert (removed.code, list((folder / "jobs").iterdir())) == (0, []), removed.err
+    assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "All of it."
+    assert [row["jobId"] for row in told("job", "ls")["jobs"]] == [job]  # also when it does not run
+    for embedded in ("1", ""):
+        refused = guild("job", "rm", job, env={**inside, "GUILDHALL_EMBEDDED": embedded})
+        assert (refused.code, "belongs to the member clerk" in refused.err) == (7, True), refused
+    assert (folder / "jobs" / job).is_dir()

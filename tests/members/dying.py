@@ -66,6 +66,7 @@ def serve() -> None:
 
 def _child(order: dict[str, Any]) -> NoReturn:
     from guildhall import Member
+    from guildhall.hall.log import Log
     from guildhall.store import engine
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -87,7 +88,7 @@ def _child(order: dict[str, Any]) -> NoReturn:
     code = 70
     try:
         member = Member(Path(order["folder"]) / "server.py")
-        asyncio.run(member._serve(order["port"], order["secret"], {}))
+        asyncio.run(member._serve(order["port"], order["secret"], {}, Log({})))
         code = 0
     finally:
         os._exit(code)

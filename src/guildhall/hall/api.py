@@ -101,10 +101,15 @@ class Api:
         self._house = house
         self._body_within = body_within
         self._mounts: dict[str, App] = {}
+        self._places: dict[str, App] = {}
 
     def mount(self, prefix: str, app: App) -> None:
         """Has an ASGI application answer below a path. It judges by itself who may come in there."""
         self._mounts[prefix] = app
+
+    def place(self, path: str, app: App) -> None:
+        """The same at one path."""
+        self._places[path] = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -123,6 +128,9 @@ class Api:
         self, scope: MutableMapping[str, Any], headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
         path: str = scope["path"]
+        if (placed := self._places.get(path)) is not None:
+            await placed(scope, receive, send)
+            return
         for prefix, app in self._mounts.items():
             if path.startswith(prefix):
                 await app(scope, receive, send)

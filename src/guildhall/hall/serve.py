@@ -24,6 +24,7 @@ from guildhall import __version__
 from guildhall.core.clock import stamp
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
+from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
@@ -38,10 +39,11 @@ from guildhall.hall.start import Address, process_of
 from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
+_OFTEN = 60.0  # seconds in which one that never leaves by itself looks that often, for what there is to log
 _LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
 _log = logging.getLogger("guildhall.hall")
 
@@ -49,11 +51,11 @@ _log = logging.getLogger("guildhall.hall")
 class Process:
     """One hall, served."""
 
-    def __init__(self, hall: Hall, log: Log, *, idle: float) -> None:
-        """`idle`: how many seconds it stays when nothing lives in it."""
+    def __init__(self, hall: Hall, log: Log, *, idle: float | None, port: int | None = None) -> None:
+        """`idle`: how many seconds it stays when nothing lives in it; None: until it is told to leave."""
         self._hall = hall
         self._log = log
-        self._listener = Listener()
+        self._listener = Listener(port=port)
         self._leave = asyncio.Event()
         self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
@@ -69,8 +71,16 @@ class Process:
         log.learn({"person_token": self._address.token})
         self.face = self._face()
 
-    async def serve(self, ready: int) -> None:
-        """From the first request to the last."""
+    @property
+    def url(self) -> str:
+        return self._address.url
+
+    async def recovered(self) -> None:
+        """Returns when what an earlier hall has left behind goes on."""
+        await self._recovered.wait()
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """From the first request to the last; says when it is `ready` for one."""
         await self._listener.listen(self.face)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,7 +88,7 @@ class Process:
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
         self._hall.warm()
-        tell(ready, {"ready": True})
+        ready()
         work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
             await self._leave.wait()
@@ -134,8 +144,8 @@ class Process:
         """Leaves when nothing has lived here for a while."""
         idle = 0
         while idle < _LOOKS:
-            await asyncio.sleep(self._idle / _LOOKS)
-            idle = 0 if self._busy() else idle + 1
+            await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
+            idle = 0 if self._idle is None or self._busy() else idle + 1
             for event in self._hall.condenser.untold() if "condenser" in vars(self._hall) else ():
                 _log.info("%s: %s", event.run, event.data.get("text"))
         _log.info("nothing lives here any more")
@@ -157,7 +167,7 @@ class Process:
 
     def _allowed(self, root: Path) -> Welcome:
         try:
-            return Welcome(env=load_settings(self._hall.home, root).env)
+            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
         except GuildError as error:
             return Welcome(env=(), problem=error)
 
@@ -197,7 +207,7 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
         return 7
 
     async def serve() -> None:
-        await Process(hall, log, idle=idle).serve(ready)
+        await Process(hall, log, idle=idle).serve(lambda: tell(ready, {"ready": True}))
 
     asyncio.run(serve())
     return 0

@@ -84,6 +84,11 @@ class Hall:
 
         `children`: each run is executed in a process of its own; else all of them in this one.
         """
+        if home.keeps is not None and self.own is None and not readonly:
+            raise HallUnavailable(
+                f"{home.path} belongs to the member {home.keeps.name}, which does not run",
+                hint="Only its own program changes anything there: start it, by handing it work, then try again.",
+            )
         self.home = home
         self.environ = environ
         self.clock = clock or SystemClock()
