@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from guildhall.core.errors import (
     GuildError,
     HallGone,
     HallUnavailable,
+    MemberRefused,
     NotFound,
     NotTrusted,
     UnknownJob,
@@ -34,6 +36,7 @@ from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
+from tests.members.places import put_member
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -135,10 +138,34 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _memory(both, frame)
         await _workflow(both, frame, project)
         await _jobs(both, frame, project)
+        await _members(both, frame, home)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _members(both: Compared, frame: Frame, home: Home) -> None:
+    put_member(home.path, "ant")
+    ant = "home/ant"
+    assert [tool["name"] for tool in await both.once("member_tools", ant, frame)] == ["echo", "look", "die"]
+    (shown,) = await both.once("members", frame)
+    assert await both.once("member", "ant", frame) == shown
+    assert (shown.state, shown.member.display_name) == ("ready", "Ant")
+    result = await both.once("member_call", "ant", "echo", {"text": "ü"}, frame)
+    assert result["content"][0]["text"] == "echo: ü"
+    job = await both.once("dispatch", "ant", Dispatch(description="a", task="quick"), frame)
+    assert job.id == "ant/j-1"
+    assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
+    assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
+    assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
+    assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    await both.once("member_job_delete", "ant", "j-1", frame)
+    with pytest.raises(MemberRefused, match="there is no job"):
+        await both.once("member_job", "ant", "j-1", frame)
+    path = await both.once("member_new", "bee", frame)
+    assert (path / "server.py").is_file()
+    shutil.rmtree(path)
 
 
 async def _workers(both: Compared, frame: Frame) -> None:
