@@ -1,10 +1,11 @@
-"""Writes what is generated: the shipped JSON Schemas of worker and workflow files. `make docs` runs it."""
+"""Writes what is generated: the shipped JSON Schemas of the files that people write. `make docs` runs it."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING
 
+from guildhall.members import manifest as of_members
 from guildhall.workers import schema as of_workers
 from guildhall.workflow import schema as of_workflows
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def generated() -> dict[Path, str]:
     """Every generated file and its text."""
     return {
+        of_members.SHIPPED_SCHEMA: of_members.manifest_schema_text(),
         of_workers.SHIPPED_SCHEMA: of_workers.worker_schema_text(),
         of_workflows.SHIPPED_SCHEMA: of_workflows.workflow_schema_text(),
     }

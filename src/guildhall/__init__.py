@@ -6,6 +6,7 @@ The library's public names, imported when they are first used:
     RunResult    what came of a run
     Toolbox      a named set of tools
     tool         makes a tool from a typed function
+    Member       a guild member in a few lines: its tools, and the worker that takes work
     Answer       what an approver says, with a note
     GuildError   what every error of Guildhall is
 """
@@ -18,17 +19,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.hall.library import RunResult, Worker
+    from guildhall.hall.member import Member
     from guildhall.runs.model import Answer
     from guildhall.tools.define import tool
     from guildhall.tools.model import Toolbox
 
 __version__ = "0.1.0"
 
-__all__ = ["Answer", "GuildError", "RunResult", "Toolbox", "Worker", "tool"]
+__all__ = ["Answer", "GuildError", "Member", "RunResult", "Toolbox", "Worker", "tool"]
 
 _HOMES = {
     "Answer": "guildhall.runs.model",
     "GuildError": "guildhall.core.errors",
+    "Member": "guildhall.hall.member",
     "RunResult": "guildhall.hall.library",
     "Toolbox": "guildhall.tools.model",
     "Worker": "guildhall.hall.library",

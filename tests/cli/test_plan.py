@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.members.places import put_member
 from tests.runs.places import DONE, NOTES, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
     home.path.mkdir(parents=True)
     home.settings.write_text("env: [GREETING]\nbudget: 3.0\n")
     (project / "in").mkdir()
+    put_member(home.path, "researcher")
     put_worker(
         project,
         tools=["Read", "Bash"],
@@ -69,20 +71,20 @@ def test_it_says_exactly_what_could_happen(guild: Guild, project: Path, home: Ho
         "reads         ., ./notes, ./in",
         "writes        ./notes",
         "programs      runs programs",
-        "network       reached by docs_*",
-        "docs_*              Of the server docs. What it does is known when it has started.",
+        "network       reached by researcher-dispatch_dispatch, docs_*",
+        " Of the server docs. What it does is known when it has started.",
         "GREETING",
         "Runs a shell command in the working folder",
         "record_decision",
         "memory_write",
         "sandbox_write_text",
         "docs: would start uvx docs-mcp with DOCS_TOKEN",
-        "would start researcher (not yet in this version)",
-        "you are asked before each call of sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
+        "home/researcher: may dispatch to it; runs ${PYTHON} server.py ${PORT} ",
+        "sandbox_write_text (fs.write), Bash (fs.write), docs_* (fs.write)",
         "at most 3.00 USD; 7 turns; 300 seconds; then you are asked for more",
-        "the three together: yes (private files, text from outside, a way out): you are asked before each call of docs",
+        "the three together: yes (private files, text from outside, a way out): you are asked before each call of ",
         "not trusted   workers/scribe.yaml (mcp_servers.docs)",
-        "cannot run    members: researcher cannot be provided by this version",
+        "researcher-dispatch_dispatch",
     ):
         assert said in text
     assert "SECRET" not in text

@@ -76,10 +76,11 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        "runtime: claude; members: ada cannot be provided by this version",
+        "runtime: claude cannot be provided by this version",
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: there is no toolbox 'mail'",
+        "members: there is no member 'ada'",
         f"sandboxes.in.path: the folder {scribe}/nowhere does not exist",
         f"output_schema_ref: there is no module a in {scribe}",
     ]
@@ -91,7 +92,7 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go")
     assert refused.code == 1
-    assert "6 things cannot be provided:" in refused.err
+    assert "7 things cannot be provided:" in refused.err
     assert all(message in refused.err for message in expected)
     assert "1 with errors: wish" in guild("doctor").out
 

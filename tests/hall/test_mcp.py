@@ -16,12 +16,13 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 from guildhall.hall import mcp as endpoint
-from guildhall.hall.http_guard import bearer, refused
 from guildhall.room.rooms import Rooms
 from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
 from guildhall.room.toolbox import Desk as RoomDesk
 from guildhall.room.toolbox import room_tools
 from guildhall.runs.seat import Seat
+from guildhall.tools.http_guard import bearer, refused
+from guildhall.tools.http_messages import MAX_BODY
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
 
@@ -335,7 +336,7 @@ def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path)
                 ("POST", f"{hall.url}/", own, _message(), 404),
                 ("POST", f"{hall.url}/tools/more/", own, _message(), 404),
                 ("POST", f"{hall.url}/TOOLS/", own, _message(), 404),
-                ("POST", where, own, b" " * (endpoint.MAX_BODY + 1), 413),
+                ("POST", where, own, b" " * (MAX_BODY + 1), 413),
                 ("POST", where, {**own, "origin": "http://localhost:9999"}, _message(), 200),
                 ("POST", where, {**own, "content-type": "application/json; charset=utf-8"}, _message(), 200),
             ]

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall import Toolbox, Worker
-from guildhall.core.errors import Conflict, GuildError, HallGone, HallUnavailable, NotFound, NotTrusted, WorkerLocked
+from guildhall.core.errors import (
+    Conflict,
+    GuildError,
+    HallGone,
+    HallUnavailable,
+    NotFound,
+    NotTrusted,
+    UnknownJob,
+    WorkerLocked,
+)
 from guildhall.core.events import Event
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
@@ -20,6 +29,7 @@ from guildhall.hall.codec import encode
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.postcard import request as postcard_request
 from guildhall.hall.remote import RemoteHall
+from guildhall.jobs.model import Dispatch
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
@@ -124,6 +134,7 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _trust(both, frame, project)
         await _memory(both, frame)
         await _workflow(both, frame, project)
+        await _jobs(both, frame, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
@@ -386,3 +397,18 @@ def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame) -> 
             await Worker.load("scribe", toolboxes=[Toolbox("desk")]).arun("go")
 
     with_client(home, work)
+
+
+async def _jobs(both: Compared, frame: Frame, project: Path) -> None:
+    script = {"workers": {"smith": [[{"call": "submit_result", "with": {"output": "a key"}}, {"say": "done"}]]}}
+    (project / "smith.yaml").write_text(json.dumps(script))
+    put_worker(project, "smith", model="script:smith.yaml", sandboxes=None, tool_rules=None)
+    job = await both.once("dispatch", "smith", Dispatch(description="a key", task="Forge it."), frame)
+    await both.stream("follow", job.run, frame)
+    assert (await both("jobs", filter="a*", limit=1, worker="smith")).jobs[0].id == job.id
+    assert (await both("job", job.id)).job.status == "completed"
+    assert (await both("job_result", job.id)).output == "a key"
+    assert (await both("job_cancel", job.id)).status == "completed"
+    await both.once("job_delete", job.id)
+    with pytest.raises(UnknownJob):
+        await both.once("job", job.id)

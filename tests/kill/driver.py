@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tests.practised import practise
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,12 +70,10 @@ def serve() -> None:
 
 
 def _warm_up() -> None:
-    """Imports what a run needs. Nothing is opened and no thread is started: that is for the forks."""
+    """Imports what a run needs, and has done it before. Nothing is open and no thread lives: that is for the forks."""
     for name in _NEEDED:
         importlib.import_module(name)
-    from guildhall.tools.jail import available
-
-    available()
+    practise()
 
 
 def _child(order: dict[str, Any]) -> NoReturn:

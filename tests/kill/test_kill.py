@@ -57,7 +57,7 @@ def test_killed_at_a_commit_of_several_entries(scene: Scene, undisturbed: Undist
 
 
 @pytest.mark.parametrize("when", SIDES)
-@pytest.mark.parametrize("function", ["_create", "_upgrade"])
+@pytest.mark.parametrize("function", ["_create", "_keep_private"])
 def test_killed_while_the_database_is_made(scene: Scene, undisturbed: Undisturbed, function: str, when: When) -> None:
     assert scene.guild_until(0, when, *RUN, function=f"guildhall.store.migrate:{function}") is None
     judge(scene, undisturbed, Record.of(scene))

@@ -68,10 +68,14 @@ def _index(index: Any) -> dict[str, Any]:
 
 def test_the_schema_is_the_sum_of_the_migrations(home: Home, tmp_path: Path):
     prepare(home.database)
-    migrated = create_engine(f"sqlite:///{home.database}", poolclass=NullPool)
-    declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}", poolclass=NullPool)
-    metadata.create_all(declared)
-    assert schema(migrated) == schema(declared)
+    earliest = tmp_path / "earliest.db"
+    execute(earliest, f"PRAGMA application_id={APPLICATION_ID}", "PRAGMA journal_mode=WAL")
+    prepare(earliest)
+    migrated = create_engine(f"sqlite:///{earliest}", poolclass=NullPool)
+    new = create_engine(f"sqlite:///{home.database}", poolclass=NullPool)
+    assert schema(migrated) == schema(new)
+    assert schema(new).keys() == metadata.tables.keys()
+    assert standing_of(earliest) == standing_of(home.database) == "current"
     with migrated.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 

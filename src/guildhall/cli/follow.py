@@ -13,7 +13,7 @@ from guildhall.cli.roomlines import TOLD, line_of
 from guildhall.cli.screen import ReaderGone, money
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import AMOUNT, BY_USER
+from guildhall.runs.model import AMOUNT, BY_USER, WORDS
 
 if TYPE_CHECKING:
     import argparse
@@ -278,6 +278,8 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
     None is suggested for a call that was cut off: what happened only the person knows.
     """
+    if WORDS in ask.question.choices:
+        return f'guild answer {ask.id} "..."'
     words = ["2.50" if choice == AMOUNT else choice for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
     more = "" if here else f"; all of it: guild show {ask.id}"

@@ -137,6 +137,7 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "tool_doubted": _call,
     "tool_ended": _result,
     "loop_asked": lambda data: f"{data.get('title')}, {data.get('ask')} asks whether they may go on",
+    "question_asked": lambda data: f"{data.get('ask')} asks: {data.get('question')}",
     "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
     "answered": _said,
     "crashed": _words("message"),

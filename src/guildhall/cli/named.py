@@ -6,8 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guildhall.cli.reach import run_id
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.core.ids import ASK, RUN, is_id
+from guildhall.core.ids import ASK, JOB, RUN, is_id
 from guildhall.workflow.target import parse
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def target_of(text: str) -> Target:
 
 def is_target(text: str) -> bool:
     """Whether a word is meant as a target rather than as an id."""
-    return not (is_id(text, RUN) or is_id(text, ASK))
+    return not (is_id(text, RUN) or is_id(text, ASK) or is_id(text, JOB))
 
 
 async def named(text: str, client: HallClient) -> Named:
@@ -53,11 +54,26 @@ async def named(text: str, client: HallClient) -> Named:
         return Named(run=(await client.ask(text)).run)
     if is_id(text, RUN):
         return Named(run=text)
+    if is_id(text, JOB):
+        return Named(run=await run_of_job(text, client))
     if "@" not in text:
         return await _agent_alone(text, client)
     wanted = target_of(text)
     workflow = await client.workflow(wanted)
     return Named(run=workflow.run, target=wanted, workflow=workflow)
+
+
+async def run_of_job(id: str, client: HallClient) -> str:
+    """The run that does a job, or did."""
+    job = (await client.job(id)).job
+    if job.run is None:
+        raise NotFound(f"there is no run behind the job {id}", hint=f"See guild job show {id}.")
+    return job.run
+
+
+async def run_named(text: str, client: HallClient) -> str:
+    """The run that an id names: its own, or that of a job."""
+    return await run_of_job(text, client) if is_id(text, JOB) else run_id(text)
 
 
 async def _agent_alone(text: str, client: HallClient) -> Named:

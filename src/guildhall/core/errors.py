@@ -4,11 +4,15 @@
     ├── UsageError            the command or call itself is wrong
     ├── InvalidFile           a file of the user's is wrong; says file, line and field
     ├── NotFound              no such worker, run, ask, file
+    │   └── UnknownJob        no such job
     ├── Refused               policy says no
     │   ├── NotTrusted        code of a folder that no person has trusted as it is
     │   ├── WorkerLocked      the worker is locked
     │   └── WorkerRetired     the worker is retired
     ├── Conflict              the thing is not in a state that permits this
+    │   ├── NotFinished       a job has no result: it is running, or has failed or was cancelled
+    │   └── NotDeletable      a job is running, or has failed
+    ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
@@ -18,6 +22,10 @@
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
+    ├── MemberFailed          a guild member did not do what it was asked
+    │   ├── MemberTimedOut    no answer in time
+    │   ├── MemberUnreachable no answer over HTTP
+    │   └── MemberRefused     its answer says no, or is none
     ├── RuntimeFailed         the runtime broke between the doors
     │   └── RuntimeCrashed    the process of a run ended before the run did
     ├── ReplayDiffers         a replay met something else than the record
@@ -32,7 +40,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class GuildError(Exception):
@@ -74,6 +82,12 @@ class NotFound(GuildError):
     code = "not_found"
 
 
+class UnknownJob(NotFound):
+    """There is no such job."""
+
+    code = "unknown_job"
+
+
 class Refused(GuildError):
     """Policy does not permit it."""
 
@@ -102,6 +116,41 @@ class Conflict(GuildError):
     """The thing is in a state that does not permit this."""
 
     code = "conflict"
+
+
+class NotFinished(Conflict):
+    """A job has no result: it is running, or it has failed or was cancelled. `job` and `status` say which."""
+
+    code = "not_finished"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        job: str | None = None,
+        status: str | None = None,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.job = job
+        self.status = status
+
+    def as_dict(self) -> dict[str, str]:
+        fields = {"job": self.job, "status": self.status}
+        return {**super().as_dict(), **{name: value for name, value in fields.items() if value}}
+
+
+class NotDeletable(Conflict):
+    """A job is running, or has failed: it is not simply deleted."""
+
+    code = "not_deletable"
+
+
+class NotFulfilled(GuildError):
+    """A job ended without what it had to give: an artifact, or a result of the declared form."""
+
+    code = "not_fulfilled"
 
 
 class LimitReached(GuildError):
@@ -194,6 +243,56 @@ class ServerGone(ToolUnavailable):
     """A server of tools that the run has used is there no more. The call that needed it was not made."""
 
     code = "server_gone"
+
+
+class MemberFailed(GuildError):
+    """A guild member did not do what it was asked."""
+
+    code = "member_failed"
+
+
+class MemberTimedOut(MemberFailed):
+    """A member did not answer in time. What it was asked to do, it may have done."""
+
+    code = "member_timed_out"
+
+
+class MemberUnreachable(MemberFailed):
+    """A member gave no answer over HTTP. `status` is its HTTP status; `sent`: it may have heard what was asked."""
+
+    code = "member_unreachable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        sent: bool = False,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.status = status
+        self.sent = sent
+
+
+class MemberRefused(MemberFailed):
+    """A member's answer is an error of the protocol, with `rpc_code` and `data`, or is no answer at all."""
+
+    code = "member_refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rpc_code: int | None = None,
+        data: Mapping[str, object] | None = None,
+        hint: str | None = None,
+        where: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.rpc_code = rpc_code
+        self.data = data
 
 
 class RuntimeFailed(GuildError):

@@ -14,6 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 RUN = "r"
 ASK = "a"
+JOB = "j"
 ROOM = "m"
 WORKFLOW = "w"
 PROPOSAL = "p"  # p-1, p-2 ...: counted in their room

@@ -8,6 +8,8 @@ from pathlib import Path
 
 HOME_VARIABLE = "GUILDHALL_HOME"
 PROJECT_SETTINGS = "guildhall.yaml"
+MEMBER_STATE = ".guild"  # in the folder of a member that takes work: its home
+_MANIFEST = "guild-member.json"
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,15 @@ class Home:
     """The folder of one hall, `~/.guild-hall` unless GUILDHALL_HOME says otherwise."""
 
     path: Path
+    keeps: Path | None = None  # where jobs and memory lie: of a member, the folder that is its own; None: in here
+
+    @property
+    def jobs(self) -> Path:
+        return (self.keeps or self.path) / "jobs"
+
+    @property
+    def memory(self) -> Path:
+        return (self.keeps or self.path) / "memory"
 
     @property
     def database(self) -> Path:
@@ -54,7 +65,13 @@ class Home:
     def locate(env: dict[str, str]) -> Home:
         """The home that the environment names."""
         named = env.get(HOME_VARIABLE)
-        return Home(Path(named).expanduser().absolute() if named else Path.home() / ".guild-hall")
+        return Home.at(Path(named).expanduser().absolute() if named else Path.home() / ".guild-hall")
+
+    @staticmethod
+    def at(path: Path) -> Home:
+        """The home at a path. That of a member lies in the member's folder, and its jobs and memory beside it."""
+        of_member = path.name == MEMBER_STATE and (path.parent / _MANIFEST).is_file()
+        return Home(path, keeps=path.parent if of_member else None)
 
 
 def project_root(start: Path) -> Path:

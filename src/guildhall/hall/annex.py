@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
+    from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
     from guildhall.runs.condense import Condenser
@@ -79,6 +80,10 @@ class Annex(Hall):
     @cached_property
     def memory(self) -> Memory:
         return self.whole.memory
+
+    @cached_property
+    def members(self) -> Members:
+        return self.whole.members
 
     @cached_property
     def condenser(self) -> Condenser:

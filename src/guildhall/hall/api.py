@@ -19,8 +19,9 @@ from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, Timed
 from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
-from guildhall.hall.http_guard import bearer, refused
+from guildhall.hall.job_client import JobClient
 from guildhall.hall.team_client import TeamClient
+from guildhall.tools.http_guard import bearer, refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
@@ -43,7 +44,7 @@ _TO_THE_LAST = frozenset(
     {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
 )
 VERBS = (
-    frozenset(name for kind in (TeamClient, HallClient) for name in vars(kind) if not name.startswith("_"))
+    frozenset(name for kind in (TeamClient, JobClient, HallClient) for name in vars(kind) if not name.startswith("_"))
     - _NOT_SERVED
 )
 
@@ -51,11 +52,14 @@ _STATUSES = {
     "usage": 400,
     "invalid_file": 422,
     "not_found": 404,
+    "unknown_job": 404,
     "refused": 403,
     "not_trusted": 403,
     "worker_locked": 403,
     "worker_retired": 403,
     "conflict": 409,
+    "not_finished": 409,
+    "not_deletable": 409,
     "limit_reached": 429,
     "timed_out": 504,
     "hall_unavailable": 503,

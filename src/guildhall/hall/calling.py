@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.runs.reach import reached
 from guildhall.runs.supply import refuse
-from guildhall.workers.code import code_of
 from guildhall.workers.trust import how_to_trust
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def _callees(hall: Hall, worker: Worker, frame: Frame, active: Iterable[Worker] 
 
 def _untrusted(hall: Hall, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
     trust, found = hall.supply.trust(), list[NotTrusted]()
-    for code in code_of(worker, frame, hall.home, given)[0]:
+    for code in hall.supply.code_of(worker, frame, given)[0]:
         try:
             trust.demand(code, worker, frame)
         except NotTrusted as error:

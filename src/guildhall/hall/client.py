@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from guildhall.hall.job_client import JobClient
 from guildhall.hall.team_client import TeamClient
 from guildhall.runs.model import Usage
 
@@ -114,7 +115,7 @@ class Trusting:
         }
 
 
-class HallClient(TeamClient, Protocol):
+class HallClient(TeamClient, JobClient, Protocol):
     """The verbs of a hall. Embedded in this process, or in a process of its own: callers cannot tell."""
 
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run

@@ -23,14 +23,17 @@ from guildhall.core.errors import GuildError, UsageError, did_you_mean
 # The names that annotations use and that their modules import for the type checker only.
 _HOMES = {
     "Answer": "guildhall.runs.model",
+    "Asked": "guildhall.jobs.model",
     "Ask": "guildhall.runs.model",
     "Attachment": "guildhall.runtimes.model",
     "Blame": "guildhall.memory.provenance",
     "Bounds": "guildhall.runs.model",
     "Check": "guildhall.hall.client",
     "Checked": "guildhall.hall.client",
+    "Decided": "guildhall.jobs.model",
     "Decision": "guildhall.policy.model",
     "Definition": "guildhall.workers.definition",
+    "Dispatch": "guildhall.jobs.model",
     "Document": "guildhall.hall.team_client",
     "Entry": "guildhall.runs.model",
     "Event": "guildhall.core.events",
@@ -39,11 +42,15 @@ _HOMES = {
     "Forked": "guildhall.runs.fork",
     "Frame": "guildhall.core.frame",
     "GuildError": "guildhall.core.errors",
+    "Job": "guildhall.jobs.model",
+    "JobResult": "guildhall.jobs.model",
+    "JobShown": "guildhall.jobs.model",
     "Listed": "guildhall.workers.model",
     "Listing": "guildhall.memory.model",
     "McpServer": "guildhall.workers.definition",
     "Message": "guildhall.room.model",
     "Mode": "guildhall.policy.model",
+    "Page": "guildhall.jobs.model",
     "Pin": "guildhall.workers.trust",
     "Place": "guildhall.memory.model",
     "Plan": "guildhall.runs.plan",
@@ -266,6 +273,11 @@ def _record(kind: type, data: Any, place: str) -> Any:
 
 # errors
 
+_FIELDS: dict[type[GuildError], tuple[str, ...]] = {
+    errors.LimitReached: ("limit", "run"),
+    errors.NotFinished: ("job", "status"),
+}  # beyond those of all
+
 
 @cache
 def _classes() -> dict[str, type[GuildError]]:
@@ -277,6 +289,6 @@ def error_of(data: Any) -> GuildError:
     """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
     told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = _classes().get(str(told.get("code")), GuildError)
-    more = {name: told.get(name) for name in ("limit", "run")} if kind is errors.LimitReached else {}
+    more = {name: told.get(name) for name in _FIELDS.get(kind, ())}
     message = str(told.get("message") or "no reason given")
     return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

@@ -12,6 +12,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
+from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
 from guildhall.memory.model import Writer
@@ -62,7 +63,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.
@@ -153,8 +154,11 @@ class EmbeddedHall(TeamVerbs):
 
     async def stop(self, run: str) -> list[str]:
         part = self._hall.where(run)
-        if part.history.get(run).request.get("workflow"):
+        request = part.history.get(run).request
+        if request.get("workflow"):
             return await part.workflows.steering.stop(run)
+        if request.get("job"):
+            return await self._stop_job(request["job"]["id"])
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
@@ -210,7 +214,9 @@ class EmbeddedHall(TeamVerbs):
         return asks.seen(asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
-        return await self._asks_with(ask).answer(ask, answer)
+        answered = await self._asks_with(ask).answer(ask, answer)
+        await self._answered(answered)
+        return answered
 
     def _asks_with(self, ask: str) -> Asks:
         return self._hall.annexes.where(lambda connection: find_ask(connection, ask) is not None).asks

@@ -16,8 +16,10 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from guildhall.core.errors import HallUnavailable
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 FIRST_PORT = 7420
 _PORTS = 100
@@ -80,9 +82,10 @@ class _Hurried(H11Protocol):
 class Listener:
     """Takes connections on loopback and hands what they ask to an ASGI application."""
 
-    def __init__(self, head_within: float = _HEAD_WITHIN) -> None:
+    def __init__(self, head_within: float = _HEAD_WITHIN, *, port: int | None = None) -> None:
+        """`port`: this one and no other, 0: any that is free; None: the one that people know, or the next free one."""
         self._head_within = head_within
-        self._socket = _bound()
+        self._socket = _bound(range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,))
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -146,9 +149,9 @@ class Listener:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _bound() -> socket.socket:
-    """A socket on loopback: on the port that people know, or on the next one that is free."""
-    for port in (*range(FIRST_PORT, FIRST_PORT + _PORTS), 0):
+def _bound(ports: Sequence[int]) -> socket.socket:
+    """A socket on loopback: on the first of these ports that is free, of several else on any."""
+    for port in (*ports, 0) if len(ports) > 1 else ports:
         # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
         listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -160,4 +163,5 @@ def _bound() -> socket.socket:
             continue
         listening.setblocking(False)
         return listening
-    raise OSError("no port on loopback is free")
+    one = f"the port {ports[0]} of this machine is not free" if len(ports) == 1 else "no port on loopback is free"
+    raise HallUnavailable(one, hint="Name another one, or 0 for any.")

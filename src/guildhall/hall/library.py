@@ -272,7 +272,7 @@ class Worker:
 def _place(cwd: Path | str | None, home: Path | str | None) -> Any:
     """Where a worker is looked for, and where its runs are on record."""
     here = Path(cwd).absolute() if cwd else Path.cwd()
-    return {"cwd": here, "home": Home(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
+    return {"cwd": here, "home": Home.at(Path(home).absolute()) if home else Home.locate(dict(os.environ))}
 
 
 class _opened:  # noqa: N801 - used like a function

@@ -8,15 +8,17 @@ request sent twice is one call.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, did_you_mean
 from guildhall.core.ids import digest
-from guildhall.hall.http_guard import bearer, refused
-from guildhall.hall.mcp_messages import (
+from guildhall.runs.tokens import shown_at
+from guildhall.tools.http_guard import bearer
+from guildhall.tools.http_messages import Unheard, demand_here, demand_message, read_body, send_json
+from guildhall.tools.mcp_messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -33,17 +35,12 @@ from guildhall.hall.mcp_messages import (
 from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Callable, Mapping
 
     from guildhall.runs.tokens import ToolDoor
+    from guildhall.tools.http_messages import Message, Receive, Send
     from guildhall.tools.model import Tool, ToolResult
 
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-
-MAX_BODY = 4 * 1024**2
-BODY_SECONDS = 30.0
 MOST_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
 _LONGEST_ID = 200
@@ -59,56 +56,46 @@ class McpEndpoint:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
-            status, body, extra = await self._answer(scope, receive)
-        except _Unheard as no:
-            status, body, extra = no.status, _told(str(no)), no.headers
-        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        headers = [(b"content-length", str(len(data)).encode()), (b"cache-control", b"no-store"), *extra]
-        if data:
-            headers.append((b"content-type", b"application/json"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": data})
+            status, told = await self._answer(scope, receive)
+        except Unheard as no:
+            await send_json(send, no.status, no.as_dict(), no.headers)
+        else:
+            await send_json(send, status, told)
 
-    async def _answer(
-        self, scope: Message, receive: Receive
-    ) -> tuple[int, dict[str, Any] | None, list[tuple[bytes, bytes]]]:
+    async def _answer(self, scope: Message, receive: Receive) -> tuple[int, dict[str, Any] | None]:
         headers = Headers.of(scope["headers"])
         door, server = self._entered(scope, headers)
-        body = await _body(receive)
+        body = await read_body(receive)
         try:
             request = read(body, headers)
             if request is None:
-                return 202, None, []
-            return 200, answer(request, await self._result(request, door, server)), []
+                return 202, None
+            return 200, answer(request, await self._result(request, door, server))
         except Wrong as wrong:
-            return wrong.status, wrong.as_dict(), []
+            return wrong.status, wrong.as_dict()
 
     def _entered(self, scope: Message, headers: Headers) -> tuple[ToolDoor, str]:
         """The door that a request has come to, and the name of the server there."""
-        if no := refused(headers.get("host"), headers.get("origin")):
-            raise _Unheard(*no)
+        demand_here(headers)
         token = bearer(headers.get("authorization"))
         door = self._door(token) if token else None
         if door is None:
             said = "this takes the token of a run that is going on"
-            raise _Unheard(401, said, (b"www-authenticate", b"Bearer"))
+            raise Unheard(401, said, (b"www-authenticate", b"Bearer"))
         path = _PATH.fullmatch(scope["path"])
         name = path[1] if path else ""
         if name not in door.servers:
-            raise _Unheard(404, f"the run has no server of that name. {did_you_mean(name, door.servers) or ''}")
-        if scope["method"] != "POST":
-            raise _Unheard(405, "messages are sent with POST", (b"allow", b"POST"))
-        if (headers.get("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-            raise _Unheard(415, "messages are application/json")
+            raise Unheard(404, f"the run has no server of that name. {did_you_mean(name, door.servers) or ''}")
+        demand_message(scope["method"], headers)
         return door, name
 
     async def _result(self, request: Request, door: ToolDoor, server: str) -> dict[str, Any]:
         ours = {"name": f"guildhall-{server}", "version": self._version}
-        tools = door.servers[server]
+        tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
         if request.method == "tools/call":
             return called(await _call(request, door, tools))
         if request.method == "tools/list":
-            return listed(request, tools)
+            return listed(request, tuple(replace(tool, name=name) for name, tool in tools.items()))
         if request.method == "ping":
             return {}
         if request.method == "initialize" and not request.modern:
@@ -118,7 +105,7 @@ class McpEndpoint:
         raise _wrong(request, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
 
 
-async def _call(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolResult:
+async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolResult:
     """Makes a call at the gate of the run; it goes on if the client goes away, and ends with the run."""
     call = _asked(request, door, tools)
     under_way = door.calls.get(call.key)
@@ -148,51 +135,19 @@ def _over(door: ToolDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
         task.exception()  # seen, also where nobody waits for it any more
 
 
-def _asked(request: Request, door: ToolDoor, tools: tuple[Tool, ...]) -> ToolCall:
+def _asked(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolCall:
     """The call that a request asks for, of a tool that this server shows."""
     name, arguments = request.params.get("name"), request.params.get("arguments")
-    names = [tool.name for tool in tools]
-    if not isinstance(name, str) or name not in names:
+    if not isinstance(name, str) or name not in tools:
         said = f"there is no tool {name[:100]!r} here" if isinstance(name, str) else "`name` is the name of a tool"
-        hint = did_you_mean(name, names) if isinstance(name, str) else None
+        hint = did_you_mean(name, tools) if isinstance(name, str) else None
         raise _wrong(request, INVALID_PARAMS, f"{said}. {hint}" if hint else said)
     if arguments is not None and not isinstance(arguments, dict):
         raise _wrong(request, INVALID_PARAMS, "`arguments` is an object")
     id = request.call_id or next(door.ids)
     key = f"mcp/{id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode('utf-8', 'surrogatepass'))}"
-    return ToolCall(key=key, tool=name, arguments=cast("dict[str, Any]", arguments or {}))
+    return ToolCall(key=key, tool=tools[name].name, arguments=cast("dict[str, Any]", arguments or {}))
 
 
 def _wrong(request: Request, code: int, message: str, data: Any = None) -> Wrong:
     return Wrong(code, message, id=request.id, modern=request.modern, data=data)
-
-
-class _Unheard(Exception):
-    """A request that is answered by HTTP alone. Its body may be endless, so nothing more is read."""
-
-    def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = [*headers, (b"connection", b"close")]
-
-
-async def _body(receive: Receive) -> bytes:
-    """The body of a request, if it is not too large and comes in time."""
-    data = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise _Unheard(400, "the body was cut off")
-                data += message.get("body", b"")
-                if len(data) > MAX_BODY:
-                    raise _Unheard(413, f"a message has at most {MAX_BODY:,} bytes")
-                if not message.get("more_body", False):
-                    return bytes(data)
-    except TimeoutError:
-        raise _Unheard(408, f"the message was not there after {BODY_SECONDS:g} s") from None
-
-
-def _told(message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": message.strip()}}

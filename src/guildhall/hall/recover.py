@@ -40,40 +40,46 @@ class Recovery:
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
+            await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for part, run, crashes in self._left:
                 if crashes >= MOST_CRASHES and not _was_quiet(part, run):
                     await _give_up(part, run)
                 else:
-                    await self._resume(part, run)
+                    await go_on(part, run)
         finally:
             self.under_way = False
-
-    async def _resume(self, part: Hall, run: Run) -> None:
-        from guildhall.hall.calling import demand_trust_again
-
-        try:
-            await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
-            frame = self._frame(run)
-            demand_trust_again(part, run.id, frame)
-            part.launch(await part.prepare_again(run.id, frame))
-            _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
-        except GuildError as error:
-            _log.warning("%s stays %s: %s", run.id, run.status, error)
-        except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
-            _log.exception("%s stays %s", run.id, run.status)
-
-    def _frame(self, run: Run) -> Frame:
-        """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
-        then = run.request["frame"]
-        here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
-        allowed = frozenset(self._hall.settings(here).env)
-        return Frame.here(here.cwd, self._hall.environ, allowed=allowed, caller=then["caller"])
 
 
 def _was_quiet(part: Hall, run: Run) -> bool:
     """A workflow in which nobody was at anything has brought down nothing."""
     found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
     return found is not None and found.status == "quiet"
+
+
+async def go_on(part: Hall, run: Run) -> None:
+    """Lets a run that has stopped go on by itself; nobody follows it."""
+    from guildhall.hall.calling import demand_trust_again
+
+    try:
+        await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
+        frame = _frame(part, run)
+        demand_trust_again(part, run.id, frame)
+        part.launch(await part.prepare_again(run.id, frame))
+        _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
+    except GuildError as error:
+        _log.warning("%s stays %s: %s", run.id, run.status, error)
+        if run.request.get("job") and not part.runs.alive(run.id):
+            await part.jobs.could_not_go_on(run, error)
+    except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
+        _log.exception("%s stays %s", run.id, run.status)
+
+
+def _frame(part: Hall, run: Run) -> Frame:
+    """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
+    then = run.request["frame"]
+    here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
+    allowed = frozenset(part.settings(here).env)
+    return Frame.here(here.cwd, part.environ, allowed=allowed, caller=then["caller"])
 
 
 async def _give_up(part: Hall, run: Run) -> None:
@@ -89,4 +95,6 @@ async def _give_up(part: Hall, run: Run) -> None:
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
+    if run.request.get("job"):
+        await part.jobs.follow(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

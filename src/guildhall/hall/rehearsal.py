@@ -121,6 +121,10 @@ class RehearsalHall(Hall):
                 where=worker.place,
                 hint="Test a worker without them.",
             )
+        if worker.definition.members or self.supply.outsiders(worker, frame).toolboxes:
+            raise ToolUnavailable(
+                "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
+            )
         return await super().serve(worker, frame, surroundings)
 
     def instead(self, tool: Tool) -> Tool:

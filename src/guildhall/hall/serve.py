@@ -33,6 +33,7 @@ from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery
 from guildhall.hall.remote import Welcome
+from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
 from guildhall.hall.wiring import Hall
 
@@ -121,12 +122,13 @@ class Process:
         self._leave.set()
 
     def _face(self) -> Api:
+        client = EmbeddedHall(self._hall, stays=True)
         api = Api(
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
                 is_run=lambda token: self._hall.annexes.door(token) is not None,
-                hall=EmbeddedHall(self._hall, stays=True),
+                hall=client,
                 allowed=self._allowed,
                 standing=self._standing,
                 leaving=self._leave.is_set,
@@ -135,6 +137,8 @@ class Process:
             )
         )
         api.mount("/mcp/", McpEndpoint(self._hall.annexes.door, version=__version__))
+        workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
+        api.mount(PREFIX, workers.endpoint(self._address.token))
         return api
 
     async def _recover(self) -> None:
@@ -221,4 +225,4 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Home(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))
+    sys.exit(main(Home.at(Path(sys.argv[1])), int(sys.argv[2]), dict(os.environ)))

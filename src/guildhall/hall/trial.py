@@ -82,7 +82,7 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
     file = source.path
     with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
-        project, home = top / "project", RehearsalHome(top / "home", Path(record))
+        project, home = top / "project", RehearsalHome(top / "home", record=Path(record))
         neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
@@ -116,7 +116,7 @@ def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
 class RehearsalHome(Home):
     """A home that nobody will come back to: its record need not outlast the machine, and is not waited for."""
 
-    record: Path
+    record: Path = field(kw_only=True)
 
     @property
     def database(self) -> Path:

@@ -6,13 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
-from guildhall.core.errors import GuildError, NotFound, UsageError
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.hall.cases import TESTS, code_of_test, has_test, plans_of_test, tests_in
 from guildhall.hall.client import Trusting
 from guildhall.hall.workflows import load_workflow
+from guildhall.members.trust import member_code
 from guildhall.runs.plan import Executes
-from guildhall.workers.code import code_of, toolboxes_in
+from guildhall.workers.code import toolboxes_in
 from guildhall.workers.load import SUFFIXES
 from guildhall.workers.trust import Trust
 from guildhall.workflow.recognise import is_workflow, workflows_in
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
     """The code of one worker and of all that it may call."""
     plan = await hall.planner.plan(worker, frame)
-    _, wrong = code_of(worker, frame, hall.home)
+    _, wrong = hall.supply.code_of(worker, frame)
     return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
@@ -61,10 +62,12 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
         plan = await hall.planner.plan(worker, frame)
         if _executed([plan]):
             plans.append(plan)
-        wrong += code_of(worker, frame, hall.home)[1]
+        wrong += hall.supply.code_of(worker, frame)[1]
     lying, unreadable = toolboxes_in(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
+    members, unread = _members(hall, frame)
+    lying, unreadable = [*lying, *members], [*unreadable, *unread]
     tests: list[Executes] = []
     for file in tests_in(folder / TESTS):
         try:
@@ -86,7 +89,7 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     there = workflow.frame(frame)
     setup = executed(workflow, Trust(hall.pins()), hall.home)
     plans = [await hall.planner.plan(agent.worker, there) for agent in workflow.agents]
-    wrong = [error for agent in workflow.agents for error in code_of(agent.worker, there, hall.home)[1]]
+    wrong = [error for agent in workflow.agents for error in hall.supply.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 
@@ -118,6 +121,23 @@ async def of_test(hall: Hall, file: Path, frame: Frame) -> Trusting:
     if not runs:
         return Trusting(folder=found.root, code=[], plans=[], problems=[])
     return Trusting(folder=found.root, code=[*_executed(plans), *_stand(hall, [found])], plans=plans, problems=[])
+
+
+def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
+    """The members of the project, used or not, and what cannot be read of them."""
+    found: list[Code] = []
+    wrong: list[GuildError] = []
+    for member in hall.members.roster(frame).listed():
+        if member.scope != "project":
+            continue
+        if member.error is not None:
+            wrong.append(InvalidFile(f"the member {member.name} cannot be used: {member.error}"))
+            continue
+        try:
+            found.append(member_code(member))
+        except GuildError as error:
+            wrong.append(error)
+    return found, wrong
 
 
 def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:

@@ -21,7 +21,7 @@ from guildhall.runs.records import find_run, mark_lost
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.workers import records
-from guildhall.workers.lifecycle import wish
+from guildhall.workers.lifecycle import usable, wish
 from guildhall.workers.registry import Registry
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.annex import Annexes
+    from guildhall.jobs.jobs import Jobs
+    from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
     from guildhall.models.model import Source
     from guildhall.room.rooms import Rooms
@@ -63,6 +65,7 @@ _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in th
 class Hall:
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
+    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
     keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
@@ -170,7 +173,16 @@ class Hall:
             settings=self.settings,
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
+            outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
+            own=self.own,
         )
+
+    @cached_property
+    def members(self) -> Members:
+        """The guild members that can be reached from here. None is started before it is needed."""
+        from guildhall.members.members import Members
+
+        return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
 
     @cached_property
     def planner(self) -> Planner:
@@ -210,9 +222,10 @@ class Hall:
 
     @cached_property
     def recordings(self) -> Recordings:
+        from guildhall.jobs.jobs import seat_of
         from guildhall.runs.recordings import Recordings
 
-        return Recordings(store=self.store, history=self.history, assembler=self.assembler)
+        return Recordings(store=self.store, history=self.history, assembler=self.assembler, seat_of=seat_of)
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -294,6 +307,32 @@ class Hall:
             **otherwise,
         )
 
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The jobs that were dispatched here. Reading their directories takes a moment, the first time."""
+        from guildhall.jobs.jobs import Jobs
+
+        return Jobs(
+            folder=self.home.jobs,
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            asks=self.asks,
+            runs=lambda: self.runs,
+            find=self._for_new_work,
+            output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
+            readonly=self._lock is None,
+        )
+
+    def _for_new_work(self, name: str, frame: Frame) -> Worker:
+        """A worker that may be given work, it and all that it may call."""
+        from guildhall.hall.calling import demand_trust
+
+        worker = self.find_worker(name, frame)
+        usable(worker, "name")
+        demand_trust(self, worker, frame)
+        return worker
+
     def _ask_closed(self, ask: Ask) -> None:
         if "workflows" in vars(self):
             self.workflows.answered(ask)
@@ -302,8 +341,11 @@ class Hall:
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
     ) -> Prepared:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        await self.runs.gone(run)
         if self.history.get(run).request.get("workflow"):
             return await self.workflows.again(run, frame, grant)
+        if self.history.get(run).request.get("job"):
+            return await self.jobs.again(run, frame, grant)
         return await self.runs.preparation.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
@@ -333,7 +375,8 @@ class Hall:
         """The servers of tools that a worker names, started or reached."""
         from guildhall.runs.serving import serve
 
-        return await serve(worker, frame, surroundings, self.supply)
+        more = await self.members.specs(worker, frame)
+        return await serve(worker, frame, surroundings, self.supply, more)
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
@@ -398,6 +441,8 @@ class Hall:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         await self.settle()
         await self.annexes.park_all(BY_USER)
+        if "members" in vars(self):
+            await self.members.close()
         if "nursery" in vars(self) and self.nursery is not None:
             await self.nursery.close()
         self.release()

@@ -23,7 +23,6 @@ Action = Literal["write", "edit", "remove", "compact", "revert"]  # edit: by han
 By = Literal["worker", "person", "compaction", "hand"]
 
 SCOPES: tuple[Scope, ...] = ("global", "project", "worker")
-FOLDER = "memory"  # below the home
 SUFFIX = ".md"
 COMPACTED = "compacted"  # the key that compaction writes, and nobody else
 MAX_BYTES = 100_000  # of one entry
@@ -148,14 +147,18 @@ def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Pl
 
     A worker's own folder is found by where the worker comes from, not by its name: the `reviewer` of a repository that
     was cloned today is not the `reviewer` at home. Its text may change, and its name in it: it stays who it is.
+
+    A member has one memory for all who work in it, which goes with its folder wherever that goes.
     """
+    if home.keeps is not None:
+        return {"worker": Place(scope="worker", folder=home.memory, name="member")}
     project = (worker.folder(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_label(project.name, str(project))}"}
     if worker is not None:
         of_team = worker.scope == "workflow"  # its file has others in it
         name = worker.path.stem if worker.path and not of_team else worker.name
         names["worker"] = f"workers/{_label(name, worker.identity)}"
-    return {scope: Place(scope=scope, folder=home.path / FOLDER / name, name=name) for scope, name in names.items()}
+    return {scope: Place(scope=scope, folder=home.memory / name, name=name) for scope, name in names.items()}
 
 
 def _label(name: str, origin: str) -> str:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
+# What the tools of a member can do to the world: it is a program of its own that may speak to others.
+OF_MEMBERS = frozenset({"net"})
+
+
 def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home, locked: Iterable[Path] = ()) -> View:
     """The worker's sandboxes; and, to be read only, the project that it works in if it has tools that look at files.
 
@@ -97,6 +101,18 @@ def expected_tools(worker: Worker, surroundings: Surroundings) -> tuple[Tool, ..
         )
         for name, server in worker.definition.mcp_servers.items()
         for tool in server.tools or ("",)
+    )
+
+
+def expected_of_member(name: str) -> Tool:
+    """What stands for the tools of a member while it is not started."""
+    return Tool(
+        name=f"{tool_name(name, '')}*",
+        description=f"Of the member {name}. What it does is known when it has started.",
+        input_schema={"type": "object"},
+        handler=_not_started,
+        capabilities=OF_MEMBERS,
+        runs_in="hall",
     )
 
 

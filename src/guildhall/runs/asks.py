@@ -131,6 +131,8 @@ def checked(ask: Ask, answer: Answer) -> Answer:
         raise UsageError(f"the note is longer than {_LONGEST_NOTE:,} characters")
     if answer.note and not is_text(answer.note):
         raise UsageError("the note is not text: it holds a NUL, or bytes that are not UTF-8")
+    if len(answer.choice) > _LONGEST_NOTE or not is_text(answer.choice):
+        raise UsageError(f"the answer is not text, or longer than {_LONGEST_NOTE:,} characters")
     choice = choice_of(ask.question.choices, answer.choice)
     if choice is None:
         named = choices_in_words(ask.question.choices)

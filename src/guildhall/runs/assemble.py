@@ -23,6 +23,7 @@ from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.model import Bounds, RunRequest, asks_model, is_text
+from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.policy.model import Mode, Rule
+    from guildhall.runs.outsiders import Outsiders
     from guildhall.runs.remember import Remembering
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
@@ -69,6 +71,7 @@ class _Recipe:
     memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
+    outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
     seat: Seat | None = None
 
 
@@ -194,6 +197,7 @@ class Assembler:
         if then.path is None or then.scope == "workflow" or not then.path.exists():  # a workflow keeps to its record
             return revived
         worker = replace(self.find(str(then.path), frame), workdir=then.workdir, keeps=then.keeps)
+        worker = _in_seat(worker, recipe.seat)
         served = still_served(worker, then, built.servers.tools)
         today = replace(recipe, worker=worker, output_schema=None, served=served)
         return tightened(revived, await self._build(today))
@@ -215,13 +219,15 @@ class Assembler:
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
         recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
-            worker = worker or self.find(request["worker"], frame)
+            worker = worker or _in_seat(self.find(request["worker"], frame), seat)
             schema = await self._supply.output_schema(worker, frame)
             recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
         listed = {name: as_recorded(name, tools).tools for name, tools in frozen.get("servers", {}).items()}
-        recipe = replace(recipe, served=still_served(worker, from_snapshot(frozen["worker"]), listed))
+        then_worker = from_snapshot(frozen["worker"])
+        served = still_served(worker, then_worker, listed)
+        recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
         then = told_as_then(assembled.tools, frozen["tools"])
@@ -251,6 +257,7 @@ class Assembler:
             environ=joined(self._environ, frame.keys),
             forbidden=frozenset(rule.name for rule in worker.rules if not rule.allowed),
         )
+        recipe = replace(recipe, outsiders=recipe.outsiders or self._supply.outsiders(worker, frame))
         servers = await self._serve(worker, frame, surroundings) if recipe.served is None else Servers()
         async with ended_if_not_used(servers):
             served = servers.tools if recipe.served is None else recipe.served
@@ -271,11 +278,12 @@ class Assembler:
             limit = settings.memory.limit_tokens
             memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
         patience = settings.approvals.timeout
+        outsiders = recipe.outsiders or NOBODY
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=f"{worker.instructions.rstrip()}\n\n{memory}" if memory else worker.instructions,
+            system_prompt=_prompt(worker.instructions, outsiders.prompt, memory),
             memory=memory,
             first_message=recipe.input,
             tools=tools,
@@ -287,6 +295,7 @@ class Assembler:
             above=recipe.above,
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
+            outsiders=outsiders,
         )
 
     async def _tools(
@@ -302,12 +311,16 @@ class Assembler:
         if worker.definition.base:
             limit = settings.memory.limit_tokens
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            system = (*base_toolbox().tools, *remember)
+            seated = {tool.name for tool in recipe.seat.tools} if recipe.seat else set[str]()
+            system = tuple(tool for tool in (*base_toolbox().tools, *remember) if tool.name not in seated)
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        outsiders = recipe.outsiders or NOBODY
+        system += outsiders.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}
-        boxes = await self._toolboxes(worker, frame, surroundings, given)
+        boxes = await self._toolboxes(worker, frame, surroundings, given, outsiders.toolboxes)
+        served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self._instead, every))
         names = [tool.name for tool in tools]
@@ -322,19 +335,28 @@ class Assembler:
         return view_of(worker, worker.folders(frame), frame, self._supply.home, self._supply.locked())
 
     async def _toolboxes(
-        self, worker: Worker, frame: Frame, surroundings: Surroundings, given: Mapping[str, Toolbox]
+        self,
+        worker: Worker,
+        frame: Frame,
+        surroundings: Surroundings,
+        given: Mapping[str, Toolbox],
+        of_members: Sequence[str],
     ) -> dict[str, Sequence[Tool]]:
-        """The tools of each toolbox that the worker declares, by its name."""
+        """The tools of each toolbox that the worker declares, by its name; those `of_members` are on servers."""
         found: dict[str, Sequence[Tool]] = {}
         for name in worker.definition.toolboxes:
             if name in given:  # Python objects of the caller's: their handlers exist in this process and nowhere else
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
-            else:
+            elif name not in of_members:
                 code = self._supply.toolbox(worker, name, frame, given)
                 file = code.files[0]
                 pin = None if code.own else file.digest
                 found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
         return found
+
+
+def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
+    return seat.seated(worker) if seat and seat.seated else worker
 
 
 def _recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> _Recipe:
@@ -352,6 +374,12 @@ def _recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Seque
         memory=remembered(frozen),
         above=frozenset(frozen.get("above", ())),
     )
+
+
+def _prompt(instructions: str, *blocks: str) -> str:
+    """What the worker is told: what stays the same comes first."""
+    more = [block for block in blocks if block]
+    return "\n\n".join([instructions.rstrip(), *more]) if more else instructions
 
 
 def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any]]) -> None:

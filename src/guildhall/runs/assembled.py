@@ -10,6 +10,7 @@ from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
 from guildhall.runs.arrange import permitted
+from guildhall.runs.outsiders import NOBODY, Outsiders
 from guildhall.runtimes.model import Assignment, Attachment
 from guildhall.tools.mcp_client import Servers
 from guildhall.tools.model import Tool, Toolbox
@@ -45,6 +46,7 @@ class Assembled:
     attachments: tuple[Attachment, ...] = ()
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
+    outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
@@ -88,6 +90,7 @@ class Assembled:
             "bounds": self.bounds.as_dict(),
             "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
+            **({"outsiders": self.outsiders.as_dict()} if self.outsiders != NOBODY else {}),
         }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.models.door import ModelDoor
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.patience import Patience
+    from guildhall.runs.seat import Seat
     from guildhall.runtimes.model import Assignment, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
@@ -57,9 +58,9 @@ class Execution:
         clock: Clock,
         seconds_before: float,
         clean_up: Callable[[], Awaitable[object]],
-        also_ended: Callable[[Connection, str, Stretch], None] | None = None,
+        seat: Seat | None = None,
     ) -> None:
-        """`also_ended` changes what others know of the run, in the transaction in which a stretch of it ends."""
+        """`seat` is its place in something larger, which changes with the end of a stretch of it."""
         self._ledger = ledger
         self._assignment = assignment
         self._runtime = runtime
@@ -69,7 +70,7 @@ class Execution:
         self._clock = clock
         self._seconds_before = seconds_before
         self._clean_up = clean_up
-        self._also_ended = also_ended
+        self._seat = seat
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
         self._park_reason = BY_USER
@@ -159,8 +160,7 @@ class Execution:
             cut_off = _WAITING if self._patience.only_waits else Stretch(status="parked", reason="interrupted")
             await self._end(cut_off, body, *watchers)
             raise
-        await self._end(stretch, body, *watchers)
-        return stretch
+        return await self._end(stretch, body, *watchers)
 
     async def _execute(self) -> Outcome:
         """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""
@@ -174,11 +174,15 @@ class Execution:
                 self._ledger.publish("error", **error.as_dict(), transient=True)
         raise AssertionError
 
-    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> None:
+    async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
         self._ending = True
         try:
             await self._stop(*tasks)
-            await self._record(stretch)
+            judged = stretch
+            if self._seat is not None and self._seat.judge is not None:
+                judged = await self._seat.judge(self._ledger.run, stretch)
+            await self._record(judged, None if judged == stretch else stretch)
+            return judged
         finally:
             self.stopped.set()
 
@@ -235,7 +239,8 @@ class Execution:
         self._ledger.purse.let_go()
         await self._clean_up()
 
-    async def _record(self, stretch: Stretch) -> None:
+    async def _record(self, stretch: Stretch, unjudged: Stretch | None = None) -> None:
+        """Puts the end on record; `unjudged` is what it would have been in no seat, where that is something else."""
         ended = stretch.status in {"completed", "failed"}
         seconds = self._seconds_before + self._running_seconds()
         now = stamp(self._clock.now())
@@ -253,16 +258,20 @@ class Execution:
             records.change_run(connection, self._ledger.run, **columns)
             records.park_below(connection, self._ledger.run)
             if ended:
-                records.withdraw_asks(connection, self._ledger.run, now)
-            if self._also_ended is not None:
-                self._also_ended(connection, self._ledger.run, stretch)
+                records.withdraw_asks(connection, self._ledger.run, now, questions=False)
+            if self._seat is not None:
+                self._seat.ended(connection, self._ledger.run, stretch)
 
-        data = {"status": stretch.status, "reason": stretch.reason, "error": stretch.error, "output": stretch.output}
+        data: dict[str, Any] = dict(vars(stretch))
+        if unjudged is not None:
+            data["unjudged"] = dict(vars(unjudged))
         await self._ledger.journal.append(
             "ended" if ended else "paused",
             data,
             also=also,
         )
+        if self._seat is not None and self._seat.settled is not None:
+            await self._seat.settled(self._ledger.run, stretch)
         if stretch.error is not None:
             self._ledger.publish("error", **stretch.error)
         self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)

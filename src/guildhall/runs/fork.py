@@ -67,6 +67,7 @@ class Forks:
         """A new run with the entries of another one up to `at`, or up to the last place before it to go on from."""
         run = self._history.get(run_id)
         _refuse_team(run_id, self._history.workflow_of(run_id))
+        _refuse_job(run)
         journal = self._history.journal(run_id)
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
@@ -136,6 +137,14 @@ def _refuse_team(run: str, workflow: str | None) -> None:
         hint=f"To try something else with its team: guild script {workflow} --out tests/NAME.yaml, change the answers "
         "under `workers:`, and `guild test` it; or start the workflow again with another model: --override-model.",
     )
+
+
+def _refuse_job(run: Run) -> None:
+    if job := run.request.get("job"):
+        raise Conflict(
+            f"the run {run.id} does the job {job['id']}, and a job cannot be forked",
+            hint="Dispatch its task anew, with another model in its configuration if you like.",
+        )
 
 
 def _as_top(run: Run, journal: Journal, budget: float | None) -> Entry:

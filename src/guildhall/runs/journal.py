@@ -12,6 +12,7 @@
     worker_created   a worker that the run has written
     limit_asked      a limit was reached and the person was asked
     loop_asked       agents only talk to one another, and the person was asked
+    question_asked   a question was put to the person
     answered         what the person said, when it was applied
     crashed          the process of the run died; it goes on in another
     resumed          the run went on after a crash, a park, a limit
@@ -53,6 +54,7 @@ Kind = Literal[
     "worker_created",
     "limit_asked",
     "loop_asked",
+    "question_asked",
     "answered",
     "crashed",
     "resumed",

@@ -18,7 +18,7 @@ from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs
-from guildhall.runs.tokens import Tokens, ToolDoor, servers_of
+from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -154,8 +154,10 @@ class Runs:
             clock=self._clock,
             seconds_before=prepared.seconds_before,
             clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
-            also_ended=seat.ended if seat else None,
+            seat=seat,
         )
+        servers = servers_of(assembled.tools, seat.tools, seat.server) if seat else servers_of(assembled.tools)
+        servers = with_dispatch(servers, assembled.outsiders.dispatch)
         live = Live(
             prepared=prepared,
             ledger=ledger,
@@ -163,13 +165,7 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
-            token=self._tokens.issue(
-                ToolDoor(
-                    run=prepared.run,
-                    servers=servers_of(assembled.tools, seat.tools if seat else ()),
-                    execution=execution,
-                )
-            ),
+            token=self._tokens.issue(ToolDoor(run=prepared.run, servers=servers, execution=execution)),
             above=above,
         )
         self._alive[prepared.run] = live
@@ -260,6 +256,10 @@ class Runs:
         """Whether somebody sits at a terminal for a live run."""
         return self._alive[run].patience.people > 0
 
+    def prepared(self, run: str) -> Prepared:
+        """What a live run was launched with."""
+        return self._alive[run].prepared
+
     def ledger(self, run: str) -> LiveLedger:
         """Where what happens in a live run is put on record and told."""
         return self._alive[run].ledger
@@ -348,6 +348,12 @@ class Runs:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
             self._alive[run].execution.park(reason)
+            await asyncio.wait({task})
+
+    async def gone(self, run: str) -> None:
+        """Waits for a run that has stopped, as the record says, and is being put away."""
+        task = self._tasks.get(run)
+        if task is not None and self._history.get(run).status != "running":
             await asyncio.wait({task})
 
     async def park_all(self, reason: str = BY_USER) -> None:

@@ -131,5 +131,5 @@ def seconds_since_start(journal: Journal) -> float:
     return sum(
         (moment(after.at) - moment(before.at)).total_seconds()
         for before, after in pairwise(stretch)
-        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked", "loop_asked"}
+        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked", "loop_asked", "question_asked"}
     )

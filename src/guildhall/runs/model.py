@@ -20,7 +20,7 @@ BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
-AskKind = Literal["approval", "unknown_effect", "limit", "loop"]
+AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 
 
@@ -36,11 +36,14 @@ def is_text(text: object) -> bool:
 
 
 AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
+WORDS = "words"  # the only choice of an ask: whatever is said is the answer
 _OTHER_WORDS = {"approve": "yes", "deny": "no"}
 
 
 def choice_of(choices: Collection[str], typed: str) -> str | None:
     """The choice that was meant: the whole word or its first letters; where an amount is one of them, an amount."""
+    if WORDS in choices:
+        return typed.strip() or None
     word = typed.strip().lower()
     word = _OTHER_WORDS.get(word, word)
     found = [choice for choice in choices if choice != AMOUNT and word and choice.startswith(word)]
@@ -50,7 +53,8 @@ def choice_of(choices: Collection[str], typed: str) -> str | None:
 
 
 def choices_in_words(choices: Collection[str]) -> str:
-    return ", ".join("an amount such as 2.50" if choice == AMOUNT else choice for choice in choices)
+    others = {AMOUNT: "an amount such as 2.50", WORDS: "words of your own"}
+    return ", ".join(others.get(choice, choice) for choice in choices)
 
 
 def amount_of(text: str) -> float | None:
@@ -106,6 +110,7 @@ class RunRequest:
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
     call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
+    job: Mapping[str, Any] | None = None  # the job that the run does: its id, description and contract
     workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
 
     def __post_init__(self) -> None:

@@ -65,6 +65,7 @@ class Facts:
     toolboxes: Mapping[str, Sequence[Tool]] = field(default_factory=dict[str, "Sequence[Tool]"])
     code: tuple[Executes, ...] = ()
     schema: Mapping[str, Any] | None = None
+    members: tuple[str, ...] = ()  # what is known of those that it names, in words
     problems: tuple[str, ...] = ()  # what it declares and cannot be given
 
 
@@ -142,6 +143,7 @@ class Plan:
     seated: bool = False  # in a team, whose dollars it spends
     servers: Mapping[str, McpServer] = field(default_factory=dict[str, "McpServer"])
     members: tuple[str, ...] = ()
+    member_lines: tuple[str, ...] = ()  # what would be started for them, in words
     calls: tuple[Called, ...] = ()
     schema_ref: str | None = None
     schema: Mapping[str, Any] | None = None
@@ -342,6 +344,7 @@ def _planned(
         called=called,
         servers=definition.mcp_servers,
         members=definition.members,
+        member_lines=arranged.facts.members,
         schema_ref=definition.output_schema_ref,
         schema=arranged.facts.schema,
         code=arranged.facts.code,

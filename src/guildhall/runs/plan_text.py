@@ -28,7 +28,6 @@ _CHOSEN = {
     "settings": "by the settings",
 }
 _NO_LIMIT = {False: "no limit in dollars", True: "its caller's dollars"}
-_NOT_YET = "not yet in this version"
 
 
 def line(plan: Plan) -> str:
@@ -72,8 +71,8 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "tools", _tools(plan) or ["none"]
     if plan.servers:
         yield "servers", [_server(name, server) for name, server in plan.servers.items()]
-    if plan.members:
-        yield "members", [f"would start {name} ({_NOT_YET})" for name in plan.members]
+    if plan.member_lines:
+        yield "members", [plain(line) for line in plan.member_lines]
     if plan.calls:
         yield "may call", [_called(called) for called in plan.calls]
     yield "approval", _approval(plan)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.keys import joined
-from guildhall.runs.arrange import view_of
+from guildhall.runs.arrange import expected_of_member, view_of
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.plan import Executes, Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.runs.schema import schema_of_model
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.tools.builtin import Surroundings
-from guildhall.workers.code import code_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -79,14 +78,17 @@ class Planner:
     def _read(self, worker: Worker, frame: Frame) -> Facts:
         """What can be read: nothing of the worker's code is run."""
         trust = self.supply.trust()
-        found, _ = code_of(worker, frame, self.supply.home)
+        found, _ = self.supply.code_of(worker, frame)
         code = tuple(
             Executes(kind=one.kind, name=one.name, own=one.own, trusted=trust.holds(one), files=trust.seen(one))
             for one in found
         )
         lacking = self.supply.lacking(worker, frame)
+        outside = self.supply.outsiders(worker, frame)
         return Facts(
-            system=self._system(worker, frame),
+            system=(*self._system(worker, frame), *outside.tools),
+            toolboxes={name: (expected_of_member(name),) for name in outside.toolboxes},
+            members=outside.lines,
             code=code,
             schema=self.supply.schema_in_file(worker, frame),
             problems=tuple(error.message for error in lacking if not isinstance(error, NotTrusted)),
@@ -95,11 +97,11 @@ class Planner:
     async def _learned(self, worker: Worker, frame: Frame, boxes: dict[Path, Sequence[Tool]]) -> Facts:
         """What can be read, and what code that may run says about itself. `boxes` has what is known already."""
         facts, trust = self._read(worker, frame), self.supply.trust()
-        toolboxes: dict[str, Sequence[Tool]] = {}
+        toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
-        for code in code_of(worker, frame, self.supply.home)[0]:
-            if code.kind == "server" or not trust.holds(code):
-                continue  # no server is started for a plan
+        for code in self.supply.code_of(worker, frame)[0]:
+            if code.kind in ("server", "member") or not trust.holds(code):
+                continue  # nothing is started for a plan
             try:
                 if code.kind == "module":
                     schema = await schema_of_model(worker, code)

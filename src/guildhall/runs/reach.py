@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
-from guildhall.runs.arrange import server_capabilities
+from guildhall.runs.arrange import OF_MEMBERS, server_capabilities
 from guildhall.tools.builtin import BUILT_IN
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
@@ -59,6 +59,7 @@ def declared(worker: Worker) -> frozenset[str]:
         tools.append(frozenset({"fs.read"}))
     writes = any(sandbox.mode == "rw" for sandbox in definition.sandboxes.values())
     tools += [server_capabilities(server, forbidden, writes=writes) for server in definition.mcp_servers.values()]
+    tools += [OF_MEMBERS] if definition.members else []
     return frozenset[str]().union(*(capabilities for capabilities in tools if capabilities.isdisjoint(forbidden)))
 
 

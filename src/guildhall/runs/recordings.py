@@ -14,6 +14,8 @@ from guildhall.runs.replay import Replayed, replay
 from guildhall.runtimes.pydantic import PydanticRuntime
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.core.frame import Frame
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
 class Recordings:
     """The recorded runs of a hall."""
 
-    def __init__(self, *, store: Store, history: History, assembler: Assembler) -> None:
+    def __init__(
+        self, *, store: Store, history: History, assembler: Assembler, seat_of: Callable[[Run], Seat | None]
+    ) -> None:
+        """`seat_of` gives the seat, as a replay sees it, of a run that is at the top of its tree."""
+        self._seat_of = seat_of
         self._store = store
         self._history = history
         self._assembler = assembler
@@ -70,6 +76,7 @@ class Recordings:
         """
         journal = self._history.journal(run.id)
         then = frame_then(run.request["frame"], frame)
+        seat = seat or self._seat_of(run)
         assembled, gone = await self._assembler.again(
             run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
         )

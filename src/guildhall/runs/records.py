@@ -78,10 +78,18 @@ def left_behind(connection: Connection) -> list[tuple[Run, int]]:
 
 def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
-    withdraw_asks(connection, run, now)
+    withdraw_asks(connection, run, now, questions=False)
     data = {"status": "failed", "reason": error["code"], "error": dict(error), "output": None}
     change_run(connection, run, **data, owner=None, ended_at=now)
     _append(connection, run, data, now)
+
+
+def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
+    """Completes a run that was stopped for good, because what it was to give is there."""
+    withdraw_asks(connection, run, now, questions=False)
+    data = {"status": "completed", "reason": None, "error": None, "output": output}
+    change_run(connection, run, **data, owner=None, ended_at=now)
+    _append(connection, run, {**data, "unjudged": {"status": "cancelled"}}, now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:
@@ -212,10 +220,15 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
     return result.rowcount == 1
 
 
-def withdraw_asks(connection: Connection, run: str, now: str) -> None:
-    """Closes what a run, and those that it has called, still ask, because it has ended."""
+def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
+    """Closes what a run, and those that it has called, still ask, because it has ended.
+
+    Its `questions` may outlive it: the answer is for whoever reads what it made.
+    """
     theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
     still_open = theirs & (asks.c.status == "open")
+    if not questions:
+        still_open &= asks.c.kind != "question"
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 

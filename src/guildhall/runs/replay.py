@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
@@ -104,7 +104,9 @@ class _Record:
 
     @property
     def end(self) -> Entry:
-        return self.journal.entries[-1]
+        """The last entry; the end as the runtime brought it about, before anybody else had a word in it."""
+        last = self.journal.entries[-1]
+        return replace(last, data={**last.data, **last.data.get("unjudged", {})})
 
     def meet(self, key: str) -> None:
         self._met.add(key)

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-async def serve(worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply) -> Servers:
-    """The servers that a worker names, all of them, connected; nothing of a project that is not trusted is started."""
+async def serve(
+    worker: Worker, frame: Frame, surroundings: Surroundings, supply: Supply, more: Iterable[ServerSpec] = ()
+) -> Servers:
+    """The servers that a worker names, all of them, connected; nothing of a project that is not trusted is started.
+
+    `more` are those that it has from elsewhere.
+    """
     declared = worker.definition.mcp_servers
     for name in declared:
         supply.server(worker, name, frame)
-    specs = [_spec(worker, name, server, frame, surroundings) for name, server in declared.items()]
+    specs = [*more, *(_spec(worker, name, server, frame, surroundings) for name, server in declared.items())]
     return await Servers.connect(specs) if specs else Servers()
 
 
@@ -44,6 +49,9 @@ def still_served(worker: Worker, before: Worker, tools: Mapping[str, Iterable[To
             continue
         expected = None if server.tools is None else {tool_name(name, tool) for tool in server.tools}
         kept[name] = tuple(tool for tool in tools.get(name, ()) if expected is None or tool.name in expected)
+    for name in worker.definition.toolboxes:  # those of members
+        if name in tools and name in before.definition.toolboxes and name not in kept:
+            kept[name] = tuple(tools[name])
     return kept
 
 

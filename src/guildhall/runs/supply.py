@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
 from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
-from guildhall.workers.code import module_code, names_module, server_code, toolbox_code
+from guildhall.workers.code import code_of, module_code, names_module, server_code, toolbox_code
 from guildhall.workers.servers import program_of, variables_of
 from guildhall.workers.trust import Trust
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.runs.outsiders import Outsiders
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -39,6 +40,8 @@ class Supply:
     settings: Callable[[Frame], Settings]
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
+    outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
+    own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
         self,
@@ -54,6 +57,8 @@ class Supply:
         `given` are toolboxes of the caller's own process. Without `script` another model than the worker's is used;
         without `thorough` files that are read later anyway are only looked for.
         """
+        outside = self.outsiders(worker, frame)
+        given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
         checks: list[Callable[[], object]] = [lambda: refuse_later_fields(worker)]
         if script:
@@ -61,6 +66,8 @@ class Supply:
         checks += [
             lambda: self._search(worker, frame),
             *(lambda name=name: self.toolbox(worker, name, frame, given) for name in unknown),
+            *(lambda error=error: _raise(error) for error in outside.problems),
+            *(lambda code=code: self._trusted(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
             lambda: self._schema(worker, frame, thorough=thorough),
@@ -72,6 +79,12 @@ class Supply:
             except GuildError as error:
                 found.append(error)
         return found
+
+    def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
+        """All code that the worker names, members and all, and what of it cannot be had."""
+        outside = self.outsiders(worker, frame)
+        found, wrong = code_of(worker, frame, self.home, (*given, *outside.toolboxes))
+        return [*found, *outside.code], [*wrong, *outside.problems]
 
     def toolbox(self, worker: Worker, name: str, frame: Frame, given: Collection[str] = ()) -> Code:
         """The file of a toolbox that is not among those `given`, if it may run."""
@@ -103,7 +116,7 @@ class Supply:
             return None
 
     def trust(self) -> Trust:
-        return Trust(self.pins())
+        return Trust(self.pins(), self.own)
 
     def _trusted(self, code: Code, worker: Worker, frame: Frame) -> Code:
         if not code.own:
@@ -151,7 +164,6 @@ def refuse_later_fields(worker: Worker) -> None:
     definition = worker.definition
     declared = {
         "runtime": definition.runtime if definition.runtime != "pydantic" else None,
-        "members": ", ".join(definition.members),
     }
     lacking = [f"{field}: {value}" for field, value in declared.items() if value]
     if lacking:
@@ -160,6 +172,10 @@ def refuse_later_fields(worker: Worker) -> None:
             where=worker.place,
             hint="Take out what is named to run the worker without it.",
         )
+
+
+def _raise(error: GuildError) -> NoReturn:
+    raise error
 
 
 def doubts(worker: Worker) -> list[str]:

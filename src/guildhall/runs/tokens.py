@@ -12,6 +12,8 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from guildhall.tools.mcp_model import tool_name
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 TOOLS = "tools"
 ROOM = "room"
+DISPATCH = "-dispatch"  # ends the name of the server with which a member is dispatched to
 _BYTES = 32
 
 
@@ -65,14 +68,29 @@ class Tokens:
         return door if door is not None and door.execution.is_open else None
 
 
-def servers_of(tools: Iterable[Tool], room: Iterable[Tool] = ()) -> dict[str, tuple[Tool, ...]]:
-    """A run's tools by server: those that it has at its seat in a room, and all others."""
-    seated = {tool.name for tool in room}
+def servers_of(tools: Iterable[Tool], seat: Iterable[Tool] = (), name: str = ROOM) -> dict[str, tuple[Tool, ...]]:
+    """A run's tools by server: those that it has at its seat, under this name, and all others."""
+    seated = {tool.name for tool in seat}
     tools = tuple(tools)
     servers = {TOOLS: tuple(tool for tool in tools if tool.name not in seated)}
     if seated:
-        servers[ROOM] = tuple(tool for tool in tools if tool.name in seated)
+        servers[name] = tuple(tool for tool in tools if tool.name in seated)
     return servers
+
+
+def with_dispatch(
+    servers: Mapping[str, tuple[Tool, ...]], dispatch: Mapping[str, tuple[Tool, ...]]
+) -> dict[str, tuple[Tool, ...]]:
+    """The same, with the tools that dispatch to members on servers of their own."""
+    theirs = {tool.name: name for name, tools in dispatch.items() for tool in tools}
+    left = {name: tuple(tool for tool in tools if tool.name not in theirs) for name, tools in servers.items()}
+    every = [tool for tools in servers.values() for tool in tools]
+    return {**left, **{name: tuple(t for t in every if theirs.get(t.name) == name) for name in dispatch}}
+
+
+def shown_at(server: str, tool: str) -> str:
+    """The name of a tool at its server: one that dispatches is named after the server already."""
+    return tool.removeprefix(tool_name(server, "")) if server.endswith(DISPATCH) else tool
 
 
 def _ids() -> Iterator[str]:

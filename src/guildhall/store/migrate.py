@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.errors import HallUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Connection
 
 APPLICATION_ID = 0x4755494C  # "GUIL"
@@ -37,7 +39,7 @@ def prepare(path: Path) -> None:
     if standing == "missing":
         _create(path)
     _keep_private(path)
-    if standing != "current":
+    if standing == "old":
         _upgrade(path)
 
 
@@ -93,7 +95,7 @@ def _revision(path: Path) -> str | None:
 
 
 def _create(path: Path) -> None:
-    """An empty database of ours, made beside its place and then put there: nobody ever sees half of one."""
+    """A database with today's tables, made beside its place and then put there: nobody ever sees half of one."""
     draft = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,11 +103,31 @@ def _create(path: Path) -> None:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute("BEGIN")
+            for statement in _schema():
+                connection.execute(statement)
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+            connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode=WAL")
         draft.replace(path)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+
+
+def _schema() -> Iterator[str]:
+    """What makes today's tables at once, as the migrations make them step by step."""
+    from sqlalchemy.dialects.sqlite import dialect
+    from sqlalchemy.schema import CreateIndex, CreateTable
+
+    from guildhall.store.tables import metadata
+
+    ours = dialect()
+    for table in metadata.sorted_tables:
+        yield str(CreateTable(table).compile(dialect=ours))
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            yield str(CreateIndex(index).compile(dialect=ours))
+    yield "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"
 
 
 def _keep_private(path: Path) -> None:

@@ -143,7 +143,7 @@ class Server:
 
     def _lost(self, why: str) -> ServerGone:
         return ServerGone(
-            f"mcp_servers: {self.spec.name} {why}",
+            f"{self.spec.field}: {self.spec.name} {why}",
             where=self.spec.where,
             hint="See to it that it works, then resume the run: the server is started anew.",
         )

@@ -1,7 +1,7 @@
 """The nouns of a server of tools that speaks MCP: how it is reached, what it lists, what it answers.
 
 Whatever comes from a server may be anything: it is looked at before it is used. The tool door's own side of the
-protocol is in hall/mcp_messages.py.
+protocol is in tools/mcp_messages.py.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ class ServerSpec:
     tools: tuple[str, ...] | None = None  # only these
     capabilities: frozenset[str] = frozenset()
     where: str | None = None  # the worker's file, for errors
+    field: str = "mcp_servers"  # of that file, in which it is named
 
     def wrong(self, message: str, hint: str | None = None) -> ToolUnavailable:
-        return ToolUnavailable(f"mcp_servers: {self.name} {message}", where=self.where, hint=hint)
+        return ToolUnavailable(f"{self.field}: {self.name} {message}", where=self.where, hint=hint)
 
 
 class Link(Protocol):

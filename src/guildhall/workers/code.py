@@ -49,9 +49,9 @@ class CodeFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What is executed together: a toolbox, a server, the package of a model, a test with its programs, a setup."""
+    """What is executed together: a toolbox, a server, a model's package, a test's programs, a setup, a member."""
 
-    kind: Literal["toolbox", "server", "module", "test", "workflow"]
+    kind: Literal["toolbox", "server", "module", "test", "workflow", "member"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
@@ -104,7 +104,7 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
     )
     own = worker.scope in ("home", "shipped", "given")
     programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
-    files = (said, *(_read(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
+    files = (said, *(code_file(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
     return Code(kind="server", name=name, root=root, files=files, own=own)
 
 
@@ -116,10 +116,10 @@ def _runs(place: int, word: str) -> bool:
 def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Collection[str] = ()) -> Code:
     """The file of a toolbox: of the worker's project, or of the home. `given` are names that others bring."""
     root = worker.beside(frame)
-    folders = {folder.resolve(): folder for folder in (root / TOOLBOXES, home.toolboxes)}
-    paths = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
+    paths = toolbox_files(worker, name, frame, home)
     if not paths:
-        known = {*given, *(path.stem for folder in folders.values() for path in folder.glob("*.py"))}
+        folders = (root / TOOLBOXES, home.toolboxes)
+        known = {*given, *(path.stem for folder in folders for path in folder.glob("*.py"))}
         raise ToolUnavailable(
             f"toolboxes: there is no toolbox {name!r}",
             where=worker.place,
@@ -132,8 +132,14 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
             hint="Rename one of them.",
         )
     path, own = paths[0], paths[0].parent.resolve() == home.toolboxes.resolve()
-    files = (_read(path, path.parent if own else root, anywhere=own),)
+    files = (code_file(path, path.parent if own else root, anywhere=own),)
     return Code(kind="toolbox", name=name, root=root, files=files, own=own)
+
+
+def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
+    """Where there is a file for a toolbox of this name."""
+    folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
+    return [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
 
 
 def names_module(worker: Worker) -> bool:
@@ -160,7 +166,7 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     if not {wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"} & set(paths) or not _is_file(paths[0]):
         message = f"output_schema_ref: there is no module {module} in {root}"
         raise InvalidFile(message, where=worker.place, hint="Its file lies in the worker's project: package/module.py.")
-    files = tuple(_read(path, root) for path in paths)
+    files = tuple(code_file(path, root) for path in paths)
     if sum(len(file.content) for file in files) > _MOST_BYTES:
         raise ToolUnavailable(f"the package {top} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
     own = root.resolve() == home.path.resolve()
@@ -177,7 +183,7 @@ def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:
         return [], [ToolUnavailable(f"the folder cannot be read: {error.strerror}", where=str(root / TOOLBOXES))]
     for path in paths:
         try:
-            found.append(Code(kind="toolbox", name=path.stem, root=root, files=(_read(path, root),)))
+            found.append(Code(kind="toolbox", name=path.stem, root=root, files=(code_file(path, root),)))
         except GuildError as error:
             wrong.append(error)
     return found, wrong
@@ -208,7 +214,7 @@ def _unreadable(error: OSError) -> None:
     raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
 
 
-def _read(path: Path, root: Path, *, anywhere: bool = False) -> CodeFile:
+def code_file(path: Path, root: Path, *, anywhere: bool = False) -> CodeFile:
     """A file of a project. One that really lies elsewhere is none, unless it may be `anywhere`."""
     try:
         real, top = path.resolve(strict=True), root.resolve()

@@ -40,7 +40,7 @@ def _mode(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _allowed_workers(value: object) -> object:
+def _everyone(value: object) -> object:
     return (EVERY_WORKER,) if value == EVERY_WORKER else value
 
 
@@ -51,9 +51,17 @@ def _worker_name(value: object) -> object:
     return value
 
 
+def _member_name(value: object) -> object:
+    """A name, one with its place before it (`home/researcher`), or `*`."""
+    if isinstance(value, str) and value != EVERY_WORKER:
+        _name(value.removeprefix("project/").removeprefix("home/"))
+    return value
+
+
 Name = Annotated[StrictStr, BeforeValidator(_name)]
 Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_length=4096)]
 Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
+MemberName = Annotated[StrictStr, BeforeValidator(_member_name)]
 WorkerName = Annotated[StrictStr, BeforeValidator(_worker_name)]
 Bytes = Annotated[StrictInt, Field(gt=0, le=10**12)]
 
@@ -144,6 +152,14 @@ class Limits(Part):
     timeout: Duration | None = Field(default=None, description="Running time, such as 30m; waiting does not count.")
 
 
+class Completion(Part):
+    """What must be there before a job of the worker is called completed."""
+
+    artifacts: Annotated[tuple[Line, ...], Field(max_length=100)] = Field(
+        default=(), description="Files below the job's artifacts/ that it must have written, such as report.md."
+    )
+
+
 def named_rules(value: object) -> object:
     """Rules by name: a list with `name:` in each becomes a mapping, and a name inside must be the name outside."""
     if isinstance(value, list | tuple):
@@ -181,7 +197,10 @@ class Definition(Part):
     )
     tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
     toolboxes: tuple[Name, ...] = Field(default=(), description="Toolboxes that it may use.")
-    members: tuple[Name, ...] = Field(default=(), description="Guild members that it may dispatch to.")
+    members: Annotated[
+        tuple[MemberName, ...],
+        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
+    ] = Field(default=(), description="Guild members that it may dispatch to; `*`: all that take work.")
     mcp_servers: dict[Name, McpServer] = Field(default_factory=dict, description="Further servers of tools, by name.")
     sandboxes: dict[Name, Sandbox] = Field(default_factory=dict, description="Folders that it may see, by name.")
     attachment_policy: AttachmentPolicy = Field(
@@ -189,12 +208,15 @@ class Definition(Part):
     )
     allow_workers: Annotated[
         tuple[WorkerName, ...],
-        BeforeValidator(_allowed_workers, json_schema_input_type=Literal["*"] | tuple[str, ...]),
+        BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),
     ] = Field(default=(), description="Workers that it may call; `*`: all active ones.")
     tool_rules: Annotated[dict[Line, ToolRule], BeforeValidator(named_rules)] = Field(
         default_factory=dict, description="Rules by capability or tool, as a mapping or as a list with `name:`."
     )
     output_schema_ref: Line | None = Field(default=None, description="A JSON Schema file or package.module:Model.")
+    completion: Completion = Field(
+        default=Completion(), description="What a job of the worker must give besides its result."
+    )
     limits: Limits = Field(default=Limits(), description="Turns, dollars and time of one run.")
     checkout: Literal["sparse", "full"] = Field(
         default="sparse", description="How much of a project it gets as its worktree."

@@ -26,7 +26,7 @@ _SAID: Mapping[Standing, str] = {
     "gone": "gone since you trusted it",
 }
 
-_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers"}
+_FIELDS = {"toolbox": "toolboxes", "server": "mcp_servers", "member": "members"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,7 @@ class Trust:
     """What is trusted in a home."""
 
     pins: Mapping[Path, Pin]
+    own: Path | None = None  # the folder of the program itself: whoever runs it has trusted it
 
     def seen(self, code: Code) -> tuple[Seen, ...]:
         """Each file of the code; of a package also those that were trusted and are there no more."""
@@ -87,6 +88,8 @@ class Trust:
 
     def holds(self, code: Code) -> bool:
         """Whether the code may run: it is in the person's own home, or every file is as it was trusted."""
+        if self.own is not None and code.root.resolve() == self.own:
+            return True
         return code.own or all(seen.standing == "trusted" for seen in self.seen(code))
 
     def demand(self, code: Code, worker: Worker, frame: Frame) -> None:
@@ -94,13 +97,17 @@ class Trust:
         if self.holds(code):
             return
         field = _FIELDS.get(code.kind, "output_schema_ref")
-        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
-        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
         raise NotTrusted(
-            f"{field}: {code.name} is code that is not trusted as it is: {', '.join(open_ones[:5])}{more}",
+            f"{field}: {code.name} is {self.why_not(code)}",
             where=worker.place,
             hint=f"Look at it, then: {how_to_trust(worker, frame)}",
         )
+
+    def why_not(self, code: Code) -> str:
+        """Which of its files a person has not trusted as they are."""
+        open_ones = [f"{seen.shown} ({seen.said})" for seen in self.seen(code) if seen.standing != "trusted"]
+        more = f", and {len(open_ones) - 5} more" if len(open_ones) > 5 else ""
+        return f"code that is not trusted as it is: {', '.join(open_ones[:5])}{more}"
 
     def _standing(self, path: Path, digest: str) -> Standing:
         if path not in self.pins:

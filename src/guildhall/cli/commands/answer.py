@@ -74,7 +74,7 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     An agent of a workflow goes on by itself: what others ask keeps it from nothing.
     """
     shown = await client.show(run)
-    alone = not any(ask.status == "open" for ask in shown.asks)
+    alone = not any(ask.status == "open" and ask.kind != "question" for ask in shown.asks)
     if shown.run.status == "waiting" and (alone or shown.run.request.get("workflow")):
         return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
 from guildhall.cli.named import target_of
 from guildhall.cli.reach import with_look
@@ -105,13 +106,14 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     now = SystemClock().now()
 
     def task(run: Run) -> str:
-        text = screen.one_line(str(run.request.get("input") or run.worker), 50)
+        text = screen.one_line(task_of(run), 50)
         place: Any = run.request.get("frame", {}).get("root")
         return text if place in (None, str(here)) else f"{text} (in {place})"
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
     stopped = [
-        [run.id, run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {run.id}"] for run in groups.stopped
+        [id_of(run), run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {id_of(run)}"]
+        for run in groups.stopped
     ]
     working: list[list[str]] = []
     for run in groups.working:
@@ -119,12 +121,14 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         if (workflow := groups.workflows.get(run.id)) is not None:
             working += working_rows(run, workflow, since)
         else:
-            working.append([run.id, run.worker, task(run), since])
+            working.append([id_of(run), run.worker, task(run), since])
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
         "working": working,
-        "done": [[run.id, run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done],
+        "done": [
+            [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
+        ],
     }
     for name, rows in parts.items():
         if rows:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.named import run_named
+from guildhall.cli.reach import with_hall
 
 if TYPE_CHECKING:
     import argparse
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("run", metavar="RUN", help="the id of the run, or of a job")
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    run = run_id(args.run)
-
     async def work(client: HallClient, frame: Frame) -> int:
+        run = await run_named(args.run, client)
         replayed = await client.replay(run, frame)
         difference = replayed.difference
         if args.json:

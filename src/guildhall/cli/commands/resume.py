@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.commands.run import limits_arguments
 from guildhall.cli.follow import Follower, output_argument
-from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.named import run_named
+from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
 
 if TYPE_CHECKING:
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("run", metavar="ID", help="the id of the run, or of the job")
     limits_arguments(parser)
     output_argument(parser)
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    run = run_id(args.run)
-
     async def work(client: HallClient, frame: Frame) -> int:
+        run = await run_named(args.run, client)
         more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
         return await go_on(run, client, frame, screen, **more)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.named import run_named
+from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import keep
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.source import pin_of
@@ -23,19 +24,19 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run")
+    parser.add_argument("run", metavar="RUN", help="the id of the run, or of a job")
     parser.add_argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    run = run_id(args.run)
     file = None if args.out == "-" else _file(args.out)
 
     made: list[Seen] = []
 
     async def work(client: HallClient, frame: Frame) -> int:
+        run = await run_named(args.run, client)
         text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
         if file is not None:
             _write(file, text, force=args.force)

@@ -31,7 +31,7 @@ _TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID|TARGET", help="of a run or an ask; agent@workflow:tag; @workflow:tag")
+    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job or an ask; agent@workflow:tag; @workflow:tag")
     parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
     parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         found = await named(args.id, client)
         try:
             async with asyncio.timeout(args.timeout):
-                code, shown = await _until_it_stands(found, client, replace(frame, interactive=False))
+                code, shown = await until_it_stands(found, client, replace(frame, interactive=False))
         except TimeoutError:
             raise TimedOut(f"{args.id} is still at it", hint=f"See guild log -f {found.run}.") from None
         if args.json:
@@ -58,7 +58,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     return with_hall(work, screen, readonly=True)
 
 
-async def _until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
+async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
+    """Waits; the exit code, and how the run stands."""
     while True:
         shown = await client.show(found.run)
         if (code := await _standing(found, shown, client)) is not None:
@@ -75,7 +76,7 @@ async def _until_it_stands(found: Named, client: HallClient, frame: Frame) -> tu
 
 async def _standing(found: Named, shown: Shown, client: HallClient) -> int | None:
     """The exit code, once there is nothing more to wait for."""
-    if any(ask.status == "open" for ask in shown.asks):
+    if any(ask.status == "open" and ask.kind != "question" for ask in shown.asks):  # a job goes on without an answer
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")

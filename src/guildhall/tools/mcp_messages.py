@@ -1,4 +1,4 @@
-"""The few messages of MCP that the tool door speaks, for clients of three eras. Pure: bytes in, values out.
+"""The few messages of MCP that the tool door and members speak, for clients of three eras. Pure: bytes in, values out.
 
 2025-06-18 and 2025-11-25 begin with `initialize`; 2026-07-28 has no handshake: each request says its version and what
 its client can do. None of them has batches. No session is kept for anybody: each request shows its token.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from guildhall.tools.model import Text, is_shallow
 
@@ -52,14 +52,18 @@ _MODERN_STATUS = {
 _STATUS = {PARSE_ERROR: 400, INVALID_REQUEST: 400, UNSUPPORTED_VERSION: 400}
 
 
+Id = int | float | str | None  # in MCP a text or a whole number; JSON-RPC alone knows all of these
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A request that was understood."""
 
-    id: int | str
+    id: Id
     method: str
     params: Mapping[str, Any]
     modern: bool
+    quiet: bool = False  # a notification: it is not answered
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -75,9 +79,7 @@ class Request:
 class Wrong(Exception):
     """A message that is answered with an error of JSON-RPC."""
 
-    def __init__(
-        self, code: int, message: str, *, id: int | str | None = None, modern: bool = False, data: Any = None
-    ) -> None:
+    def __init__(self, code: int, message: str, *, id: Id = None, modern: bool = False, data: Any = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
@@ -120,13 +122,11 @@ class Headers:
 
 def read(body: bytes, headers: Headers) -> Request | None:
     """The request in a body; None: a notification, or an answer to a question that we never ask."""
-    version = headers.get(VERSION_HEADER)
-    modern = version is not None and version not in HANDSHAKE
+    modern = is_modern(headers)
     message = _message(body, modern=modern)
     given = message.get("id")
     id = given if isinstance(given, str | int) and not isinstance(given, bool) else None
-    if version is not None and version not in (*MODERN, *HANDSHAKE):
-        raise _unsupported(version, id)
+    check_version(headers, id)
     method = message.get("method")
     if "id" not in message and isinstance(method, str):
         return None
@@ -137,13 +137,27 @@ def read(body: bytes, headers: Headers) -> Request | None:
         raise Wrong(INVALID_REQUEST, "this is no request of JSON-RPC 2.0", id=id, modern=modern)
     request = Request(id=id, method=method, params=cast("dict[str, Any]", params), modern=modern)
     if modern:
-        _check_envelope(request, headers)
+        check_envelope(request, headers)
     return request
+
+
+def is_modern(headers: Headers) -> bool:
+    """Whether a request says that it is of the newest era, or of one that is not known."""
+    version = headers.get(VERSION_HEADER)
+    return version is not None and version not in HANDSHAKE
+
+
+def check_version(headers: Headers, id: Id) -> None:
+    """A request that names a version names one that is spoken here."""
+    version = headers.get(VERSION_HEADER)
+    if version is not None and version not in (*MODERN, *HANDSHAKE):
+        data = {"supported": [*MODERN], "requested": version}
+        raise Wrong(UNSUPPORTED_VERSION, "this protocol version is not spoken here", id=id, modern=True, data=data)
 
 
 def _message(body: bytes, *, modern: bool) -> dict[str, Any]:
     try:
-        message: Any = json.loads(body, parse_constant=_no_number)
+        message: Any = json.loads(body, parse_constant=no_number)
     except (ValueError, RecursionError):  # also what is not UTF-8, and numbers with too many digits
         raise Wrong(PARSE_ERROR, "the body is not JSON", modern=modern) from None
     if isinstance(message, list):
@@ -155,16 +169,12 @@ def _message(body: bytes, *, modern: bool) -> dict[str, Any]:
     return cast("dict[str, Any]", message)
 
 
-def _no_number(name: str) -> float:
+def no_number(name: str) -> NoReturn:
+    """What is no number of JSON: NaN, Infinity."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _unsupported(version: str, id: int | str | None) -> Wrong:
-    data = {"supported": [*MODERN], "requested": version}
-    return Wrong(UNSUPPORTED_VERSION, "this protocol version is not spoken here", id=id, modern=True, data=data)
-
-
-def _check_envelope(request: Request, headers: Headers) -> None:
+def check_envelope(request: Request, headers: Headers) -> None:
     """What a request of the newest era says about itself, in its body and once more in its headers."""
 
     def wrong(code: int, message: str) -> Wrong:

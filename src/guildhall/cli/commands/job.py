@@ -1,0 +1,105 @@
+"""`guild job ls`, `show`, `result`, `cancel` and `rm`: the work that was handed over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.jobs import job_id, print_job
+from guildhall.cli.lines import age
+from guildhall.cli.parser import positive_int
+from guildhall.cli.reach import with_hall, with_look
+from guildhall.core.clock import SystemClock
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+    from guildhall.jobs.model import Page
+
+_SHOWN = 50
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    command = parser.get_default("command")
+    if command == "job ls":
+        help = "only those whose whole description fits, such as '*report*'"
+        parser.add_argument("--filter", metavar="GLOB", help=help)
+        parser.add_argument("--worker", metavar="NAME", help="only those of one worker")
+        parser.add_argument("--limit", metavar="N", type=positive_int, help=f"at most so many; without it {_SHOWN}")
+        parser.add_argument("--cursor", metavar="C", help="go on where an earlier listing ended")
+        parser.add_argument("--all", action="store_true", help="all of them")
+    else:
+        parser.add_argument("id", metavar="JOB", help="the id of the job")
+    if command in ("job rm", "rm"):
+        parser.add_argument("--force", action="store_true", help="also one that has failed")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    if args.command == "job ls":
+        return _ls(args, screen)
+    id, verb = job_id(args.id), args.command.rpartition(" ")[2]
+
+    async def look(client: HallClient, frame: Frame) -> int:
+        if verb == "show":
+            shown = await client.job(id)
+            screen.json(shown.as_dict()) if args.json else print_job(shown, screen)
+        else:
+            result = await client.job_result(id)
+            if args.json:
+                screen.json(result.as_wire())
+            else:
+                screen.result(result.output)
+                for path in result.artifacts:
+                    screen.note(path, "dim")
+        return exit_codes.DONE
+
+    async def change(client: HallClient, frame: Frame) -> int:
+        if verb == "cancel":
+            job = await client.job_cancel(id)
+            screen.json({"jobId": id, "status": job.status}) if args.json else screen.result(f"{id} is {job.status}")
+        else:
+            await client.job_delete(id, force=args.force)
+            screen.json({"jobId": id, "deleted": True}) if args.json else screen.result(f"{id} is deleted")
+        return exit_codes.DONE
+
+    return with_look(look, screen) if verb in ("show", "result") else with_hall(change, screen)
+
+
+def _ls(args: argparse.Namespace, screen: Screen) -> int:
+    limit = None if args.all else args.limit or _SHOWN
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
+        if args.json:
+            more = {"nextCursor": page.next} if page.next else {}
+            screen.json({"jobs": [job.as_dict() for job in page.jobs], **more})
+        else:
+            _print_page(page, screen)
+        return exit_codes.DONE
+
+    return with_look(work, screen)
+
+
+def _print_page(page: Page, screen: Screen) -> None:
+    now = SystemClock().now()
+    screen.table(
+        [
+            [
+                job.id,
+                job.status,
+                job.worker,
+                screen.one_line(job.description, 50),
+                screen.one_line(job.summary or job.error or "", 50),
+                age(job.completed_at or job.started_at, now),
+            ]
+            for job in page.jobs
+        ],
+    )
+    if not page.jobs:
+        screen.note('No jobs here. `guild dispatch WORKER "..."` hands something over.')
+    if page.next:
+        screen.note(f"There are more: guild job ls --cursor {page.next}", "dim")

@@ -1,0 +1,76 @@
+"""Jobs, as people name and read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.screen import money
+from guildhall.core.errors import NotFound
+from guildhall.core.ids import JOB, is_id
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.jobs.model import JobShown
+    from guildhall.runs.model import Run
+
+
+def job_id(text: str) -> str:
+    """The text, if it has the form of a job's id."""
+    if is_id(text, JOB):
+        return text
+    shown = repr(text if len(text) <= 60 else text[:57] + "...")
+    raise NotFound(f"there is no job {shown}", hint="Jobs look like j-7k2m9x4qpw; `guild job ls` lists them.")
+
+
+def id_of(run: Run) -> str:
+    """What a person calls a run: by its job, if it does one."""
+    job = run.request.get("job")
+    return str(job["id"]) if job else run.id
+
+
+def task_of(run: Run) -> str:
+    """What a run is about."""
+    job = run.request.get("job")
+    return str(job["description"]) if job else str(run.request.get("input") or run.worker)
+
+
+def print_job(shown: JobShown, screen: Screen) -> None:
+    """All about a job but for its result."""
+    job = shown.job
+    rows = [
+        ["job", job.id],
+        ["worker", job.worker],
+        ["description", screen.exactly(job.description)],
+        ["status", job.status + (" (waits for you)" if shown.waiting else "")],
+        ["started", job.started_at],
+        ["ended", job.completed_at or ""],
+        ["error", screen.exactly(job.error or "")],
+        ["late error", screen.exactly(job.late_error or "")],
+        ["run", job.run or ""],
+        ["cost", money(shown.cost_usd)],
+        *(["artifact", path] for path in shown.artifacts),
+    ]
+    screen.table([row for row in rows if row[1]])
+    if job.summary:
+        screen.heading("\nsummary")
+        screen.result(job.summary)
+    if shown.asked:
+        screen.heading("\nquestions")
+        wrapped = screen.out.isatty()
+        for one in shown.asked:
+            screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
+            screen.result(
+                f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}"
+                if one.answer
+                else f"guild answer {one.ask} ..."
+            )
+    if shown.decisions:
+        screen.heading("\ndecisions")
+        for one in shown.decisions:
+            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    if job.status == "completed":
+        screen.note(f"The result: guild job result {job.id}")
+    elif job.status == "failed":
+        screen.note(f"Go on with it: guild resume {job.id}; delete it: guild job rm {job.id} --force")
+    for ask in shown.waiting:
+        screen.note(f"It waits for an answer: guild show {ask}")

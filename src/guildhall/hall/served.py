@@ -1,0 +1,89 @@
+"""The hall's own workers by `worker/*`: `POST /workers/NAME/mcp` with the token of the person.
+
+A worker of a project, or work in one, is named by `?project=` and the folder. The variables are those of the terminal
+that has started the hall, as for work that a hall goes on with by itself.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from guildhall import __version__
+from guildhall.core.errors import GuildError
+from guildhall.core.frame import Frame
+from guildhall.core.paths import project_root
+from guildhall.hall.operations import Operations
+from guildhall.members.endpoint import Endpoint, Offer
+from guildhall.tools.http_messages import Unheard
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping
+
+    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.hall.wiring import Hall
+    from guildhall.tools.http_messages import Message
+
+PREFIX = "/workers/"
+_PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
+
+
+class ServedWorkers:
+    """Finds what a request goes to."""
+
+    def __init__(
+        self, hall: Hall, client: EmbeddedHall, *, leaving: Callable[[], bool], recovered: asyncio.Event
+    ) -> None:
+        self._hall = hall
+        self._client = client
+        self._leaving = leaving
+        self._recovered = recovered
+
+    def endpoint(self, token: str) -> Endpoint:
+        def admits(shown: str) -> bool:
+            return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())
+
+        return Endpoint(admits=admits, find=self.find)
+
+    def find(self, scope: Message) -> Offer | None:
+        path = _PATH.fullmatch(scope["path"])
+        if path is None:
+            return None
+        if self._leaving():
+            raise Unheard(503, "the hall is leaving: the same again finds a new one")
+        try:
+            frame = self._frame(_project(scope.get("query_string", b"")))
+            worker = self._hall.find_worker(path[1], frame)
+        except GuildError as error:
+            raise Unheard(404, str(error)) from None
+        operations = Operations(self._client, path[1], lambda: frame, name=worker.name)
+
+        async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+            await self._recovered.wait()
+            return await operations(method, params)
+
+        return Offer(name=worker.name, version=__version__, worker=operate)
+
+    def _frame(self, project: Path | None) -> Frame:
+        cwd = project or self._hall.home.path
+        here = Frame(cwd=cwd, root=project_root(cwd))
+        allowed = frozenset(self._hall.settings(here).env)
+        return Frame.here(cwd, self._hall.environ, allowed=allowed, caller="member")
+
+
+def _project(query: bytes) -> Path | None:
+    """The folder that a request names."""
+    try:
+        named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except ValueError:
+        raise Unheard(400, "the address cannot be read") from None
+    if not named:
+        return None
+    folder = Path(named["project"][0]) if set(named) == {"project"} and len(named["project"]) == 1 else None
+    if folder is None or "\0" in str(folder) or not folder.is_absolute() or not folder.is_dir():
+        raise Unheard(400, "an address may end with ?project= and the absolute path of a folder that is there")
+    return folder.resolve()

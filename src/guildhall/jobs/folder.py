@@ -1,0 +1,292 @@
+"""One job directory: plain files that people and programs read, each of them whole whatever happens.
+
+    task.md  config.json          what was asked for
+    meta.json                     id, status, description, times: written last. Without it there is no job
+    status.md                     the worker's own summary
+    questions.md  decisions.json  what it could not decide, and what it did
+    result.md  artifacts/         what came out
+
+A file is written beside its place, brought to the disk and renamed. What is added to a file is added once: each call
+has a key. People edit and remove these files: whatever is found there, reading it raises nothing but an error that
+says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from guildhall.core.errors import Conflict, InvalidFile, UsageError
+from guildhall.jobs.model import Asked, Decided, Job, JobStatus
+from guildhall.jobs.questions import parse, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+META = "meta.json"
+STATUS = "status.md"
+RESULT = "result.md"
+QUESTIONS = "questions.md"
+DECISIONS = "decisions.json"
+ARTIFACTS = "artifacts"
+GONE = ".gone-"  # before the name of a directory that is being removed
+_DRAFT = ".{}.new"  # one name for each file is enough: whoever writes is alone
+LARGEST = 20_000_000  # bytes of a file that is read whole
+_MOST_LISTED = 10_000  # artifacts
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_STATUSES = frozenset(get_args(JobStatus))
+
+
+@dataclass(frozen=True)
+class JobFolder:
+    """The directory of one job."""
+
+    path: Path
+
+    # Beginning and end
+
+    def make(self, task: str, config: dict[str, Any]) -> None:
+        """The directory of a job that is to be: it is none until it has its meta.json."""
+        self.path.mkdir(parents=True)
+        self._put("task.md", task)
+        self._put("config.json", _json(config))
+
+    def remove(self) -> None:
+        """Removes it with all that it holds. Seen from outside it is gone at once."""
+        going = self.path.with_name(f"{GONE}{self.path.name}")
+        with suppress(FileNotFoundError):
+            self.path.rename(going)
+        sweep(going)
+
+    # How it stands
+
+    def save(self, job: Job) -> None:
+        """How the job stands, for all to see."""
+        told: dict[str, Any] = {
+            "id": job.id,
+            "worker": job.worker,
+            "description": job.description,
+            "status": job.status,
+            "startedAt": job.started_at,
+            "completedAt": job.completed_at,
+            "error": job.error,
+            "run": job.run,
+        }
+        if job.late_error is not None:
+            told["lateError"] = job.late_error
+        self._put(META, _json(told))
+
+    def load(self) -> Job | None:
+        """The job; None: there is none. InvalidFile: there is something else."""
+        text = self._get(META)
+        if text is None:
+            return None
+        return replace(_job(text, self.path), summary=self.summary())
+
+    def seen(self) -> tuple[int, ...] | None:
+        """Changes when somebody changes how the job stands, or its summary; None: it is not there."""
+        try:
+            meta = os.stat(f"{self.path}/{META}", follow_symlinks=False)  # noqa: PTH116 - thousands of times
+        except OSError:
+            return None
+        try:
+            status = os.stat(f"{self.path}/{STATUS}", follow_symlinks=False)  # noqa: PTH116
+        except OSError:
+            return meta.st_mtime_ns, meta.st_ino, meta.st_size
+        return meta.st_mtime_ns, meta.st_ino, meta.st_size, status.st_mtime_ns, status.st_ino, status.st_size
+
+    def summary(self) -> str | None:
+        try:
+            return self._get(STATUS) or None
+        except InvalidFile:
+            return None
+
+    def summarise(self, text: str) -> None:
+        self._put(STATUS, text)
+
+    # Decisions
+
+    def decisions(self) -> list[Decided]:
+        return [Decided(**{name: one[name] for name in _DECIDED}) for one in self._decided()]
+
+    def decide(self, key: str, decided: Decided) -> None:
+        """Adds a decision; the same call adds it once."""
+        every = self._decided()
+        if not any(one.get("key") == key for one in every):
+            self._put(DECISIONS, _json([*every, {**decided.as_wire(), "key": key}]))
+
+    def _decided(self) -> list[dict[str, str]]:
+        text = self._get(DECISIONS)
+        try:
+            every: Any = json.loads(text) if text else []
+        except (ValueError, RecursionError):
+            raise self._wrong(DECISIONS, "it is not JSON") from None
+        if not isinstance(every, list) or not all(map(_is_decision, cast("list[Any]", every))):
+            raise self._wrong(DECISIONS, "it is not a list of question, decision and reasoning")
+        return cast("list[dict[str, str]]", every)
+
+    # Questions
+
+    def questions(self) -> list[Asked]:
+        return parse(self._get(QUESTIONS) or "")
+
+    def ask(self, asked: Asked) -> None:
+        """Adds a question; the same one, by its ask, is added once."""
+        every = self.questions()
+        if not any(one.ask == asked.ask for one in every):
+            self._put(QUESTIONS, write([*every, asked]))
+
+    def answer(self, ask: str, answer: str) -> bool:
+        """Puts an answer to its question; says whether that changed anything."""
+        every = self.questions()
+        then = [replace(one, answer=answer) if one.ask == ask else one for one in every]
+        if then == every:
+            return False
+        self._put(QUESTIONS, write(then))
+        return True
+
+    # What came out
+
+    def result(self) -> str | None:
+        return self._get(RESULT)
+
+    def give(self, output: str) -> None:
+        self._put(RESULT, output)
+
+    def write_artifact(self, path: str, content: str) -> None:
+        """Makes or replaces an artifact, by its path below artifacts/."""
+        folder = self.path / ARTIFACTS
+        *above, name = path.split("/")
+        for part in ("", *above):
+            folder = folder / part
+            with suppress(FileExistsError):
+                folder.mkdir()
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise UsageError(f"{part} in {path} is a file, not a folder")
+        place = folder / name
+        if place.is_symlink() or place.is_dir():
+            raise UsageError(f"{path} is there already, and is no file")
+        _replace(place, content)
+
+    def lacks(self, artifacts: Sequence[str]) -> list[str]:
+        """Those of the artifacts that are not there as files."""
+        there = set(self.artifacts())
+        return [path for path in artifacts if f"{ARTIFACTS}/{path}" not in there]
+
+    def artifacts(self) -> list[str]:
+        """The artifacts, as paths from the directory on."""
+        return sorted(_files(self.path / ARTIFACTS, ARTIFACTS))[:_MOST_LISTED]
+
+    # Files
+
+    def _put(self, name: str, text: str) -> None:
+        _replace(self.path / name, text)
+
+    def _get(self, name: str) -> str | None:
+        """The text of a file; None: it is not there."""
+        try:
+            descriptor = os.open(self.path / name, _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise self._wrong(name, error.strerror or str(error)) from None
+        with os.fdopen(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise self._wrong(name, "it is not a regular file")
+            if about.st_size > LARGEST:
+                raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
+            try:
+                return file.read(LARGEST).decode()
+            except UnicodeDecodeError:
+                raise self._wrong(name, "it is not UTF-8 text") from None
+
+    def _wrong(self, name: str, what: str) -> InvalidFile:
+        return InvalidFile(f"{name} of the job cannot be read: {what}", where=str(self.path / name))
+
+
+_DECIDED = ("question", "decision", "reasoning")
+
+
+def _is_decision(value: Any) -> bool:
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return all(isinstance(fields.get(name), str) for name in _DECIDED)
+
+
+def _job(text: str, path: Path) -> Job:
+    try:
+        told: Any = json.loads(text)
+        texts = {name: told[name] for name in ("id", "worker", "description", "status", "startedAt")}
+        others = {name: told.get(name) for name in ("completedAt", "error", "run", "lateError")}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InvalidFile("it is not the meta.json of a job", where=str(path / META)) from None
+    kept = all(isinstance(value, str) for value in texts.values()) and texts["status"] in _STATUSES
+    if not kept or not all(value is None or isinstance(value, str) for value in others.values()):
+        raise InvalidFile("it is not the meta.json of a job", where=str(path / META))
+    if texts["id"] != path.name:
+        raise InvalidFile(f"it is of another job, {texts['id'][:40]!r}", where=str(path / META))
+    return Job(
+        id=texts["id"],
+        worker=texts["worker"],
+        description=texts["description"],
+        status=texts["status"],
+        started_at=texts["startedAt"],
+        completed_at=others["completedAt"],
+        error=others["error"],
+        late_error=others["lateError"],
+        run=others["run"],
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _replace(path: Path, text: str) -> None:
+    """A whole file in the place of another one: after a crash there is the one or the other."""
+    draft = path.with_name(_DRAFT.format(path.name))
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(descriptor)
+        draft.rename(path)
+        _settle(path.parent)
+    except OSError as error:
+        raise Conflict(f"{path.name} cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def _settle(folder: Path) -> None:
+    """Brings the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _files(folder: Path, shown: str, depth: int = 0) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = list(found)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False) and depth < 16:
+            yield from _files(folder / entry.name, f"{shown}/{entry.name}", depth + 1)
+        elif entry.is_file(follow_symlinks=False):
+            yield f"{shown}/{entry.name}"
+
+
+def sweep(path: Path) -> None:
+    """Removes a directory that is no job any more, or never was one."""
+    shutil.rmtree(path, ignore_errors=True)

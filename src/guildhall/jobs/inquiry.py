@@ -1,0 +1,81 @@
+"""The questions of one job: asks in the one inbox, kept in questions.md, and answered into its run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guildhall.jobs.model import Asked
+from guildhall.runs import records
+from guildhall.runs.model import WORDS, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from guildhall.jobs.folder import JobFolder
+    from guildhall.jobs.model import Job
+    from guildhall.runs.ledger import LiveLedger
+    from guildhall.runs.model import Ask
+    from guildhall.store.engine import Store
+
+
+def said(ask: Ask) -> str:
+    """The person's words, with their note."""
+    if ask.answer is None:
+        return ""
+    return f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inquiry:
+    """What the run of a job asks, and what it hears."""
+
+    job: Job
+    folder: JobFolder
+    writing: asyncio.Lock
+    store: Store
+    ledger: Callable[[], LiveLedger]
+
+    async def ask(self, key: str, question: str, wait: bool) -> str | None:
+        """Puts a question, once for each call. The answer, if it is to be waited for; None: nobody will give one."""
+        ledger = self.ledger()
+        shown = Question(
+            title=f"{self.job.worker} asks, in the job {self.job.id} ({self.job.description})",
+            body=question,
+            choices=(WORDS,),
+        )
+        ask = await ledger.opened(
+            "question", key, [question], shown, "question_asked", {"question": question, "wait": wait}
+        )
+        asked = Asked(ask=ask.id, at=ask.created_at, question=question)
+        async with self.writing:
+            await asyncio.to_thread(self.folder.ask, asked)
+        if not wait:
+            return None
+        ask = await ledger.closed(ask)
+        await ledger.apply(ask, key, {})
+        return said(ask) if ask.answer is not None else None
+
+    async def heard(self, key: str) -> Sequence[Asked]:
+        """What was answered since the last call. Made again, the same call hears the same."""
+        ledger = self.ledger()
+        async with self.writing:
+            asks = self.store.read(lambda connection: records.list_asks(connection, run=ledger.run))
+            others = [ask for ask in asks if ask.kind == "question" and not _waits(ledger, ask)]
+            before = {entry.data["ask"] for entry in ledger.journal.of(key) if entry.kind == "answered"}
+            for ask in others:
+                if ask.status == "answered":
+                    await ledger.apply(ask, key, {})
+                    before.add(ask.id)
+        return [_asked(ask) for ask in others if ask.id in before]
+
+
+def _waits(ledger: LiveLedger, ask: Ask) -> bool:
+    """Whether the call that asks is waiting for the answer itself."""
+    asked = ledger.journal.last(ask.key, "question_asked")
+    return asked is not None and bool(asked.data["wait"])
+
+
+def _asked(ask: Ask) -> Asked:
+    return Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask))

@@ -1,0 +1,427 @@
+"""The jobs of a hall: dispatched, looked at, cancelled, deleted, gone on with.
+
+A job is a run in a seat: the run is on record as every other, and what the wire shows of it is its directory. The end
+of the run is on record first, then meta.json says so; a process that dies in between is made good at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import (
+    Conflict,
+    GuildError,
+    InvalidFile,
+    NotDeletable,
+    NotFinished,
+    NotFulfilled,
+    UnknownJob,
+    did_you_mean,
+)
+from guildhall.core.ids import JOB, is_id, new_id
+from guildhall.jobs.contract import as_text, fulfil
+from guildhall.jobs.index import Index
+from guildhall.jobs.inquiry import Inquiry, said
+from guildhall.jobs.model import Contract, Job, JobResult, JobShown
+from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
+from guildhall.jobs.toolbox import SERVER, Desk, job_tools, submitted
+from guildhall.runs import records
+from guildhall.runs.model import ENDED, RunRequest, Stretch
+from guildhall.runs.seat import Seat, seat_on_record
+from guildhall.tools.define import invoke
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.jobs.folder import JobFolder
+    from guildhall.jobs.model import Asked, Dispatch, Page
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.history import History
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Ask, Run
+    from guildhall.runs.prepare import Prepared
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import ToolResult
+    from guildhall.workers.model import Worker
+
+_LATE = "after the result was submitted: "
+_NEAR = 200  # jobs among which the nearest id is looked for
+_log = logging.getLogger("guildhall.jobs")
+
+
+class Jobs:
+    """Knows the jobs of one folder, and lets their runs live."""
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        store: Store,
+        clock: Clock,
+        history: History,
+        asks: Asks,
+        runs: Callable[[], Runs],
+        find: Callable[[str, Frame], Worker],
+        output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
+        readonly: bool = False,
+    ) -> None:
+        """`find` gives a worker that may be given work. `readonly`: it only looks, and puts nothing right."""
+        self._store = store
+        self._clock = clock
+        self._history = history
+        self._asks = asks
+        self._runs = runs
+        self._find = find
+        self._output_schema = output_schema
+        self._index = Index(folder, tidy=not readonly)
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
+        self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        if not readonly:
+            self._put_right()
+
+    # Beginning
+
+    async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
+        """A new job. It goes on by itself; whoever asked for it holds its id."""
+        dispatch.check()
+        frame = replace(frame, interactive=False)
+        found = self._find(worker, frame)
+        refuse_writing(found)
+        contract = contract_of(found, dispatch, await self._output_schema(found, frame))
+        # Whoever goes away meanwhile leaves a whole job behind, or none.
+        return await asyncio.shield(self._begin(worker, found, dispatch, contract, frame))
+
+    async def _begin(self, name: str, worker: Worker, dispatch: Dispatch, contract: Contract, frame: Frame) -> Job:
+        job = Job(
+            id=self._new_id(),
+            worker=worker.name,
+            description=dispatch.description,
+            status="running",
+            started_at=stamp(self._clock.now()),
+        )
+        folder = self._index.folder(job.id)
+        told = {"id": job.id, "description": job.description, "remembers": worker.definition.base}
+        request = RunRequest(
+            worker=name,
+            input=first_message(dispatch),
+            override_model=dispatch.model,
+            max_turns=dispatch.max_turns,
+            max_budget_usd=dispatch.max_budget_usd,
+            job={**told, **contract.as_dict()},
+        )
+        try:
+            await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
+            seat = self._seat(request.job or {})
+            prepared = await self._runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
+            job = replace(job, run=prepared.run)
+            await self._begun(job, prepared)
+        except BaseException:
+            await asyncio.to_thread(folder.remove)
+            raise
+        return job
+
+    async def _begun(self, job: Job, prepared: Prepared) -> None:
+        """The job is one from now on, and its run lives."""
+        try:
+            await self._save(job)
+        except BaseException:
+            await prepared.assembled.servers.close()
+            now = stamp(self._clock.now())
+            await self._store.write(lambda connection: records.cancel_tree(connection, prepared.run, now))
+            raise
+        self._runs().launch(prepared)
+
+    def _new_id(self) -> str:
+        while (id := new_id(JOB)) and self._index.folder(id).path.exists():
+            continue
+        return id
+
+    def _seat(self, told: Mapping[str, Any]) -> Seat:
+        id, contract = str(told["id"]), Contract.of(told)
+        return Seat(
+            tools=job_tools(contract, remembers=told["remembers"]),
+            execute=lambda run: self._desk(id, run, contract).execute,
+            began=lambda connection, run: None,
+            ended=lambda connection, run, stretch: None,
+            server=SERVER,
+            seated=seated,
+            judge=partial(self._judge, id, contract),
+            settled=partial(self._settled, id),
+        )
+
+    def _desk(self, id: str, run: str, contract: Contract) -> Desk:
+        inquiry = Inquiry(
+            job=self.get(id),
+            folder=self._index.folder(id),
+            writing=self._writing[id],
+            store=self._store,
+            ledger=lambda: self._runs().ledger(run),
+        )
+
+        async def remember(key: str, content: str) -> ToolResult:
+            tools = self._runs().prepared(run).assembled.tools
+            write = next(tool for tool in tools if tool.name == "memory_write")
+            return await invoke(write, {"scope": "worker", "key": key, "content": content})
+
+        return Desk(
+            folder=self._index.folder(id),
+            contract=contract,
+            writing=self._writing[id],
+            ask=inquiry.ask,
+            remember=remember,
+            heard=inquiry.heard,
+        )
+
+    # Looking
+
+    def get(self, id: str) -> Job:
+        if (job := self._index.get(id)) is not None:
+            return job
+        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild job ls` lists the jobs."
+        if is_id(id, JOB) and self._index.folder(id).path.exists():
+            hint = f"{self._index.folder(id).path} is there, but has no meta.json that can be read."
+        raise UnknownJob(f"there is no job {id[:100]!r}", hint=hint)
+
+    def page(
+        self,
+        *,
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+        worker: str | None = None,
+    ) -> Page:
+        """Jobs, newest first, of one worker or of all; `filter` is a glob over the whole description."""
+        return self._index.page(filter=filter, limit=limit, cursor=cursor, worker=worker)
+
+    def status(self, id: str) -> JobShown:
+        """All about a job but for its result."""
+        job, folder = self.get(id), self._index.folder(id)
+        run = self._run_of(job)
+        asks = self._asks.of_run(run.id) if run else []
+        asked = _with_answers(folder.questions(), asks)
+        others = [ask for ask in asks if ask.status == "open" and ask.kind != "question"]
+        return JobShown(
+            job=job,
+            questions=[
+                *(one.question for one in asked if one.answer is None),
+                *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
+            ],
+            decisions=folder.decisions(),
+            waiting=[ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"],
+            asked=asked,
+            artifacts=folder.artifacts(),
+            cost_usd=run.cost_usd if run else None,
+        )
+
+    def result(self, id: str) -> JobResult:
+        """What came out of a job. NotFinished: nothing has."""
+        job, folder = self.get(id), self._index.folder(id)
+        if job.status != "completed":
+            why = {
+                "running": "is running: it has no result yet",
+                "failed": f"has failed and has no result: {job.error}",
+                "cancelled": "was cancelled and has no result",
+            }
+            raise NotFinished(
+                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild job show {id} says more."
+            )
+        output = folder.result()
+        if output is None:
+            raise InvalidFile("the result of the job is not there any more", where=str(folder.path / "result.md"))
+        return JobResult(id=id, output=output, artifacts=folder.artifacts())
+
+    def folder(self, id: str) -> Path:
+        """Where a job's files are."""
+        self.get(id)
+        return self._index.folder(id).path
+
+    def _run_of(self, job: Job) -> Run | None:
+        run = job.run
+        return self._store.read(lambda connection: records.find_run(connection, run)) if run else None
+
+    # Ending
+
+    async def cancel(self, id: str) -> Job:
+        """Ends a job for good. One that has ended stays as it is; so does one that has submitted its result."""
+        async with self._steering[id]:
+            job = self.get(id)
+            if job.status != "running":
+                return job
+            if job.run is not None:
+                await self._runs().park(job.run)
+            run = self._run_of(job)
+            if run is not None and run.status not in ENDED:
+                await self._end(run, self._index.folder(id))
+                run = self._run_of(job)
+            job = self.get(id)  # its run may have ended meanwhile
+            if job.status == "running":
+                job = await self._save(self._as_on_record(job, run, gone="cancelled"))
+            return job
+
+    async def _end(self, run: Run, folder: JobFolder) -> None:
+        """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
+        output = folder.result() if submitted(self._history.entries(run.id)) else None
+        if output is None:
+            await self._runs().cancel(run.id)
+            return
+        now = stamp(self._clock.now())
+        await self._store.write(lambda connection: records.conclude(connection, run.id, output, now))
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        """Removes a job with all that it held: one that was completed or cancelled; by `force` one that failed too."""
+        async with self._steering[id]:
+            job = self.get(id)
+            if job.status == "running":
+                hint = f"guild job cancel {id} ends it."
+                raise NotDeletable(f"the job {id} is running: it cannot be deleted", hint=hint)
+            if job.status == "failed" and not force:
+                hint = f"`guild resume {id}` goes on with it; `guild job rm {id} --force` deletes it all the same."
+                raise NotDeletable(f"the job {id} has failed: it is kept, so that what it did can be seen", hint=hint)
+            await asyncio.to_thread(self._index.folder(id).remove)
+            self._index.drop(id)
+            if (run := job.run) is not None:
+                now = stamp(self._clock.now())
+                await self._store.write(lambda connection: records.withdraw_asks(connection, run, now))
+        self._steering.pop(id, None)
+        self._writing.pop(id, None)
+
+    async def _judge(self, id: str, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        """How a job ends: by its contract. What was submitted is kept, whatever went wrong afterwards."""
+        if stretch.status not in ("completed", "failed"):
+            return stretch
+        return await asyncio.to_thread(self._judged, self._index.folder(id), contract, run, stretch)
+
+    def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
+        try:
+            if submitted(self._history.entries(run)) and (output := folder.result()) is not None:
+                late = f"{_LATE}{stretch.error['message']}" if stretch.error else None
+                return Stretch(status="completed", reason=late, output=output)
+            if stretch.status == "failed":
+                return stretch
+            text = fulfil(folder, contract, stretch.output)
+            folder.give(text)
+            return replace(stretch, output=text)
+        except NotFulfilled as error:
+            folder.give(as_text(stretch.output))
+            unkept = NotFulfilled(error.message, hint="What it gave instead is in result.md of its directory.")
+            return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
+        except GuildError as error:
+            return Stretch(status="failed", reason=error.code, error=error.as_dict())
+
+    async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
+        """The end of a stretch is on record: the directory says so too."""
+        job = self._index.get(id)
+        if stretch.status not in ENDED or job is None:
+            return
+        try:
+            await self._save(self._as_on_record(job, self._history.get(run), gone="failed"))
+        except GuildError as error:  # the run's own record has it, and the next start puts it right
+            _log.warning("%s: %s", id, error)
+
+    # Going on
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """The run of a job that stopped, ready to go on: the job is running again, under the same id."""
+        told = self._history.get(run).request["job"]
+        if (job := self._index.get(told["id"])) is None:
+            raise Conflict(f"the run {run} did the job {told['id']}, which is there no more", hint="Dispatch it anew.")
+        async with self._steering[job.id]:  # two at once: the second one is told that it is running
+            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            if job.status != "running":
+                await self._save(replace(job, status="running", completed_at=None, error=None))
+            return prepared
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
+        if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
+            return  # somebody else was faster
+        now = stamp(self._clock.now())
+        known = self._index.get(run.request["job"]["id"]) is not None
+
+        def write(connection: Connection) -> None:
+            if known:
+                records.give_up(connection, run.id, error.as_dict(), now)
+            else:
+                records.cancel_tree(connection, run.id, now)
+
+        await self._store.write(write)
+        await self.follow(run.id)
+
+    async def follow(self, run: str) -> None:
+        """What the record says of a run that nobody executed to its end, its job says too."""
+        found = self._history.get(run)
+        job = self._index.get(found.request["job"]["id"])
+        if job is not None and job.status == "running" and found.status in ENDED:
+            await self._save(self._as_on_record(job, found, gone="failed"))
+
+    async def answered(self, ask: Ask) -> None:
+        """A person has answered a question of a job: the directory has it too."""
+        told = self._history.get(ask.run).request.get("job")
+        if ask.kind != "question" or not told or self._index.get(told["id"]) is None:
+            return
+        folder = self._index.folder(told["id"])
+        async with self._writing[told["id"]]:
+            await asyncio.to_thread(folder.answer, ask.id, said(ask))
+
+    # On record
+
+    def _as_on_record(self, job: Job, run: Run | None, *, gone: str) -> Job:
+        """A job as its run stands; `gone` is what it is where there is no run any more."""
+        now = stamp(self._clock.now())
+        if run is None:
+            lost = "there is no run behind it any more: the record of the hall was lost"
+            return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
+        if run.status == "completed":
+            late = (run.reason or "").removeprefix(_LATE) or None
+            return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
+        if run.status == "failed":
+            message = (run.error or {}).get("message") or run.reason or "no reason given"
+            return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
+        if run.status == "cancelled":
+            return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
+        return job
+
+    def _put_right(self) -> None:
+        """What a process that died had no time to say."""
+        for job in self._index.running():
+            then = self._as_on_record(job, self._run_of(job), gone="failed")
+            if then != job:
+                try:
+                    self._index.folder(job.id).save(then)
+                    self._index.put(then)
+                except GuildError as error:
+                    _log.warning("%s: %s", job.id, error)
+
+    async def _save(self, job: Job) -> Job:
+        folder = self._index.folder(job.id)
+        async with self._writing[job.id]:
+            await asyncio.to_thread(folder.save, job)
+        self._index.put(replace(job, summary=folder.summary()))
+        return job
+
+
+def seat_of(run: Run) -> Seat | None:
+    """The seat of a run that does a job, as a replay sees it."""
+    told = run.request.get("job")
+    if not told:
+        return None
+    return seat_on_record(job_tools(Contract.of(told), remembers=told["remembers"]), seated)
+
+
+def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
+    """The questions; where an answer has not come to the file yet, it is the inbox that has it."""
+    answers = {ask.id: said(ask) for ask in asks if ask.answer is not None}
+    return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in asked]

@@ -1,0 +1,269 @@
+"""The nouns of a job: what is asked for, how it stands, what came out; and all of them as the wire shows them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from guildhall.core.errors import UsageError, did_you_mean
+from guildhall.runs.model import check_limits, is_text
+from guildhall.tools.model import is_shallow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+JobStatus = Literal["running", "completed", "failed", "cancelled"]
+Detail = Literal["simple", "detailed"]
+
+LONGEST_DESCRIPTION = 1_000  # characters
+LONGEST_TASK = 1_000_000  # bytes
+LONGEST_CONFIG = 100_000  # bytes, as JSON
+MOST_ARTIFACTS = 100  # that a dispatch or a worker may demand
+_OURS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispatch:
+    """What is asked for. `config` is the worker's own, but for what bounds the job and what it must give."""
+
+    description: str  # a short label
+    task: str  # all that the worker is told
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def max_turns(self) -> int | None:
+        return self.config.get("maxTurns")
+
+    @property
+    def max_budget_usd(self) -> float | None:
+        return self.config.get("maxBudgetUsd")
+
+    @property
+    def model(self) -> str | None:
+        return self.config.get("model")
+
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """Files that must be there before the job is called completed."""
+        return tuple(map(artifact_path, self.config.get("artifacts") or ()))
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """What of the configuration is the worker's to read."""
+        return {name: value for name, value in self.config.items() if name not in _OURS}
+
+    def check(self) -> None:
+        """Raises where something is not what it should be."""
+        _check_text("description", self.description, LONGEST_DESCRIPTION)
+        if not all(char.isprintable() for char in self.description):
+            raise UsageError("description: there are line breaks or control characters in it", hint="It is one line.")
+        _check_text("task", self.task, LONGEST_TASK)
+        _check_config(self.config)
+        check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
+        if self.model is not None and not (is_text(self.model) and self.model.strip()):
+            raise UsageError("config.model: expected the name of a model")
+        wanted: object = self.config.get("artifacts")
+        if wanted is not None and not isinstance(wanted, list | tuple):
+            raise UsageError("config.artifacts: expected a list of paths")
+        if len(self.artifacts) > MOST_ARTIFACTS:
+            raise UsageError(f"config.artifacts: more than {MOST_ARTIFACTS} cannot be demanded")
+
+
+def _check_text(name: str, text: object, most: int) -> None:
+    if not is_text(text):
+        raise UsageError(f"{name}: expected text without NUL")
+    assert isinstance(text, str)
+    if not text.strip():
+        raise UsageError(f"{name}: it is empty")
+    if len(text) > most or len(text.encode()) > most:
+        raise UsageError(f"{name}: it is longer than {most:,} bytes")
+
+
+def _check_config(config: object) -> None:
+    if not isinstance(config, dict):
+        raise UsageError("config: expected an object")
+    if not is_shallow(config):
+        raise UsageError("config: it is nested too deeply")
+    try:
+        text = json.dumps(config, allow_nan=False)
+        json.dumps(config, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise UsageError("config: it is not JSON") from None
+    if len(text) > LONGEST_CONFIG:
+        raise UsageError(f"config: it is longer than {LONGEST_CONFIG:,} bytes")
+
+
+def artifact_path(path: object) -> str:
+    """A path below artifacts/ in its one form: relative, and never out of there. Raises where it cannot be one."""
+    if not isinstance(path, str) or not is_text(path) or not path.strip():
+        raise UsageError("artifacts: expected a path such as report.md")
+    shown = repr(path[:100])
+    parts = path.split("/")
+    if parts[0] == "artifacts" and len(parts) > 1:
+        parts = parts[1:]
+    if len(path.encode()) > 500 or len(parts) > 16 or not path.isprintable():
+        raise UsageError(f"artifacts: {shown} cannot be the path of an artifact")
+    if any(part in ("", ".", "..") or part.startswith(".") or "\\" in part for part in parts):
+        hint = "Give a path like report.md or tables/prices.csv: relative, without '..' and hidden names."
+        raise UsageError(f"artifacts: {shown} does not lie below artifacts/", hint=hint)
+    if any(len(part.encode()) > 200 for part in parts):
+        raise UsageError(f"artifacts: {shown} has a name in it that is too long")
+    return "/".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job as its directory has it."""
+
+    id: str
+    worker: str
+    description: str
+    status: JobStatus
+    started_at: str
+    completed_at: str | None = None
+    error: str | None = None
+    late_error: str | None = None  # what went wrong after the result was there
+    run: str | None = None  # the run that does it, or did
+    summary: str | None = None  # in the worker's own words; None: it has written none
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Where it stands in a listing."""
+        return self.started_at, self.id
+
+    def row(self, detail: Detail = "simple") -> dict[str, Any]:
+        """The job in `worker/list`."""
+        simple = {"jobId": self.id, "status": self.status}
+        if detail == "simple":
+            return simple
+        return {**simple, "description": self.description, "summary": self.summary}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The job as `--json` prints it."""
+        return {
+            **self.row("detailed"),
+            "worker": self.worker,
+            "run": self.run,
+            "error": self.error,
+            "startedAt": self.started_at,
+            "completedAt": self.completed_at,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some of the jobs, newest first; `next` is the cursor for those that follow."""
+
+    jobs: Sequence[Job]
+    next: str | None = None
+
+    def as_wire(self, detail: Detail = "simple") -> dict[str, Any]:
+        rows = [job.row(detail) for job in self.jobs]
+        return {"jobs": rows} if self.next is None else {"jobs": rows, "nextCursor": self.next}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question that the worker has written down, with what was answered."""
+
+    ask: str  # its id in the inbox
+    at: str
+    question: str
+    answer: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ask": self.ask, "question": self.question, "answer": self.answer}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A judgement call that the worker has made."""
+
+    question: str
+    decision: str
+    reasoning: str
+
+    def as_wire(self) -> dict[str, Any]:
+        return {"question": self.question, "decision": self.decision, "reasoning": self.reasoning}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobShown:
+    """All about a job but for its result."""
+
+    job: Job
+    questions: Sequence[str] = ()  # that are open, and whatever else of it waits for a person
+    decisions: Sequence[Decided] = ()
+    waiting: Sequence[str] = ()  # the ids of the asks that keep it from going on
+    asked: Sequence[Asked] = ()  # all questions, with their answers
+    artifacts: Sequence[str] = ()
+    cost_usd: float | None = None
+
+    def as_wire(self) -> dict[str, Any]:
+        """What `worker/status` gives."""
+        job = self.job
+        return {
+            "jobId": job.id,
+            "status": job.status,
+            "description": job.description,
+            "summary": job.summary,
+            "questions": list(self.questions) or None,
+            "decisions": [one.as_wire() for one in self.decisions] or None,
+            "error": job.error,
+            "startedAt": job.started_at,
+            "completedAt": job.completed_at,
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same with what only this hall knows, as `--json` prints it."""
+        return {
+            **self.as_wire(),
+            "worker": self.job.worker,
+            "run": self.job.run,
+            "lateError": self.job.late_error,
+            "asked": [one.as_dict() for one in self.asked],
+            "waiting": list(self.waiting),
+            "artifacts": list(self.artifacts) or None,
+            "cost_usd": self.cost_usd,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What came out of a job; the paths are relative to its directory."""
+
+    id: str
+    output: str
+    artifacts: Sequence[str] = ()
+
+    def as_wire(self) -> dict[str, Any]:
+        """What `worker/result` gives."""
+        return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """What must be there before a job is called completed."""
+
+    artifacts: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None  # of the result
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"artifacts": list(self.artifacts), "schema": self.schema}
+
+    @staticmethod
+    def of(recorded: Mapping[str, Any]) -> Contract:
+        return Contract(artifacts=tuple(recorded["artifacts"]), schema=recorded["schema"])
+
+
+def check_filter(filter: str | None) -> None:
+    if filter is not None and (not is_text(filter) or len(filter) > LONGEST_DESCRIPTION):
+        raise UsageError(f"filter: expected a pattern such as '*report*' of at most {LONGEST_DESCRIPTION:,} characters")
+
+
+def detail_of(word: object) -> Detail:
+    """The detail that a caller asks for."""
+    if word == "simple" or word == "detailed":
+        return "detailed" if word == "detailed" else "simple"
+    raise UsageError(f"detail: {str(word)[:40]!r} is not known", hint=did_you_mean(str(word), ("simple", "detailed")))

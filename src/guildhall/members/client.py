@@ -1,0 +1,181 @@
+"""JSON-RPC to a member: what every member answers, and the six calls of one that takes work.
+
+What comes back may be anything: it is limited in size and time and held to its shape before it is used. Three kinds of
+error: no answer in time, no answer over HTTP, and an answer that says no or is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
+from guildhall.members.wire import JobLine, JobListing, JobStanding, Result, Shape
+from guildhall.tools.mcp_model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
+from guildhall.tools.model import is_shallow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx
+
+    from guildhall.members.model import Door
+    from guildhall.members.wire import JobStatus
+
+CALL_SECONDS = 30.0
+_CONNECT_SECONDS = 5.0
+_ABOUT_US = {"name": "guildhall", "version": "1"}
+
+
+class MemberClient:
+    """One member's endpoint."""
+
+    def __init__(self, door: Door, *, seconds: float = CALL_SECONDS) -> None:
+        self.door = door
+        self._seconds = seconds
+        self._numbers = itertools.count(1)
+        self._http: httpx.AsyncClient | None = None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    # every member
+
+    async def initialize(self, seconds: float | None = None) -> None:
+        """The handshake of MCP; one that knows none is there all the same."""
+        about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
+        try:
+            await self._ask("initialize", about, seconds)
+        except MemberRefused as error:
+            if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
+                raise
+
+    # one that takes work
+
+    async def dispatch_worker(self, description: str, task: str, config: Mapping[str, Any] | None = None) -> str:
+        """The id of the new job."""
+        params: dict[str, Any] = {"description": description, "task": task}
+        told = await self._ask("worker/dispatch", params if config is None else {**params, "config": dict(config)})
+        return self._shape("worker/dispatch", told).text("jobId")
+
+    async def list_workers(
+        self,
+        *,
+        detailed: bool = False,
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> JobListing:
+        params: dict[str, Any] = {"detail": "detailed" if detailed else "simple"}
+        params |= {n: v for n, v in (("filter", filter), ("limit", limit), ("cursor", cursor)) if v is not None}
+        told = self._shape("worker/list", await self._ask("worker/list", params))
+        return JobListing(
+            jobs=tuple(JobLine.of(row, detailed=detailed) for row in told.rows("jobs")),
+            next=told.text_or_none("nextCursor"),
+        )
+
+    async def worker_status(self, job: str) -> JobStanding:
+        return JobStanding.of(self._shape("worker/status", await self._ask("worker/status", {"jobId": job})))
+
+    async def worker_result(self, job: str) -> Result:
+        return Result.of(self._shape("worker/result", await self._ask("worker/result", {"jobId": job})))
+
+    async def cancel_worker(self, job: str) -> JobStatus:
+        """The status that the job has then."""
+        return self._shape("worker/cancel", await self._ask("worker/cancel", {"jobId": job})).status()
+
+    async def delete_worker(self, job: str) -> None:
+        told = self._shape("worker/delete", await self._ask("worker/delete", {"jobId": job}))
+        if told.data.get("deleted") is not True:
+            raise told.wrong("deleted", "true")
+
+    # the wire
+
+    def _shape(self, method: str, data: Any) -> Shape:
+        return Shape.of(data, f"the member {self.door.name} answered {method}")
+
+    async def _ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
+        """The result of a call."""
+        import httpx
+
+        seconds = self._seconds if seconds is None else seconds
+        number = next(self._numbers)
+        body = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
+        name = self.door.name
+        try:
+            async with asyncio.timeout(seconds):
+                status, answer = await self._post(body)
+        except TimeoutError:
+            raise MemberTimedOut(f"the member {name} did not answer {method} within {seconds:g} s") from None
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise MemberUnreachable(f"the member {name} cannot be reached: {shortened(str(error))}") from None
+        except httpx.HTTPError as error:
+            said = shortened(str(error)) or type(error).__name__
+            message = f"the member {name} did not answer {method}: {said}"
+            raise MemberUnreachable(message, sent=True) from None
+        return self._result(method, number, status, answer)
+
+    async def _post(self, body: bytes) -> tuple[int, bytes]:
+        import httpx
+
+        if self._http is None:
+            limits = httpx.Timeout(None, connect=_CONNECT_SECONDS)
+            self._http = httpx.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False, verify=False)
+        headers = {
+            "authorization": f"Bearer {self.door.secret}",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+        }
+        async with self._http.stream("POST", self.door.url, content=body, headers=headers) as response:
+            data = bytearray()
+            async for chunk in response.aiter_bytes():
+                data += chunk
+                if len(data) > MAX_MESSAGE:
+                    message = f"the member {self.door.name} sent more than {MAX_MESSAGE:,} bytes for one answer"
+                    raise MemberRefused(message)
+            whole = bytes(data)
+            if response.headers.get("content-type", "").startswith("text/event-stream"):
+                whole = _last_event(whole)
+            return response.status_code, whole
+
+    def _result(self, method: str, number: int, status: int, answer: bytes) -> Any:
+        said = f"the member {self.door.name} answered {method} with"
+        try:
+            message: Any = json.loads(answer)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or not ("result" in message or "error" in message):
+            if status != 200:
+                raise MemberUnreachable(f"{said} HTTP status {status}", status=status, sent=True)
+            raise MemberRefused(f"{said} what is no answer")
+        told = cast("dict[str, Any]", message)
+        if "error" in told and told["error"] is not None:
+            raise _refusal(self.door.name, method, told["error"])
+        if told.get("id") != number:
+            raise MemberRefused(f"{said} the answer to something else")
+        if not is_shallow(told):
+            raise MemberRefused(f"{said} what is nested too deeply")
+        return told["result"]
+
+
+def _refusal(name: str, method: str, error: Any) -> MemberRefused:
+    told = cast("dict[str, Any]", error) if isinstance(error, dict) else {}
+    code, message, data = told.get("code"), told.get("message"), told.get("data")
+    said = shortened(message) if isinstance(message, str) and message else "it gave no reason"
+    return MemberRefused(
+        f"the member {name} refused {method}: {said}",
+        rpc_code=code if isinstance(code, int) else None,
+        data=cast("dict[str, Any]", data) if isinstance(data, dict) else None,
+    )
+
+
+def _last_event(data: bytes) -> bytes:
+    """The last message of a stream of events, which is the answer."""
+    found = b""
+    for event in data.replace(b"\r\n", b"\n").split(b"\n\n"):
+        lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+        found = b"\n".join(lines) or found
+    return found

@@ -1,0 +1,215 @@
+"""The members of a hall: found, held to what is trusted, started when they are first needed, stopped with the hall."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.ids import fingerprint
+from guildhall.members.handle import WorkerHandle, takes_no_work
+from guildhall.members.manifest import wanted
+from guildhall.members.model import MemberShown
+from guildhall.members.process import MemberProcess, Pace, log_of
+from guildhall.members.roster import Roster
+from guildhall.members.toolbox import bridge, guidance, server_of
+from guildhall.members.trust import demand, member_code
+from guildhall.runs.arrange import OF_MEMBERS
+from guildhall.runs.outsiders import NOBODY, Outsiders
+from guildhall.tools.mcp_model import ServerSpec
+from guildhall.workers.code import toolbox_files
+from guildhall.workers.definition import EVERY_WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.members.client import MemberClient
+    from guildhall.members.model import Member
+    from guildhall.workers.model import Worker
+    from guildhall.workers.trust import Trust
+
+_AGAIN_AFTER = 10.0  # seconds that a broken one is left alone
+
+
+@dataclass(frozen=True)
+class _Kept:
+    process: MemberProcess
+    since: float
+
+
+class Members:
+    """Looks after the members of one hall."""
+
+    def __init__(self, *, home: Home, clock: Clock, trust: Callable[[], Trust], pace: Pace | None = None) -> None:
+        """`trust`: what the person trusts now."""
+        self._home = home
+        self._clock = clock
+        self._trust = trust
+        self._pace = pace or Pace()
+        self._kept: dict[Path, _Kept] = {}
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    # finding
+
+    def roster(self, frame: Frame) -> Roster:
+        return Roster(frame.root, self._home)
+
+    def find(self, name: str, frame: Frame) -> Member:
+        return self.roster(frame).find(name)
+
+    def shown(self, member: Member) -> MemberShown:
+        """How a member stands."""
+        trusted = self._trusted(member)
+        kept = self._kept.get(member.folder)
+        log = log_of(member, self._home)
+        if kept is None:
+            state = "trusted" if trusted else "declared"
+            return MemberShown(member=member, state=state, trusted=trusted, log=log if log.exists() else None)
+        process = kept.process
+        return MemberShown(
+            member=member,
+            state=process.state,
+            trusted=trusted,
+            pid=process.pid,
+            port=process.port,
+            note=process.note,
+            log=log,
+        )
+
+    def _trusted(self, member: Member) -> bool:
+        if member.manifest is None:
+            return False
+        try:
+            demand(self._trust(), member)
+        except GuildError:
+            return False
+        return True
+
+    # running
+
+    async def client(self, member: Member, frame: Frame) -> MemberClient:
+        """A way to a member that is running and ready. It is started if it may run; NotTrusted: it may not."""
+        code = await asyncio.to_thread(demand, self._trust(), member)
+        assert member.manifest is not None
+        stamp = fingerprint([member.manifest.model_dump(mode="json"), [file.digest for file in code.files]])
+        async with self._starting:
+            process = await self._process(member, frame, stamp)
+        return await process.client()
+
+    async def _process(self, member: Member, frame: Frame, stamp: str) -> MemberProcess:
+        if self._closed:
+            raise ToolUnavailable(f"the member {member.name} is not started: the hall is leaving")
+        kept = self._kept.get(member.folder)
+        if kept is not None:
+            changed = kept.process.stamp != stamp
+            rested = kept.process.over and self._clock.monotonic() - kept.since >= _AGAIN_AFTER
+            if not changed and not rested:
+                return kept.process
+            await kept.process.stop()
+        process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
+        self._kept[member.folder] = _Kept(process, self._clock.monotonic())
+        return process
+
+    def handle(self, member: Member, frame: Frame) -> WorkerHandle:
+        """The six calls of a member that takes work; Refused: it takes none."""
+        return WorkerHandle(member, partial(self.client, member, frame))
+
+    async def close(self) -> None:
+        """Stops all of them."""
+        self._closed = True
+        await asyncio.gather(*(kept.process.stop() for kept in self._kept.values()))
+        self._kept.clear()
+
+    # what workers have of them
+
+    async def spec(self, member: Member, frame: Frame, where: str | None = None) -> ServerSpec:
+        """A member's tools as those of a server. It is started."""
+        door = (await self.client(member, frame)).door
+        return ServerSpec(
+            name=member.name,
+            url=door.url,
+            token=door.secret,
+            capabilities=OF_MEMBERS,
+            where=where,
+            field="toolboxes",
+        )
+
+    async def specs(self, worker: Worker, frame: Frame) -> list[ServerSpec]:
+        """The servers of the toolboxes that are members' tools. They are started."""
+        near = worker.frame(frame)
+        return [await self.spec(member, near, worker.place) for member in self._toolboxes(worker, near)]
+
+    def outsiders(self, worker: Worker, frame: Frame) -> Outsiders:
+        """What a worker has of members; nothing is started."""
+        near = worker.frame(frame)
+        of_tools = list(self._toolboxes(worker, near))
+        if not worker.definition.members and not of_tools:
+            return NOBODY
+        found, problems = self._dispatched(worker, near)
+        named = {member.folder: member for member in (*of_tools, *found)}
+        code = [member_code(member) for member in named.values()] if not problems else []
+        return Outsiders(
+            toolboxes=tuple(member.name for member in of_tools),
+            dispatch={server_of(one): bridge(one, partial(self._handled, one, near)) for one in found},
+            prompt=guidance(found),
+            lines=tuple(_line(member, of_tools, found) for member in named.values()),
+            code=tuple(code),
+            problems=tuple(problems),
+        )
+
+    async def _handled(self, member: Member, frame: Frame) -> WorkerHandle:
+        return self.handle(member, frame)
+
+    def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
+        """The members whose tools a worker names as toolboxes: what has a file is no member's."""
+        lacking = [name for name in worker.definition.toolboxes if not toolbox_files(worker, name, near, self._home)]
+        everyone = self.roster(near).listed() if lacking else []
+        for name in lacking:
+            if any(member.name == name for member in everyone):
+                try:
+                    yield self.find(name, near)
+                except GuildError:
+                    continue  # it is told as a toolbox that is not there
+
+    def _dispatched(self, worker: Worker, near: Frame) -> tuple[list[Member], list[GuildError]]:
+        """Those that a worker may dispatch to, and what is wrong with what it names."""
+        found: dict[Path, Member] = {}
+        problems: list[GuildError] = []
+        for name in worker.definition.members:
+            if name == EVERY_WORKER:
+                everyone = [one for one in self.roster(near).listed() if one.takes_work and self._trusted(one)]
+                found |= {one.folder: one for one in everyone}
+                continue
+            try:
+                member = self.find(name, near)
+                if not member.takes_work:
+                    raise takes_no_work(member)
+                found[member.folder] = member
+            except GuildError as error:
+                problems.append(ToolUnavailable(f"members: {error.message}", where=worker.place, hint=error.hint))
+        if twice := _one_name_twice(list(found.values())):
+            message = f"members: there are two members named {twice!r}"
+            problems.append(ToolUnavailable(message, where=worker.place, hint="Name one of them, with its place."))
+        return list(found.values()), problems
+
+
+def _one_name_twice(members: list[Member]) -> str | None:
+    names = [member.name for member in members]
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+def _line(member: Member, of_tools: list[Member], dispatched: list[Member]) -> str:
+    """What a plan says of a member."""
+    assert member.manifest is not None
+    roles = [
+        *(["may dispatch to it"] if member in dispatched else []),
+        *(["uses its tools"] if member in of_tools else []),
+    ]
+    return f"{member.qualified}: {', '.join(roles)}; runs {'; '.join(wanted(member.manifest))}"

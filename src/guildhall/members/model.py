@@ -1,0 +1,93 @@
+"""The nouns of this floor: a member with the place it comes from, where it is reached, how it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.members.manifest import Manifest
+
+FOLDER = "guild-members"  # of a project, and of the home
+MANIFEST = "guild-member.json"
+WORKER = "worker"  # the capability of a member that takes work
+SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
+
+Scope = Literal["project", "home"]
+# declared -> trusted -> starting -> ready -> exited -> backoff -> starting | broken ; stopped
+State = Literal["declared", "trusted", "starting", "ready", "exited", "backoff", "broken", "stopped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """An entry of the roster. One whose manifest is wrong is an entry too, with what is wrong in it."""
+
+    name: str
+    scope: Scope
+    folder: Path  # its own root
+    manifest: Manifest | None = None
+    error: str | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / MANIFEST
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.scope}/{self.name}"
+
+    @property
+    def display_name(self) -> str:
+        return (self.manifest.display_name if self.manifest else None) or self.name
+
+    @property
+    def description(self) -> str | None:
+        return self.manifest.description if self.manifest else None
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        return self.manifest.capabilities if self.manifest else ()
+
+    @property
+    def takes_work(self) -> bool:
+        return WORKER in self.capabilities
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "displayName": self.display_name,
+            "description": self.description,
+            "version": self.manifest.version if self.manifest else None,
+            "scope": self.scope,
+            "folder": str(self.folder),
+            "capabilities": list(self.capabilities),
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberShown:
+    """A member, and how it stands here."""
+
+    member: Member
+    state: State
+    trusted: bool
+    pid: int | None = None
+    port: int | None = None
+    note: str | None = None  # how it ended the last time, or why it is broken
+    log: Path | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {"state": self.state, "trusted": self.trusted, "pid": self.pid, "port": self.port, "note": self.note}
+        return {**self.member.as_dict(), **told, "log": str(self.log) if self.log else None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Where a running member is reached, and what it demands."""
+
+    name: str
+    url: str
+    secret: str = field(repr=False)

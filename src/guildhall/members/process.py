@@ -1,0 +1,343 @@
+"""One member as a process: started in its own folder, looked after, started again when it ends, stopped with the hall.
+
+Its states: starting, ready, exited, backoff and starting again or broken; stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.ids import digest
+from guildhall.core.paths import HOME_VARIABLE
+from guildhall.members.client import MemberClient
+from guildhall.members.manifest import PORT, PYTHON, filled
+from guildhall.members.model import SECRET_VARIABLE, Door
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.members.model import Member, State
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_LOG_BYTES = 2_000_000  # after which a new log is begun at the next start
+_LAST_WORDS = 400  # characters
+_LOOK = 0.02  # seconds between two looks whether it listens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long things may take, in seconds."""
+
+    listen: float = 20.0  # until it listens at its port: a busy machine takes its time to start a program
+    handshake: float = 5.0  # until it has answered the handshake, once it listens
+    first_pause: float = 0.2  # before it is started again; twice as long each time
+    longest_pause: float = 30.0
+    tries: int = 5  # that fail in a row, and it is broken
+    told_after: int = 2  # tries that fail, before those who wait are told
+    settled: float = 30.0  # that it has been ready for, and what was before is forgotten
+    leave: float = 5.0  # that it gets to leave by itself
+
+
+class _NotUp(Exception):
+    """It did not come up."""
+
+    def __init__(self, why: str, *, hopeless: bool = False) -> None:
+        super().__init__(why)
+        self.hopeless = hopeless  # trying again would not help
+
+
+class MemberProcess:
+    """Keeps one member running, from the first need until the hall stops it."""
+
+    def __init__(self, member: Member, frame: Frame, home: Home, clock: Clock, pace: Pace, stamp: str) -> None:
+        """`frame` is that of whoever needs it first. `stamp`: what its files were, to know whether they changed."""
+        self.member = member
+        self.stamp = stamp
+        self.state: State = "starting"
+        self.note: str | None = None  # how it ended the last time, or why it did not come up
+        self.pid: int | None = None
+        self.port: int | None = None
+        self.log = log_of(member, home)
+        self._frame = frame
+        self._home = home
+        self._clock = clock
+        self._pace = pace
+        self._secret = secrets.token_urlsafe(32)
+        self._client: MemberClient | None = None
+        self._ready: asyncio.Future[MemberClient] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._keep())
+
+    async def client(self) -> MemberClient:
+        """A way to the member once it is ready; ToolUnavailable: it does not come up."""
+        return await asyncio.shield(self._ready)
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody keeps it any more: it is broken, or was stopped."""
+        return self._task.done()
+
+    async def stop(self) -> None:
+        """Asks it to leave and waits until it is gone."""
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self.state = "stopped"
+        if not self._ready.done():
+            self._tell(ToolUnavailable(f"the member {self.member.name} was stopped"), last=True)
+
+    # its life
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            began = self._clock.monotonic()
+            hopeless = False
+            try:
+                why = await self._live()
+            except _NotUp as error:
+                why, hopeless = str(error), error.hopeless
+            if self.state == "ready" and self._clock.monotonic() - began >= self._pace.settled:
+                failures = 0
+            failures += 1
+            self.note = f"{why}{self._last_words()}"
+            self._exited()
+            if hopeless or failures >= self._pace.tries:
+                self.state = "broken"
+                self._tell(self._broken(), last=True)
+                return
+            if failures >= self._pace.told_after:
+                self._tell(self._broken())
+            self.state = "backoff"
+            await self._clock.sleep(min(self._pace.first_pause * 2 ** (failures - 1), self._pace.longest_pause))
+            self.state = "starting"
+
+    def _exited(self) -> None:
+        self.state, self.pid = "exited", None
+        if self._ready.done():
+            self._ready = asyncio.get_running_loop().create_future()
+
+    def _tell(self, error: GuildError, *, last: bool = False) -> None:
+        """Those who wait are told. Whoever comes later waits for the next try, unless this was the last."""
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()  # it may be that nobody waits
+        if not last:
+            self._ready = asyncio.get_running_loop().create_future()
+
+    def _broken(self) -> ToolUnavailable:
+        name = self.member.name
+        return ToolUnavailable(
+            f"the member {name} does not run: it {self.note}",
+            where=str(self.member.path),
+            hint=f"What it printed is in {self.log}.",
+        )
+
+    async def _live(self) -> str:
+        """From its start to its end; how it ended."""
+        self.port = self.port if self.port is not None and _is_free(self.port) else _free_port()
+        process = self._spawn(self.port)
+        ended = asyncio.create_task(_ended(process))
+        try:
+            self.pid = process.pid
+            door = Door(name=self.member.name, url=f"http://127.0.0.1:{self.port}/mcp", secret=self._secret)
+            client = MemberClient(door)
+            try:
+                await self._come_up(client, ended)
+                self.state, self._client = "ready", client
+                if not self._ready.done():
+                    self._ready.set_result(client)
+                return _said(await asyncio.shield(ended))
+            finally:
+                self._client = None
+                await client.close()
+        finally:
+            await asyncio.shield(self._end(process, ended))
+
+    async def _come_up(self, client: MemberClient, ended: asyncio.Task[int]) -> None:
+        """Returns when it has answered the handshake."""
+        assert self.port is not None
+        coming = asyncio.create_task(self._handshake(client, self.port))
+        try:
+            await asyncio.wait({coming, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise _NotUp(f"{_said(ended.result())} before it was ready")
+            await coming
+        finally:
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError, _NotUp):
+                await coming
+
+    async def _handshake(self, client: MemberClient, port: int) -> None:
+        until = self._clock.monotonic() + self._pace.listen
+        while not await _listens(port):
+            if self._clock.monotonic() > until:
+                raise _NotUp(f"did not listen at its port within {self._pace.listen:g} s")
+            await asyncio.sleep(_LOOK)
+        try:
+            await client.initialize(self._pace.handshake)
+        except GuildError as error:
+            raise _NotUp(f"did not answer the handshake: {error.message}") from None
+
+    async def _end(self, process: subprocess.Popen[bytes], ended: asyncio.Task[int]) -> None:
+        if process.poll() is None:
+            process.terminate()  # the keeper sees to the rest
+            done, _ = await asyncio.wait({ended}, timeout=self._pace.leave + 6)
+            if not done:
+                process.kill()
+        await ended
+
+    # how it is started
+
+    def _spawn(self, port: int) -> subprocess.Popen[bytes]:
+        command = self._command(port)
+        keeper = [os.path.realpath(sys.executable), "-I", "-S", str(_KEEPER), str(os.getpid()), str(self._pace.leave)]
+        try:
+            with _opened(self.log) as log:
+                return subprocess.Popen(
+                    [*keeper, *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.member.folder,
+                    env=self._environment(port),
+                    start_new_session=True,
+                )
+        except (OSError, ValueError) as error:
+            raise _NotUp(f"cannot be started: {error}", hopeless=True) from None
+
+    def _command(self, port: int) -> list[str]:
+        assert self.member.manifest is not None
+        mcp, values = self.member.manifest.mcp, {PORT: str(port), PYTHON: sys.executable}
+        word = filled(mcp.command, values)
+        found = self._program(word)
+        if found is None:
+            raise _NotUp(f"cannot be started: there is no program {word!r}", hopeless=True)
+        return [found, *(filled(argument, values) for argument in mcp.args)]
+
+    def _program(self, word: str) -> str | None:
+        """A program of its folder, or one that the caller's PATH finds."""
+        if "/" not in word:
+            return shutil.which(word, path=self._frame.env.get("PATH"))
+        path = self.member.folder / word
+        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+
+    def _environment(self, port: int) -> dict[str, str]:
+        assert self.member.manifest is not None
+        told = environment(self._frame, self.member.manifest.mcp.env, {PORT: str(port), PYTHON: sys.executable})
+        # One that is a hall itself takes the person's settings from there.
+        return {**told, SECRET_VARIABLE: self._secret, HOME_VARIABLE: str(self._home.path)}
+
+    def _last_words(self) -> str:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - 10 * _LAST_WORDS))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [line for line in text.splitlines() if line.strip()]
+        if not lines or lines[-1].startswith(_BEGIN):
+            return ""
+        shown = "".join(char if char.isprintable() else " " for char in lines[-1])
+        return f"; the last that it printed: {shown[:_LAST_WORDS]}"
+
+
+def environment(frame: Frame, declared: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """The frame's allowed variables and what the manifest says; a `${NAME}` there is the caller's own variable.
+
+    So a key of a provider comes along only where the manifest names it. Never the hall's own environment.
+    """
+    known = {**frame.own, **frame.keys, **frame.env, **values}
+    named = {name: filled(value, known) for name, value in declared.items()}
+    told = {**frame.env, **{name: value for name, value in named.items() if value or not declared[name]}}
+    return {name: value for name, value in told.items() if not name.startswith("GIT_")}
+
+
+def log_of(member: Member, home: Home) -> Path:
+    """Where what a member prints is kept."""
+    return home.path / "logs" / f"{member.name}-{digest(str(member.folder).encode())[:8]}.log"
+
+
+_BEGIN = "--- started"
+
+
+def _opened(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > _LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.write(descriptor, f"{_BEGIN}\n".encode())
+    return os.fdopen(descriptor, "ab")
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Waits for its end, and notices it at once."""
+    try:
+        watched = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        return await asyncio.to_thread(process.wait)
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(watched, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)
+    return process.wait()
+
+
+def _said(code: int) -> str:
+    if code <= 128:
+        return f"ended by itself (exit code {code})" if code >= 0 else f"was ended by {_signal(-code)}"
+    return f"was ended by {_signal(code - 128)}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def _is_free(port: int) -> bool:
+    """Whether a program can serve there again: then those who know the address keep it."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

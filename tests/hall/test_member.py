@@ -1,0 +1,159 @@
+"""A member of a few lines: its tools, its program as a process, what it says when its folder is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from guildhall import GuildError, Member
+from guildhall.members.model import SECRET_VARIABLE
+from tests.conftest import BLOCKED, Guild
+from tests.members.small import SECRET, make_member, serving, speaking
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_typed_functions_are_tools_and_stay_functions(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "desk", worker=False)
+    member = Member(folder / "server.py")
+
+    @member.tool
+    def double(number: int) -> int:
+        """Doubles a number."""
+        return 2 * number
+
+    @member.tool(name="greet")
+    async def hello(name: str) -> str:
+        """Greets somebody."""
+        await asyncio.sleep(0)
+        return f"Hello {name}"
+
+    assert double(4) == 8
+    with pytest.raises(GuildError, match="two tools named 'greet'"):
+        member.tool(name="greet")(double)
+    with pytest.raises(GuildError, match="cannot name a tool"):
+        member.tool(lambda: 1)
+
+    async def work() -> None:
+        async with member.serving(0, SECRET, {}) as url, speaking(url) as http:
+            tools = (await http.ask("tools/list")).json()["result"]["tools"]
+            assert [(tool["name"], tool["description"]) for tool in tools] == [
+                ("double", "Doubles a number."),
+                ("greet", "Greets somebody."),
+            ]
+            assert (await http.call("double", {"number": 21}))["result"]["content"][0]["text"] == "42"
+            assert (await http.call("greet", {"name": "Ada"}))["result"]["content"][0]["text"] == "Hello Ada"
+            about = (await http.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
+            assert about["serverInfo"] == {"name": "desk", "version": "1.2.3"}
+
+    asyncio.run(work())
+    assert not (folder / ".guild").exists()  # without workers there is nothing to keep
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def start(folder: Path, port: int, *, secret: str | None = SECRET) -> subprocess.Popen[str]:
+    """The member's own program, as a hall or a person starts it."""
+    environ = {**Guild.environment(), "PYTHONPATH": str(BLOCKED)}
+    if secret is not None:
+        environ[SECRET_VARIABLE] = secret
+    return subprocess.Popen(
+        [sys.executable, "server.py", "--port", str(port)],
+        cwd=folder,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+async def until_up(url: str, secret: str = SECRET) -> None:
+    """Returns when it answers."""
+    async with asyncio.timeout(20), speaking(url, secret) as http:
+        while True:
+            with suppress(httpx.TransportError):
+                assert (await http.ask("ping")).status_code == 200
+                return
+            await asyncio.sleep(0.02)
+
+
+def test_the_program_serves_until_it_is_told_to_leave(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "desk", worker=False)
+    port = free_port()
+    process = start(folder, port)
+    try:
+        url = f"http://127.0.0.1:{port}/mcp"
+        asyncio.run(until_up(url))
+
+        async def work() -> Any:
+            async with speaking(url) as http:
+                return await http.call("add", {"a": 2, "b": 3})
+
+        assert asyncio.run(work())["result"]["content"][0]["text"] == "5"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=10)
+        assert (process.returncode, "desk has left" in said) == (0, True)
+        assert SECRET not in said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_secret_is_made_up_for_whoever_starts_it_by_hand(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "desk", worker=False)
+    port = free_port()
+    process = start(folder, port, secret=None)
+    try:
+        assert process.stderr is not None
+        secret = process.stderr.readline().rpartition(": ")[2].strip()
+        assert len(secret) >= 32
+        asyncio.run(until_up(f"http://127.0.0.1:{port}/mcp", secret))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_is_wrong_in_the_folder_is_told_in_words(tmp_path: Path) -> None:
+    with pytest.raises(GuildError, match=r"guild-member\.json"):
+        _ = Member(tmp_path / "server.py").manifest
+    folder = make_member(tmp_path / "desk", worker=False)
+    manifest = json.loads((folder / "guild-member.json").read_text())
+    (folder / "guild-member.json").write_text(json.dumps({**manifest, "capabilities": ["worker"]}))
+    process = start(folder, 0)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "there is no worker in its folder" in said
+    assert "workers/desk.yaml" in said
+    assert "Traceback" not in said
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "desk", worker=False)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        process = start(folder, sock.getsockname()[1])
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, "is not free" in said, "Traceback" in said) == (1, True, False)
+
+
+def test_without_a_worker_nothing_can_be_dispatched(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(make_member(tmp_path / "desk", worker=False)) as member:
+            assert (await member.refused("dispatch", {"description": "x", "task": "x"}))["code"] == -32601
+
+    asyncio.run(work())

@@ -1,0 +1,127 @@
+"""The hall's own workers by `worker/*`: at `/workers/NAME/mcp` of the hall's process, and by `guild serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from guildhall.hall.start import find
+from tests.members.small import speaking, write_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+
+def put(folder: Path, name: str, **fields: Any) -> None:
+    (folder / "workers").mkdir(parents=True, exist_ok=True)
+    (folder / "workers" / f"{name}.yaml").write_text(json.dumps({"instructions": "Work.", **fields}))
+
+
+ANSWERS = [
+    {"call": "update_summary", "with": {"summary": "at it"}},
+    {"call": "submit_result", "with": {"output": "from the hall"}},
+    {"say": "done"},
+]
+
+
+@pytest.mark.req("X-8", "WD-22")
+def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
+    home: Home, project: Path, guild_hall: Guild
+) -> None:
+    model = write_script(project / "answers.yaml", ANSWERS)
+    put(project, "reviewer", model=model)
+    put(home.path, "clerk", model=model)
+    put(home.path, "other", model=model)
+    started = guild_hall("memory", "write", "--scope", "global", "x", "y")  # a command that starts the hall
+    assert started.code == 0, started.err
+    address = find(home)
+    assert address is not None
+    base = f"{address.url}/workers"
+
+    async def work() -> None:
+        async with speaking(f"{base}/clerk/mcp", address.token) as clerk:
+            assert (await clerk.ask("tools/list")).json()["result"] == {"tools": []}
+            about = (await clerk.ask("initialize", {"protocolVersion": "2025-06-18"})).json()["result"]
+            assert (about["serverInfo"]["name"], "experimental" in about["capabilities"]) == ("clerk", True)
+            job = await clerk.dispatch("Do it.", "For the clerk")
+            shown = await clerk.ended(job)
+            assert (shown["status"], shown["summary"]) == ("completed", "at it")
+            assert (await clerk.worker("result", jobId=job))["output"] == "from the hall"
+            async with speaking(f"{base}/other/mcp", address.token) as other:  # what is another's is not known here
+                assert await other.worker("list") == {"jobs": []}
+                for method in ("status", "result", "cancel", "delete"):
+                    assert (await other.refused(method, {"jobId": job}))["code"] == -32602
+            assert (await clerk.worker("list"))["jobs"] == [{"jobId": job, "status": "completed"}]
+            assert (home.path / "jobs" / job / "meta.json").is_file()
+            await clerk.worker("delete", jobId=job)
+        where = f"{base}/reviewer/mcp?project={quote(str(project))}"
+        async with speaking(where, address.token) as reviewer:
+            assert (await reviewer.ended(await reviewer.dispatch()))["status"] == "completed"
+        ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+        expected = [
+            (f"{base}/reviewer/mcp", address.token, 404),
+            (f"{base}/nobody/mcp", address.token, 404),
+            (f"{base}/../clerk/mcp", address.token, 404),
+            (f"{base}/cl%2F..%2Ferk/mcp", address.token, 404),
+            (f"{base}/clerk/", address.token, 404),
+            (f"{base}/clerk/mcp/more", address.token, 404),
+            (f"{base}/clerk/mcp?project=relative", address.token, 400),
+            (f"{base}/clerk/mcp?project=/not/there", address.token, 400),
+            (f"{base}/clerk/mcp?projet={quote(str(project))}", address.token, 400),
+            (f"{base}/clerk/mcp?project=%00", address.token, 400),
+            (f"{base}/clerk/mcp?%ff", address.token, 400),
+            (f"{base}/clerk/mcp", "not-the-token", 401),
+            (f"{base}/nobody/mcp", "not-the-token", 401),
+            (f"{base}/clerk/mcp", address.token, 200),
+        ]
+        async with httpx.AsyncClient(trust_env=False) as http:
+            for url, token, status in expected:
+                headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+                reply = await http.post(url, content=ping, headers=headers)
+                assert reply.status_code == status, (url, reply.status_code, reply.text)
+
+    asyncio.run(work())
+
+
+@pytest.mark.req("X-8")
+def test_guild_serve_offers_a_worker_at_a_port_until_it_is_interrupted(home: Home, project: Path, guild: Guild) -> None:
+    put(project, "reviewer", model=write_script(project / "answers.yaml", ANSWERS))
+    process = guild.start("serve", "reviewer", "--json", cwd=project)
+    assert process.stdout is not None
+    told = json.loads(process.stdout.readline())
+    assert told["worker"] == "reviewer"
+
+    async def work() -> str:
+        async with speaking(told["url"], told["secret"]) as reviewer:
+            job = await reviewer.dispatch("Look.", "A look")
+            assert (await reviewer.ended(job))["status"] == "completed"
+            assert (await reviewer.worker("result", jobId=job))["output"] == "from the hall"
+            assert (await reviewer.refused("status", {"jobId": "j-none"}))["code"] == -32602
+            assert (await reviewer.refused("dispatch", {"description": "x"}))["code"] == -32602
+        async with speaking(told["url"], "wrong") as stranger:
+            assert (await stranger.ask("ping")).status_code == 401
+        return job
+
+    job = asyncio.run(work())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert (home.path / "jobs" / job / "result.md").read_text().strip() == "from the hall"
+
+
+def test_guild_serve_says_what_is_wrong(project: Path, guild: Guild) -> None:
+    put(project, "reviewer")
+    assert guild("serve", "revewer").code == 3
+    assert "reviewer" in guild("serve", "revewer").err
+    assert guild("serve", "reviewer", "--port", "70000").code == 2
+    assert guild("serve", "reviewer", "--port", "x").code == 2
+    short = guild("serve", "reviewer", env={"GUILDHALL_MEMBER_SECRET": "short"})
+    assert (short.code, "fewer than 16 characters" in short.err) == (2, True)

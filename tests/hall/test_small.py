@@ -1,0 +1,314 @@
+"""The hall inside a member: what its worker is shown and may use, what it remembers, what survives its process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.paths import Home
+from guildhall.hall.wiring import Hall
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.hall.test_member import free_port, start, until_up
+from tests.members.small import make_member, serving, speaking, write_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOB_TOOLS = {"update_summary", "record_decision", "log_question", "store_memory", "write_artifact", "submit_result"}
+READING = {"Read", "Grep", "Glob"}
+
+
+def shown_to(server: ScriptedServer) -> set[str]:
+    """The names of the tools that the model was shown in every question."""
+    (names,) = {frozenset(tool["name"] for tool in request.body["tools"]) for request in server.requests}
+    return set(names)
+
+
+# What the model is shown
+
+
+@pytest.mark.req("WD-22", "WD-30")
+def test_the_model_is_shown_the_tools_of_the_job_and_reading_ones_and_can_reach_nothing_else(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk", model="anthropic:claude-sonnet-5", tools=["WebFetch"], accepts_risk=True)
+    (folder / "notes.md").write_text("the note of the member")
+    outside = tmp_path / "outside.txt"
+    outside.write_text("a secret of the person's")
+    tries: list[dict[str, Any]] = [
+        {"call": "Read", "with": {"file_path": str(folder / "notes.md")}},
+        {"expect": "the note of the member", "call": "Read", "with": {"file_path": str(outside)}},
+        {"call": "Write", "with": {"file_path": str(folder / "new.txt"), "content": "x"}},
+        {"expect": "There is no tool 'Write'", "call": "Edit", "with": {"file_path": str(folder / "notes.md")}},
+        {"expect": "There is no tool 'Edit'", "call": "Bash", "with": {"command": "touch new.txt"}},
+        {
+            "expect": "There is no tool 'Bash'",
+            "call": "Glob",
+            "with": {"pattern": "**/*", "path": str(folder / ".guild")},
+        },
+        {"call": "write_artifact", "with": {"path": "../../../new.txt", "content": "x"}},
+        {"call": "store_memory", "with": {"key": "../new", "content": "x"}},
+        {"call": "submit_result", "with": {"output": "as far as I could"}},
+        {"say": "done"},
+    ]
+    script = tmp_path / "tries.yaml"
+    script.write_text(json.dumps({"workers": {"clerk": [tries]}}))
+
+    async def work(environ: dict[str, str]) -> str:
+        async with serving(folder, environ) as member:
+            job = await member.dispatch("Do your worst.")
+            shown = await member.ended(job)
+            assert shown["status"] == "completed", shown["error"]
+            return job
+
+    with ScriptedServer(script) as server:
+        key = {"ANTHROPIC_API_KEY": "script-clerk", "ANTHROPIC_BASE_URL": server.anthropic_url}
+        job = asyncio.run(work(key))
+    shown = shown_to(server)
+    assert shown >= JOB_TOOLS | READING | {"WebFetch"}
+    assert not shown & {"Write", "Edit", "Bash", "WebSearch", "worker_call"}
+    said = json.dumps([request.body for request in server.requests])
+    assert "a secret of the person's" not in said
+    assert "script-clerk" not in said
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [".guild", "guild-member.json", "guildhall.yaml", "jobs", "notes.md", "script.yaml", "server.py", "workers"]
+    )
+    assert sorted(path.name for path in (folder / "jobs").iterdir()) == [job]
+    assert (folder / "notes.md").read_text() == "the note of the member"
+
+
+# Memory
+
+
+@pytest.mark.req("WD-26", "WD-27", "WD-28")
+def test_what_one_job_remembers_is_in_the_prompt_of_the_next(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    first = write_script(
+        tmp_path / "first.yaml",
+        [
+            {"call": "store_memory", "with": {"key": "sources", "content": "The almanac is good."}},
+            {"call": "submit_result", "with": {"output": "one"}},
+            {"say": "done"},
+        ],
+    )
+    second = write_script(
+        tmp_path / "second.yaml",
+        [
+            {
+                "expect_system": "(?s)newest.*The almanac is good",
+                "call": "store_memory",
+                "with": {"key": "sources", "content": "The almanac is out of date."},
+            },
+            {"call": "submit_result", "with": {"output": "two"}},
+            {"say": "done"},
+        ],
+    )
+    third = write_script(tmp_path / "third.yaml", [{"expect_system": "The almanac is out of date", "say": "three"}])
+
+    async def job(model: str) -> str:
+        async with serving(folder) as member:  # each time anew: it is on the disk
+            job = await member.dispatch(model=model)
+            shown = await member.ended(job)
+            assert shown["status"] == "completed", shown
+            return (await member.worker("result", jobId=job))["output"]
+
+    assert asyncio.run(job(first)) == "one"
+    assert (folder / "memory" / "sources.md").read_text() == "The almanac is good."
+    assert asyncio.run(job(second)) == "two"
+    assert asyncio.run(job(third)) == "three"
+    assert [path.name for path in (folder / "memory").glob("*.md")] == ["sources.md"]
+
+
+@pytest.mark.req("WD-28")
+def test_the_newest_memories_are_shown_whole_up_to_the_limit(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    (folder / "guildhall.yaml").write_text("model: script:script.yaml\nmemory: {limit_tokens: 1000}\n")
+    (folder / "memory").mkdir()
+    for number in range(6):
+        note = folder / "memory" / f"note-{number}.md"
+        note.write_text(f"note {number} begins\n{'x' * 700}\nnote {number} ends\n")
+        os.utime(note, (1_000_000 + number, 1_000_000 + number))
+    expected = "(?s)note 5 begins.*note 5 ends.*note 4 begins.*note 4 ends.*left out"
+    model = write_script(tmp_path / "look.yaml", [{"expect_system": expected, "say": "seen"}])
+    never = write_script(tmp_path / "never.yaml", [{"expect_system": "note 0 begins", "say": "seen"}])
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            assert (await member.ended(await member.dispatch(model=model)))["status"] == "completed"
+            assert (await member.ended(await member.dispatch(model=never)))["status"] == "failed"
+
+    asyncio.run(work())
+
+
+@pytest.mark.req("WD-26")
+def test_a_memory_that_has_grown_is_condensed_in_the_background(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    (folder / "guildhall.yaml").write_text("model: script:script.yaml\nmemory: {limit_tokens: 400}\n")
+    note = {"call": "store_memory", "with": {"key": "long", "content": "x" * 4_000}}
+    answers = {
+        "clerk": [[note, {"expect": "too long to be shown", "say": "done"}]],
+        "memory-compactor": [[{"expect": "xxxx", "say": "It was all x."}]],
+    }
+    script = {"workers": answers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}
+    (folder / "script.yaml").write_text(json.dumps(script))
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            shown = await member.ended(await member.dispatch())
+            assert shown["status"] == "completed", shown["error"]
+            async with asyncio.timeout(10):
+                while not (folder / "memory" / "compacted.md").exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert len((await member.worker("list"))["jobs"]) == 1  # that is no job
+
+    asyncio.run(work())
+    assert (folder / "memory" / "compacted.md").read_text().strip() == "It was all x."
+    assert not (folder / "memory" / "long.md").exists()
+    assert [path.read_text() for path in (folder / "memory" / "archive").rglob("long.md")] == ["x" * 4_000]
+
+
+@pytest.mark.req("WD-29")
+@pytest.mark.parametrize("key", ["../up", "a/b", "", ".hidden", "a" * 65, "name.md", "nul\0", "é", "compacted"])
+def test_a_key_that_is_no_file_name_is_refused(tmp_path: Path, key: str) -> None:
+    folder = make_member(tmp_path / "clerk")
+    model = write_script(
+        tmp_path / "script.yaml",
+        [
+            {"call": "store_memory", "with": {"key": key, "content": "x"}},
+            {"expect": "key", "say": "refused"},
+        ],
+    )
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            shown = await member.ended(await member.dispatch(model=model))
+            assert shown["status"] == "completed", shown
+
+    asyncio.run(work())
+    assert not list(tmp_path.rglob("*.md")) or not list((folder / "memory").glob("*.md"))
+
+
+# What survives its process
+
+
+@pytest.mark.req("WD-19", "WD-18")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path, end: signal.Signals) -> None:
+    folder = make_member(
+        tmp_path / "clerk",
+        answers=[
+            {"call": "update_summary", "with": {"summary": "begun"}},
+            {"call": "log_question", "with": {"question": "Only once?"}},
+            {"sleep": 0.3, "call": "submit_result", "with": {"output": "through"}},
+            {"say": "done"},
+        ],
+    )
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/mcp"
+
+    async def begun() -> str:
+        await until_up(url)
+        async with speaking(url) as member:
+            job = await member.dispatch()
+            async with asyncio.timeout(10):
+                while (await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return job
+
+    async def ended(job: str) -> dict[str, Any]:
+        await until_up(url)
+        async with speaking(url) as member:
+            shown = await member.ended(job)
+            assert (await member.worker("result", jobId=job))["output"] == "through"
+            await member.worker("delete", jobId=job)
+            return shown
+
+    process = start(folder, port)
+    try:
+        job = asyncio.run(begun())
+        process.send_signal(end)
+        process.communicate(timeout=10)
+        assert json.loads((folder / "jobs" / job / "meta.json").read_text())["status"] == "running"
+        process = start(folder, port)
+        shown = asyncio.run(ended(job))
+    finally:
+        process.kill()
+        process.communicate()
+    assert (shown["status"], shown["summary"], shown["questions"]) == ("completed", "begun", ["Only once?"])
+    assert list((folder / "jobs").iterdir()) == []
+
+
+# Its settings and its folder
+
+
+def test_its_settings_are_the_persons_unless_it_has_its_own(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    (folder / "guildhall.yaml").unlink()
+    person = tmp_path / "person"
+    person.mkdir()
+    say = {"say": "by the settings of the person"}
+    model = write_script(person / "said.yaml", [say])
+    (person / "config.yaml").write_text(f"model: {model}\n")
+    own = write_script(tmp_path / "own.yaml", [{"say": "by its own"}])
+
+    async def output(environ: dict[str, str]) -> Any:
+        async with serving(folder, environ) as member:
+            reply = (await member.ask("worker/dispatch", {"description": "x", "task": "x"})).json()
+            if "error" in reply:
+                return reply["error"]["code"]
+            await member.ended(reply["result"]["jobId"])
+            return (await member.worker("result", jobId=reply["result"]["jobId"]))["output"]
+
+    assert asyncio.run(output({})) == -32000  # no model at all
+    assert asyncio.run(output({"GUILDHALL_HOME": str(person)})) == "by the settings of the person"
+    (folder / ".guild" / "config.yaml").write_text(f"model: {own}\n")
+    assert asyncio.run(output({"GUILDHALL_HOME": str(person)})) == "by its own"
+
+
+def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Path) -> None:
+    folder = make_member(
+        tmp_path / "clerk",
+        toolboxes=["letters"],
+        answers=[{"call": "shout", "with": {"text": "hear"}}, {"expect": "HEAR", "say": "heard"}],
+    )
+    (folder / "toolboxes").mkdir()
+    (folder / "toolboxes" / "letters.py").write_text(
+        "from guildhall import Toolbox, tool\n\n\n@tool\ndef shout(text: str) -> str:\n"
+        '    """Says it louder."""\n    return text.upper()\n\n\ntoolbox = Toolbox("letters", shout)\n'
+    )
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            shown = await member.ended(await member.dispatch())
+            assert shown["status"] == "completed", shown
+
+    asyncio.run(work())
+
+
+def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    hall = Hall(Home(folder / ".guild", keeps=folder), environ={})
+    try:
+        process = start(folder, 0)
+        _, said = process.communicate(timeout=20)
+    finally:
+        hall.release()
+    assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
+
+
+def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path: Path) -> None:
+    folder = make_member(tmp_path / "clerk")
+    (folder / "workers" / "other.yaml").write_text(json.dumps({"instructions": "Other."}))
+
+    async def work() -> None:
+        async with serving(folder) as member:
+            assert (await member.ended(await member.dispatch()))["status"] == "completed"
+
+    asyncio.run(work())
+    (folder / "workers" / "clerk.yaml").rename(folder / "workers" / "third.yaml")
+    process = start(folder, 0)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, "which worker does it? other, third" in said) == (1, True)

@@ -1,0 +1,22 @@
+"""A shop in a project and a home of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.jobs.shop import Shop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+
+@pytest.fixture
+def shop(home: Home, project: Path) -> Shop:
+    """A place where jobs are done, with a worker that has a script to be written."""
+    shop = Shop(home=home, project=project)
+    shop.worker()
+    return shop

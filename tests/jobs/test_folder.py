@@ -1,0 +1,179 @@
+"""A job directory: whole whatever happens, and readable whatever somebody has put there."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guildhall.core.errors import Conflict, InvalidFile, UsageError
+from guildhall.jobs.folder import JobFolder
+from guildhall.jobs.model import Asked, Decided, Job, artifact_path
+from guildhall.jobs.questions import parse, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID = "j-2345678923"
+JOB = Job(
+    id=ID, worker="smith", description="a key", status="running", started_at="2026-01-01T00:00:00.000Z", run="r-1"
+)
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    made = JobFolder(tmp_path / "jobs" / ID)
+    made.make("Forge a key.", {"metal": "iron"})
+    return made
+
+
+@given(st.lists(st.tuples(WORDS, st.none() | WORDS)))
+def test_questions_and_answers_come_back_as_they_were(said: list[tuple[str, str | None]]) -> None:
+    every = [Asked(ask=f"a-{n}", at="now", question=q, answer=a) for n, (q, a) in enumerate(said)]
+    assert parse(write(every)) == every
+
+
+@pytest.mark.parametrize(
+    "text", ["a\n\nb", "---", "## a-1, now\n\n> no", "> quoted\n>", "```\nx", "Answer:\n\n> y", "\r\n", " "]
+)
+@pytest.mark.req("WD-25")
+def test_a_question_is_whatever_it_says(folder: JobFolder, text: str) -> None:
+    folder.ask(Asked(ask="a-1", at="now", question=text))
+    folder.ask(Asked(ask="a-2", at="now", question="and?"))
+    folder.ask(Asked(ask="a-1", at="now", question=text))
+    assert [one.question for one in folder.questions()] == [text, "and?"]
+    assert folder.answer("a-1", text)
+    assert not folder.answer("a-1", text)
+    assert not folder.answer("a-9", "nobody asked")
+    assert [one.answer for one in folder.questions()] == [text, None]
+
+
+def test_what_people_write_into_the_questions_is_read_too(folder: JobFolder) -> None:
+    (folder.path / "questions.md").write_text(
+        "# Notes\n> stray\n\n## a-1, now\n>Which?\n\nI think:\nAnswer:\n>this\n> one"
+    )
+    assert folder.questions() == [Asked(ask="a-1", at="now", question="Which?", answer="this\none")]
+
+
+def test_there_is_no_job_before_its_meta(folder: JobFolder) -> None:
+    assert folder.load() is None
+    assert folder.seen() is None
+    folder.save(JOB)
+    assert folder.load() == JOB
+    seen = folder.seen()
+    folder.summarise("half of it")
+    assert folder.seen() != seen
+    job = folder.load()
+    assert job is not None
+    assert job.summary == "half of it"
+
+
+@pytest.mark.req("WD-23")
+def test_a_summary_replaces_the_one_before_and_an_empty_one_is_none(folder: JobFolder) -> None:
+    assert folder.summary() is None
+    folder.summarise("one")
+    folder.summarise("two")
+    assert (folder.path / "status.md").read_text() == "two"
+    folder.summarise("")
+    assert folder.summary() is None
+
+
+@pytest.mark.req("WD-24")
+def test_a_decision_is_added_once_for_each_call(folder: JobFolder) -> None:
+    iron = Decided(question="metal?", decision="iron", reasoning="there")
+    for key in ("m1/a", "m1/a", "m2/a"):
+        folder.decide(key, iron)
+    assert folder.decisions() == [iron, iron]
+    assert json.loads((folder.path / "decisions.json").read_text())[0]["decision"] == "iron"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "nothing", "{", '{"id": 1}', "[" * 100_000, '{"id": null, "status": []}', "\udcff"]
+)
+def test_a_meta_that_is_none_is_an_error_that_says_so(folder: JobFolder, content: str) -> None:
+    (folder.path / "meta.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InvalidFile):
+        folder.load()
+
+
+@pytest.mark.parametrize("change", [{"status": "gone"}, {"id": "j-2345678924"}, {"run": 3}, {"startedAt": None}])
+def test_a_meta_of_something_else_is_refused(folder: JobFolder, change: dict[str, object]) -> None:
+    folder.save(JOB)
+    meta = folder.path / "meta.json"
+    meta.write_text(json.dumps({**json.loads(meta.read_text()), **change}))
+    with pytest.raises(InvalidFile):
+        folder.load()
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[1]", "{", '[{"question": "a"}]', '[{"question": 1, "decision": "", "reasoning": ""}]']
+)
+def test_decisions_that_are_none_are_an_error_and_are_not_overwritten(folder: JobFolder, content: str) -> None:
+    (folder.path / "decisions.json").write_text(content)
+    with pytest.raises(InvalidFile):
+        folder.decide("m1", Decided(question="q", decision="d", reasoning="r"))
+    assert (folder.path / "decisions.json").read_text() == content
+
+
+def test_links_and_pipes_are_not_read(folder: JobFolder, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (folder.path / "status.md").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder.path / "result.md")
+    assert folder.summary() is None
+    with pytest.raises(InvalidFile):
+        folder.result()
+
+
+BAD_PATHS: list[object] = [
+    *("", " ", "/etc/passwd", "../meta.json", "a/../../b", "a//b", "./a", ".hidden", "a/.b", "a\\b", "a\0", "a\nb"),
+    *(
+        "\ud800",
+        "x" * 300,
+        "/".join("abcdefghijklmnopqrstuvwxyz"),
+        "artifacts/",
+        "artifacts/../meta.json",
+        3,
+        None,
+        ["a"],
+    ),
+]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+def test_no_path_leads_out_of_the_artifacts(path: object) -> None:
+    with pytest.raises(UsageError):
+        artifact_path(path)
+
+
+def test_artifacts_are_written_where_they_belong(folder: JobFolder, tmp_path: Path) -> None:
+    assert folder.artifacts() == []
+    for path in ("report.md", "tables/a/b.csv"):
+        folder.write_artifact(path, "1")
+        folder.write_artifact(path, "2")
+    assert folder.artifacts() == ["artifacts/report.md", "artifacts/tables/a/b.csv"]
+    assert (folder.path / "artifacts" / "report.md").read_text() == "2"
+    with pytest.raises(UsageError):
+        folder.write_artifact("report.md/more", "3")
+    with pytest.raises(UsageError):
+        folder.write_artifact("tables", "3")
+    (folder.path / "artifacts" / "out").symlink_to(tmp_path)
+    with pytest.raises(UsageError):
+        folder.write_artifact("out/x", "3")
+    assert not (tmp_path / "x").exists()
+    assert folder.lacks(["report.md", "other.md", "out"]) == ["other.md", "out"]
+
+
+def test_a_directory_that_is_gone_is_told(folder: JobFolder) -> None:
+    folder.save(JOB)
+    folder.remove()
+    assert not folder.path.exists()
+    assert list(folder.path.parent.iterdir()) == []
+    folder.remove()
+    with pytest.raises(Conflict):
+        folder.save(JOB)
+    assert (folder.load(), folder.artifacts(), folder.questions(), folder.decisions()) == (None, [], [], [])

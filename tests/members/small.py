@@ -1,0 +1,100 @@
+"""Members for tests: a folder with a manifest, a program, and where it takes work a worker with a scripted model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from guildhall import Member
+from tests.hall.doors import Raw, raw
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from pathlib import Path
+
+SECRET = "a-secret-of-this-test-only"
+SERVER = """\
+from guildhall import Member
+
+member = Member(__file__)
+
+
+@member.tool
+def add(a: int, b: int) -> int:
+    "Adds two numbers."
+    return a + b
+
+
+if __name__ == "__main__":
+    member.main()
+"""
+
+
+def make_member(folder: Path, *, worker: bool = True, answers: list[Any] | None = None, **fields: Any) -> Path:
+    """A member named like its folder. `answers`: what its model says in each job; `fields` are of its worker's file."""
+    folder.mkdir(parents=True)
+    manifest = {
+        "name": folder.name,
+        "version": "1.2.3",
+        "transport": "http",
+        "mcp": {"command": "${PYTHON}", "args": ["server.py", "--port", "${PORT}"]},
+        "capabilities": ["worker"] if worker else [],
+    }
+    (folder / "guild-member.json").write_text(json.dumps(manifest))
+    (folder / "server.py").write_text(SERVER)
+    if worker:
+        (folder / "workers").mkdir()
+        (folder / "workers" / f"{folder.name}.yaml").write_text(json.dumps({"instructions": "Work.", **fields}))
+        (folder / "guildhall.yaml").write_text("model: script:script.yaml\n")
+        write_script(folder / "script.yaml", answers if answers is not None else [{"say": "done"}])
+    return folder
+
+
+def write_script(path: Path, answers: list[Any]) -> str:
+    """A script for one job, whoever does it; the name of the model that it is."""
+    path.write_text(json.dumps({"workers": {"*": [answers]}, "repeat": True}))
+    return f"script:{path}"
+
+
+class Spoken(Raw):
+    """A member as a client speaks to it, by hand."""
+
+    async def worker(self, method: str, **params: Any) -> Any:
+        """The result of `worker/*`."""
+        reply = (await self.ask(f"worker/{method}", params)).json()
+        assert "result" in reply, reply
+        return reply["result"]
+
+    async def refused(self, method: str, params: Any) -> dict[str, Any]:
+        """The error of `worker/*`."""
+        reply = (await self.ask(f"worker/{method}", params)).json()
+        assert "error" in reply, reply
+        return reply["error"]
+
+    async def dispatch(self, task: str = "Do it.", description: str = "A job", **config: Any) -> str:
+        return (await self.worker("dispatch", description=description, task=task, config=config))["jobId"]
+
+    async def ended(self, job: str) -> dict[str, Any]:
+        """How a job stands once it has ended."""
+        async with asyncio.timeout(10):
+            while True:
+                shown = await self.worker("status", jobId=job)
+                if shown["status"] != "running":
+                    return shown
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Spoken]:
+    """The member in a folder, served by this process."""
+    member = Member(folder / "server.py")
+    async with member.serving(0, SECRET, environ or {}) as url, speaking(url) as spoken:
+        yield spoken
+
+
+@asynccontextmanager
+async def speaking(url: str, secret: str = SECRET) -> AsyncGenerator[Spoken]:
+    async with raw(url, secret) as http:
+        yield Spoken(http._client, url, secret)

@@ -1,0 +1,191 @@
+"""The bridge, through the real command: a worker dispatches to the members that it declares, and to no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.hall.doors import put, served
+from tests.hall.test_mcp import official
+from tests.members.places import put_member
+from tests.runs.places import DONE, journal, put_script, put_worker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+SIX = ["dispatch", "list", "status", "result", "cancel", "delete"]
+
+
+def put_host(project: Path, *members: str, **fields: Any) -> None:
+    put_worker(project, "host", sandboxes=None, tool_rules=None, base=False, members=list(members), **fields)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"call": f"ant-dispatch_{name}", "with": arguments}
+
+
+def results(entries: list[dict[str, Any]]) -> list[str]:
+    return [entry["data"]["result"]["content"][0]["text"] for entry in entries if entry["kind"] == "tool_ended"]
+
+
+def shown(entries: list[dict[str, Any]]) -> tuple[list[str], str]:
+    """The tools and the prompt that the model was shown."""
+    first = entries[0]["data"]
+    return [tool["name"] for tool in first["tools"]], first["system_prompt"]
+
+
+@pytest.mark.req("PLAN-3b", "WD-39")
+def test_a_worker_dispatches_watches_and_fetches(guild: Guild, project: Path, home: Home) -> None:
+    folder = put_member(home.path, "ant")
+    put_host(project, "ant")
+    put_script(
+        project,
+        call("dispatch", description="prices", task="quick: what does it cost?", config={"maxTurns": 3}),
+        call("status", jobId="j-1"),
+        call("list", detail="detailed", filter="pri*"),
+        call("result", jobId="j-1"),
+        call("delete", jobId="j-1"),
+        call("result", jobId="j-1"),
+        DONE,
+    )
+    ran = guild("run", "host", "go", "--output", "json")
+    assert ran.code == 0, ran
+    entries = journal(guild, ran.json["run"])
+    told = results(entries)
+    assert json.loads(told[0]) == {"jobId": "j-1"}
+    assert json.loads(told[1])["questions"] == ["Which one?\n\nThe red one?"]
+    row = {"jobId": "j-1", "status": "completed", "description": "prices", "summary": None}
+    assert json.loads(told[2]) == {"jobs": [row]}
+    assert json.loads(told[3])["output"] == "done: quick: what does it cost?"
+    assert json.loads(told[4]) == {"jobId": "j-1", "deleted": True}
+    assert "there is no job 'j-1'" in told[5]
+    tools, prompt = shown(entries)
+    assert tools == [f"ant-dispatch_{name}" for name in SIX]
+    assert "- ant (Ant): Does what ant does. Its tools begin with `ant-dispatch_`." in prompt
+    for word in (*SIX, "questions", "artifacts"):
+        assert f"`{word}`" in prompt
+    assert (folder / "left").read_text() == "politely", "it was stopped with the hall"
+    shutil.rmtree(folder)
+    again = guild("replay", ran.json["run"])
+    assert again.code == 0, again
+
+
+@pytest.mark.req("WD-39", "WD-45")
+def test_a_worker_that_declares_none_has_neither_text_nor_tools(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "ant")
+    put_member(home.path, "bee", work=False)
+    put_host(project)
+    put_script(project, call("dispatch", description="d", task="t"), DONE)
+    ran = guild("run", "host", "go", "--output", "json")
+    entries = journal(guild, ran.json["run"])
+    assert shown(entries) == ([], "Write what you are told.")
+    assert "There is no tool 'ant-dispatch_dispatch'" in ran.err
+    assert not (home.path / "guild-members" / "ant" / "marks").exists(), "nothing was started"
+
+
+@pytest.mark.req("WD-45", "WD-2")
+def test_nothing_is_dispatched_to_a_member_that_does_not_take_work(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "bee", work=False)
+    put_member(home.path, "ant")
+    put_member(home.path, "bad", colour="red")
+    put_script(project, DONE)
+    for name, said in (
+        ("bee", "members: the member bee takes no work: its manifest does not declare it"),
+        ("bed", "members: there is no member 'bed'"),
+        ("bad", "members: the member 'bad' cannot be used"),
+    ):
+        put_host(project, name)
+        ran = guild("run", "host", "go")
+        assert ran.code == 1
+        assert said in ran.err
+    put_host(project, "*")
+    ran = guild("run", "host", "go", "--output", "json")
+    assert {name.partition("_")[0] for name in shown(journal(guild, ran.json["run"]))[0]} == {"ant-dispatch"}
+
+
+def test_a_member_of_the_project_is_trusted_first(guild: Guild, project: Path) -> None:
+    folder = put_member(project, "ant")
+    put_host(project, "ant")
+    put_script(project, call("dispatch", description="d", task="quick"), DONE)
+    ran = guild("run", "host", "go")
+    assert ran.code == 4
+    assert "members: ant is code that is not trusted as it is: guild-members/ant/guild-member.json" in ran.err
+    assert not (folder / "marks").exists()
+    looked = guild("trust", "--json").json
+    assert [(code["kind"], code["name"]) for code in looked["code"]] == [("member", "ant")]
+    assert {file["file"] for file in looked["code"][0]["files"]} == {
+        "guild-members/ant/guild-member.json",
+        "guild-members/ant/server.py",
+    }
+    assert guild("trust", "--yes").code == 0
+    assert guild("run", "host", "go").code == 0
+    (folder / "server.py").write_text("# other\n" + (folder / "server.py").read_text())
+    assert "server.py (changed since you trusted it)" in guild("run", "host", "go").err
+
+
+@pytest.mark.req("WD-4")
+def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, project: Path, home: Home) -> None:
+    folder = put_member(home.path, "ant")
+    put_host(project, toolboxes=["ant"])
+    put_script(project, {"call": "ant_echo", "with": {"text": "hello"}}, DONE)
+    ran = guild("run", "host", "go", "--output", "json")
+    assert ran.code == 0, ran
+    entries = journal(guild, ran.json["run"])
+    assert shown(entries) == (["ant_echo", "ant_look", "ant_die"], "Write what you are told.")
+    assert results(entries) == ["echo: hello"]
+    plan = guild("plan", "host").out
+    assert "ant_*" in plan
+    assert "home/ant: uses its tools; runs ${PYTHON} server.py" in plan
+    shutil.rmtree(folder)
+    assert guild("replay", ran.json["run"]).code == 0
+    assert "there is no toolbox 'ant'" in guild("run", "host", "go").err
+
+
+def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "ant")
+    put_host(project, "ant", tools=["Read"])
+    put_script(project, call("list"), call("dispatch", description="d", task="quick"), DONE)
+    ran = guild("run", "host", "go", "--output", "json")
+    assert ran.code == 4
+    assert len(results(journal(guild, ran.json["run"]))) == 1, "to look is not to carry out"
+    answered = guild("answer", ran.json["asks"][0]["ask"], "yes")
+    assert answered.code == 0, answered
+    assert json.loads(results(journal(guild, ran.json["run"]))[1]) == {"jobId": "j-1"}
+
+
+def test_a_member_that_does_not_run_is_told_to_the_model(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "ant", "stillborn")
+    put_host(project, "ant")
+    put_script(project, call("list"), DONE)
+    ran = guild("run", "host", "go", "--output", "json")
+    assert ran.code == 0
+    (told,) = results(journal(guild, ran.json["run"]))
+    assert "the member ant does not run" in told
+    assert "no ink" in told
+
+
+@pytest.mark.req("PLAN-3b")
+def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -> None:
+    put_member(home.path, "ant")
+    put(project, "host", toolboxes=[], members=["ant"], tools=["Glob"], accepts_risk=True)
+
+    async def work() -> None:
+        async with served(home, project) as hall:
+            _, token = await hall.live("host")
+            async with official(f"{hall.url}/ant-dispatch/", token, "auto") as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == SIX
+                made = await client.call_tool("dispatch", {"description": "d", "task": "quick"})
+                assert json.loads(made.content[0].text) == {"jobId": "j-1"}
+                got = await client.call_tool("result", {"jobId": "j-1"})
+                assert json.loads(got.content[0].text)["output"] == "done: quick"
+            async with official(f"{hall.url}/tools/", token, "auto") as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["Glob"]
+
+    asyncio.run(work())

@@ -1,0 +1,61 @@
+"""The pages about members say what is so: their examples work, and every method, code and limit is named."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import guildhall
+from guildhall.members import protocol
+from guildhall.members.endpoint import MOST_UNDER_WAY
+from guildhall.members.manifest import Manifest, read_manifest
+from guildhall.tools import mcp_messages
+from guildhall.tools.http_messages import BODY_SECONDS, MAX_BODY
+from tests.members.small import SECRET, speaking
+
+DOCS = Path(__file__).parents[2] / "docs"
+SHIPPED = Path(guildhall.__file__).parent / "members" / "shipped"
+
+
+def test_the_example_of_a_member_with_tools_works(tmp_path: Path) -> None:
+    text = (DOCS / "write-a-member.md").read_text()
+    manifest = re.search(r"```json\n(.*?)```", text, re.S)
+    program = re.search(r"```python\n(.*?)```", text, re.S)
+    assert manifest
+    assert program
+    (tmp_path / "guild-member.json").write_text(manifest[1])
+    assert read_manifest(tmp_path).name == "clock"
+    names: dict[str, object] = {"__file__": str(tmp_path / "server.py"), "__name__": "server"}
+    exec(compile(program[1], "server.py", "exec"), names)
+    member = names["member"]
+    assert isinstance(member, guildhall.Member)
+
+    async def work() -> None:
+        async with member.serving(0, SECRET, {}) as url, speaking(url) as http:
+            told = await http.call("time_in", {"zone": "UTC"})
+            assert told["result"]["content"][0]["text"].endswith("+00:00"), told
+            (shown,) = (await http.ask("tools/list")).json()["result"]["tools"]
+            assert shown["inputSchema"]["properties"]["zone"]["description"] == "Such as Europe/Lisbon."
+
+    asyncio.run(work())
+
+
+def test_the_reference_names_every_method_code_and_limit() -> None:
+    text = (DOCS / "protocol.md").read_text()
+    for method in protocol.METHODS:
+        assert f"### {method}\n" in text
+    codes = ("PARSE_ERROR", "INVALID_REQUEST", "METHOD_NOT_FOUND", "INVALID_PARAMS", "INTERNAL_ERROR")
+    for code in [*(getattr(mcp_messages, name) for name in codes), protocol.SERVER_ERROR]:
+        assert f"| {code} |" in text
+    assert f"more than {protocol.MOST_AT_ONCE}" in text
+    assert f"| 503 | {MOST_UNDER_WAY} requests" in text
+    assert f"within {BODY_SECONDS:g} s, or has more than {MAX_BODY // 1024**2} MiB" in text
+
+
+def test_the_shipped_researcher_is_as_the_documentation_says() -> None:
+    manifest = json.loads((SHIPPED / "researcher" / "guild-member.json").read_text())
+    assert Manifest.model_validate(manifest).capabilities == ("worker",)
+    lines = (SHIPPED / "researcher" / "server.py").read_text().splitlines()
+    assert len(lines) < 10

@@ -1,0 +1,103 @@
+"""`guild-member.json`: what may stand in it, and what is said where something is wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from guildhall.core.errors import InvalidFile
+from guildhall.members.manifest import (
+    SHIPPED_SCHEMA,
+    Manifest,
+    filled,
+    manifest_schema_text,
+    read_manifest,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WHOLE: dict[str, Any] = {
+    "$schema": "https://example.org/guild-member.schema.json",
+    "name": "researcher",
+    "displayName": "The Researcher",
+    "description": "Looks things up.",
+    "version": "1.2.0",
+    "transport": "http",
+    "mcp": {"command": "${PYTHON}", "args": ["server.py", "--port", "${PORT}"], "env": {"KEY": "${A_KEY}"}},
+    "capabilities": ["worker"],
+}
+LEAST: dict[str, Any] = {"name": "clock", "mcp": {"command": "bun", "args": ["run", "x.ts", "${PORT}"]}}
+
+
+def put(folder: Path, manifest: Any) -> Path:
+    text = manifest if isinstance(manifest, str) else json.dumps(manifest, indent=2)
+    (folder / "guild-member.json").write_text(text)
+    return folder
+
+
+@pytest.mark.req("WD-37")
+def test_a_whole_manifest_is_read(tmp_path: Path):
+    manifest = read_manifest(put(tmp_path, WHOLE))
+    assert (manifest.name, manifest.display_name, manifest.version) == ("researcher", "The Researcher", "1.2.0")
+    assert manifest.capabilities == ("worker",)
+    assert manifest.mcp.variables == ("A_KEY",)
+
+
+@pytest.mark.req("WD-38")
+def test_a_manifest_without_capabilities_has_an_empty_list(tmp_path: Path):
+    manifest = read_manifest(put(tmp_path, LEAST))
+    assert manifest.capabilities == ()
+    assert manifest.transport == "http"
+
+
+@pytest.mark.parametrize(
+    ("change", "said", "line"),
+    [
+        ({"capabilites": []}, "Did you mean 'capabilities'?", 11),
+        ({"display_name": "x"}, "Did you mean 'displayName'?", 11),
+        ({"name": "../etc"}, "cannot be a name", 2),
+        ({"name": 5}, "name: expected text", 2),
+        ({"transport": "stdio"}, "transport: expected 'http'", 11),
+        ({"capabilities": "worker"}, "capabilities: expected a list", 11),
+        ({"capabilities": [5]}, "capabilities[0]: expected text", 12),
+        ({"mcp": {"command": "x", "args": ["${PORTS}", "${PORT}"]}}, "${PORTS} means nothing here", 6),
+        ({"mcp": {"command": "x"}}, "not told its port", 3),
+        ({"mcp": {"args": ["${PORT}"]}}, "mcp.command: this field is required", 3),
+        ({"mcp": {"command": "a\u0000b", "args": ["${PORT}"]}}, "control characters", 4),
+        ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"A B": "x"}}}, "cannot name a variable", 9),
+        ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"A": "${a b}"}}}, "does not name a variable", 9),
+        ({"mcp": {"command": "x", "args": ["${PORT}"], "env": {"GUILDHALL_HOME": "x"}}}, "Guildhall's own", 3),
+        ({"mcp": {"command": "x", "args": "${PORT}"}}, "mcp.args: expected a list", 5),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, change: dict[str, Any], said: str, line: int):
+    with pytest.raises(InvalidFile) as caught:
+        read_manifest(put(tmp_path, {**LEAST, **change}))
+    assert said in str(caught.value)
+    assert caught.value.where == f"{tmp_path}/guild-member.json:{line}"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "5", '{"name": "a", "name": "b"}', "[" * 5000, '{"name": "\\ud800"}'])
+def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str):
+    with pytest.raises(InvalidFile, match=r"guild-member\.json"):
+        read_manifest(put(tmp_path, text))
+
+
+def test_placeholders_are_replaced_once():
+    assert filled("a ${PORT} ${X}b", {"PORT": "${X}", "X": "no"}) == "a ${X} nob"
+    assert filled("${GONE}", {}) == ""
+
+
+def test_the_shipped_schema_is_up_to_date_and_says_what_the_loader_says():
+    assert SHIPPED_SCHEMA.read_text() == manifest_schema_text(), "run `make docs`"
+    schema = json.loads(SHIPPED_SCHEMA.read_text())
+    for right in (WHOLE, LEAST):
+        jsonschema.validate(right, schema)
+        Manifest.model_validate(right)
+    for wrong in ({**LEAST, "capabilites": []}, {"name": "x"}, {**LEAST, "transport": "stdio"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)

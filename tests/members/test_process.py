@@ -1,0 +1,229 @@
+"""A member as a process: started, looked after, started again, stopped; nothing of it is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import ToolUnavailable
+from guildhall.core.frame import Frame
+from guildhall.members.process import MemberProcess, Pace, environment
+from guildhall.members.roster import Roster
+from tests.conftest import ROOT
+from tests.members.places import put_member
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+QUICK = Pace(first_pause=0.02, longest_pause=0.05, listen=10, handshake=5, leave=0.5)
+
+
+@asynccontextmanager
+async def kept(home: Home, name: str, pace: Pace = QUICK) -> AsyncGenerator[MemberProcess]:
+    member = Roster(home.path / "nowhere", home).find(name)
+    frame = Frame.here(home.path, os.environ, keys=["A_KEY", "OTHER_KEY"])
+    process = MemberProcess(member, frame, home, SystemClock(), pace, "")
+    try:
+        yield process
+    finally:
+        await process.stop()
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(8):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def marks(folder: Path) -> list[int]:
+    file = folder / "marks"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+async def looked(process: MemberProcess) -> dict[str, object]:
+    client = await process.client()
+    told = await client._ask("tools/call", {"name": "look", "arguments": {}})
+    return json.loads(told["content"][0]["text"])
+
+
+def test_it_lives_in_its_folder_with_a_secret_and_the_caller_s_allowed_variables(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_KEY", "key-1")
+    monkeypatch.setenv("OTHER_KEY", "key-2")
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    monkeypatch.setenv("SURPRISE", "x")
+    told = {"FIXED": "a ${PORT}", "KEY": "${A_KEY}", "GONE": "${NOT_SET}"}
+    mcp = {"command": "${PYTHON}", "args": ["server.py", "${PORT}"], "env": told}
+    folder = put_member(home.path, "ant", mcp=mcp)
+
+    async def work() -> None:
+        async with kept(home, "ant") as process:
+            seen = await looked(process)
+            env = seen["env"]
+            assert isinstance(env, dict)
+            assert seen["cwd"] == str(folder.resolve())
+            assert (env["FIXED"], env["KEY"]) == (f"a {process.port}", "key-1")
+            assert len(env.pop("GUILDHALL_MEMBER_SECRET")) > 30
+            assert env.pop("GUILDHALL_HOME") == str(home.path)
+            allowed = {"PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR", "FIXED", "KEY"}
+            assert env.keys() <= allowed
+            assert process.state == "ready"
+            assert process.log.stat().st_mode & 0o777 == 0o600
+        assert process.state == "stopped"
+        assert (folder / "left").read_text() == "politely"
+        assert not alive(marks(folder)[0])
+
+    asyncio.run(work())
+
+
+def test_a_name_of_git_never_comes_along() -> None:
+    frame = Frame.here(ROOT, {"PATH": "/bin"})
+    assert environment(frame, {"GIT_DIR": "x", "A": "1"}, {}) == {"PATH": "/bin", "A": "1"}
+
+
+def test_one_that_ends_is_noticed_at_once_and_started_again_where_it_was(home: Home) -> None:
+    folder = put_member(home.path, "ant")
+
+    async def work() -> None:
+        async with kept(home, "ant") as process:
+            first = await process.client()
+            port = process.port
+            os.kill(marks(folder)[0], signal.SIGKILL)
+            await until(lambda: process.state != "ready")
+            assert process.note == "was ended by SIGKILL"
+            client = await process.client()
+            assert client is not first
+            assert client.door == first.door  # whoever knows the address keeps it
+            assert process.port == port
+            await client.initialize()
+            assert len(marks(folder)) == 2
+
+    asyncio.run(work())
+
+
+def test_one_that_does_not_come_up_is_broken_after_some_tries_and_says_why(home: Home) -> None:
+    put_member(home.path, "ant", "stillborn")
+
+    async def work() -> None:
+        async with kept(home, "ant") as process:
+            with pytest.raises(ToolUnavailable) as caught:
+                await process.client()
+            said = "the member ant does not run: it ended by itself (exit code 4) before it was ready"
+            assert caught.value.message == f"{said}; the last that it printed: no ink"
+            assert str(process.log) in (caught.value.hint or "")
+            await until(lambda: process.over)
+            assert process.state == "broken"
+            assert process.log.read_text().count("no ink") == QUICK.tries
+            with pytest.raises(ToolUnavailable, match="no ink"):
+                await process.client()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("way", "pace", "said"),
+    [
+        ("silent", Pace(listen=0.2, tries=1, leave=0.1), "did not listen at its port within 0.2 s"),
+        ("deaf", Pace(handshake=0.2, tries=1, leave=0.1), "did not answer initialize within 0.2 s"),
+    ],
+)
+def test_the_handshake_is_the_health_check(home: Home, way: str, pace: Pace, said: str) -> None:
+    folder = put_member(home.path, "ant", way)
+
+    async def work() -> None:
+        async with kept(home, "ant", pace) as process:
+            with pytest.raises(ToolUnavailable, match=said):
+                await process.client()
+            assert not any(map(alive, marks(folder)))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "./gone.sh", "server.py/x"])
+def test_a_program_that_is_not_there_is_told_at_once(home: Home, command: str) -> None:
+    put_member(home.path, "ant", mcp={"command": command, "args": ["${PORT}"]})
+
+    async def work() -> None:
+        async with kept(home, "ant") as process:
+            with pytest.raises(ToolUnavailable, match="there is no program"):
+                await process.client()
+            assert process.state == "broken"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("way", ["litter", "stubborn"])
+def test_nothing_is_left_of_one_that_is_stopped(home: Home, way: str) -> None:
+    folder = put_member(home.path, "ant", way)
+
+    async def work() -> None:
+        async with kept(home, "ant") as process:
+            await process.client()
+            assert alive(marks(folder)[0])
+        left = [*marks(folder), *([int((folder / "litter").read_text())] if way == "litter" else [])]
+        assert not any(map(alive, left))
+
+    asyncio.run(work())
+
+
+_HALL = """
+import asyncio, os, sys
+from pathlib import Path
+from guildhall.core.clock import SystemClock
+from guildhall.core.frame import Frame
+from guildhall.core.paths import Home
+from guildhall.members.process import MemberProcess, Pace
+from guildhall.members.roster import Roster
+
+async def main():
+    home = Home(Path(sys.argv[1]))
+    member = Roster(home.path / "nowhere", home).find("ant")
+    process = MemberProcess(member, Frame.here(home.path, os.environ), home, SystemClock(), Pace(leave=0.3), "")
+    await process.client()
+    print(process.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("way", ["", "litter", "stubborn"])
+@pytest.mark.parametrize("who", ["hall", "keeper"])
+def test_none_is_left_after_the_crash_of_the_hall_or_of_its_keeper(home: Home, way: str, who: str) -> None:
+    folder = put_member(home.path, "ant", way)
+    with subprocess.Popen([sys.executable, "-c", _HALL, home.path], stdout=subprocess.PIPE, text=True) as hall:
+        assert hall.stdout is not None
+        keeper = int(hall.stdout.readline())
+        os.kill(hall.pid if who == "hall" else keeper, signal.SIGKILL)
+        left = [marks(folder)[0]]
+        if way == "litter" and who == "hall":
+            left.append(int((folder / "litter").read_text()))
+        ends = time.monotonic() + 8
+        while any(map(alive, left)) and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert not any(map(alive, left))
+        hall.kill()
+    if way == "litter" and who == "keeper":
+        os.kill(int((folder / "litter").read_text()), signal.SIGKILL)

@@ -1,0 +1,63 @@
+"""A process that commands are forked from has done before what they do: so each fork finds it ready, and not only read.
+
+The first run of a process costs five times what the next one costs: statements are compiled, models of pydantic are
+built, caches are filled. Nothing of what was done stays: the folder is gone, no thread lives, no file is open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+from guildhall.core.paths import HOME_VARIABLE
+from guildhall.hall.start import EMBEDDED_VARIABLE
+
+_FILES = {
+    "workers/clerk.yaml": """
+instructions: Be brief.
+model: script:answers.yaml
+sandboxes: {desk: {path: desk, mode: rw}}
+""",
+    "pair.yaml": """
+agents:
+  ann: {model: "script:answers.yaml", system_prompt: Be brief.}
+  bob: {model: "script:answers.yaml", system_prompt: Be brief.}
+context: {documentOwner: none}
+kickoff: "@ann begin"
+""",
+    "answers.yaml": """
+repeat: true
+workers:
+  clerk: [[{call: sandbox_write_text, with: {sandbox: desk, path: a.txt, content: a}}, {say: done}]]
+  ann: [[{call: channel_send, with: {message: "@bob now you"}}, {say: done}]]
+  bob: [[{call: document_write, with: {content: text}}, {say: done}]]
+""",
+}
+
+
+def practise() -> None:
+    """Lets this process carry out what most commands of the tests consist of."""
+    from guildhall.cli.main import main
+
+    before, place = dict(os.environ), Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
+        for name, text in _FILES.items():
+            path = Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        os.environ.update({HOME_VARIABLE: f"{folder}/home", EMBEDDED_VARIABLE: "1"})
+        os.chdir(folder)
+        try:
+            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                for words in ("run clerk hello", "run pair.yaml", "ls", "plan clerk"):
+                    if code := main(words.split()):
+                        raise RuntimeError(f"guild {words}: {code}")
+        finally:
+            os.chdir(place)
+            os.environ.clear()
+            os.environ.update(before)
+    gc.collect()
+    gc.freeze()
