@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import inbox, mentions
+from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor
 from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
@@ -109,12 +110,16 @@ class Team:
         )
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        await self._phase("setup")
+        if self.instance.status != "setup":  # it was cut off
+            await self.room.mend()
+        if not self._goes_on():
+            await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        if election.is_needed(self.workflow, self.room.record()):
+        elected = self._election()
+        if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
             await self._phase("election")
-            await self._elect()
+            await elected.hold()
         await self._phase("kickoff")
         await self._kick_off()
         if self.granted is not None:
@@ -185,8 +190,15 @@ class Team:
 
     # Beginning
 
-    async def _elect(self) -> None:
-        await election.Election(
+    def _goes_on(self) -> bool:
+        """Whether it was past its beginning already, which is then gone through again but not done again."""
+        if not self.workflow.definition.kickoff:
+            return self.instance.status != "setup"
+        kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
+        return self.store.read(kicked) is not None
+
+    def _election(self) -> election.Election:
+        return election.Election(
             instance=self.instance.id,
             workflow=self.workflow,
             room=self.room,
@@ -195,7 +207,7 @@ class Team:
             runs=self.runs,
             request=self.request,
             pace=self.pace,
-        ).hold()
+        )
 
     async def _kick_off(self) -> None:
         said = kickoff(self.workflow, self.values)
