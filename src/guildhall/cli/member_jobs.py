@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import NotFound
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -15,17 +14,6 @@ if TYPE_CHECKING:
     from guildhall.members.wire import JobListing, JobStanding
 
 _EVERY = 0.3  # seconds between two looks
-_LONGEST = 400
-
-
-def of_member(text: str) -> tuple[str, str] | None:
-    """The member and the job that a word names; None: it names a job of the hall's own."""
-    member, slash, job = text.rpartition("/")
-    if not slash:
-        return None
-    if not member or not job or len(text) > _LONGEST or not text.isprintable():
-        raise NotFound("there is no such job", hint="A job of a member is MEMBER/JOB, as `guild dispatch` printed it.")
-    return member, job
 
 
 async def until_over(member: str, job: str, client: HallClient, frame: Frame) -> JobStanding:
