@@ -319,6 +319,7 @@ class Hall:
             history=self.history,
             asks=self.asks,
             runs=lambda: self.runs,
+            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             find=self._for_new_work,
             output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
             readonly=self._lock is None,
