@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,10 +18,12 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import (
     Conflict,
     GuildError,
+    InvalidFile,
     NotDeletable,
     NotFulfilled,
 )
 from guildhall.core.ids import JOB, new_id
+from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.contract import as_text, fulfil
 from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.jobs.model import Contract, Job
@@ -87,6 +90,7 @@ class Jobs(Register):
         self._find = find
         self._output_schema = output_schema
         self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
+        self._awaiting: Awaiting | None = None
 
     # Beginning
 
@@ -202,7 +206,9 @@ class Jobs(Register):
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
         """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
-        output = folder.result() if submitted(self._history.entries(run.id)) else None
+        output = None
+        with suppress(InvalidFile):  # it is none any more
+            output = folder.result() if submitted(self._history.entries(run.id)) else None
         if output is None:
             await self._runs().cancel(run.id)
             return
@@ -253,6 +259,8 @@ class Jobs(Register):
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """The end of a stretch is on record: the directory says so too."""
         job = self._index.get(id)
+        if stretch.status == "waiting" and self._awaiting is not None:
+            self._awaiting.expect(run)
         if stretch.status not in ENDED or job is None:
             return
         try:
@@ -272,6 +280,23 @@ class Jobs(Register):
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on jobs that wait go on by themselves, by `go_on`, when nothing holds them any more."""
+        self._awaiting = Awaiting(asks=self._asks, history=self._history, clock=self._clock, go_on=go_on)
+        for job in self._index.running():
+            run = self._run_of(job)
+            if run is not None and run.status == "waiting":
+                self._awaiting.expect(run.id)
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a job is about to go on by itself."""
+        return self._awaiting is not None and self._awaiting.busy
+
+    def close(self) -> None:
+        if self._awaiting is not None:
+            self._awaiting.close()
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
         """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
