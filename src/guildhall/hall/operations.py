@@ -122,7 +122,10 @@ def refusal(error: GuildError) -> Refusal:
 
 
 def _said(error: GuildError) -> str:
-    return " ".join(str(error).split())
+    """What was wrong and what to do, in a line."""
+    where = f"{error.where}: " if error.where else ""
+    hint = f". {error.hint}" if error.hint else ""
+    return " ".join(f"{where}{error.message}{hint}".split())
 
 
 def _only(params: Mapping[str, Any], *known: str) -> None:
