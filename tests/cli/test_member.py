@@ -60,12 +60,14 @@ def test_where_there_are_none_it_says_how_to_make_one(guild: Guild, project: Pat
     assert "members" not in {check["name"] for check in guild("doctor", "--json").json}
 
 
+@pytest.mark.req("WD-37")
 def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home) -> None:
     mcp = {"command": "${PYTHON}", "args": ["server.py", "${PORT}"], "env": {"KEY": "${A_KEY}"}}
     put_member(project, "cat", mcp=mcp, description="Says \x1b[31mmeow")
     ran = guild("member", "show", "cat")
     assert "${PYTHON} server.py ${PORT}" in ran.out
     assert "A_KEY" in ran.out
+    assert ["capabilities", "worker"] in [line.split() for line in ran.out.splitlines()]
     assert "\x1b" not in ran.out
     assert "guild trust" in ran.err
     assert guild("member", "show", "cat", "--json").json["displayName"] == "Cat"
@@ -101,7 +103,7 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted(guild: Guild, proj
     assert guild("member", "call", "cat", "echo").code == 0
 
 
-@pytest.mark.req("WD-36")
+@pytest.mark.req("WD-36", "WD-35")
 def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWithHall, project: Path, home: Home):
     put_member(home.path, "ant")
     guild = guild_hall
