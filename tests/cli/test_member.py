@@ -202,7 +202,12 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     made = guild_hall("dispatch", "clerk", "Choose.")
     assert made.code == 0, made.err
     job = made.out.strip()
-    until(lambda: guild_hall("job", "show", job, "--json").json["questions"] == ["Which?"])
+    waits = guild_hall("wait", job)
+    assert (waits.code, waits.out) == (4, "")
+    assert "Which?" in waits.err
+    assert f"guild answer {job}" in waits.err
+    told = guild_hall("wait", job, "--json")
+    assert (told.code, told.json["questions"], told.json["waiting"]) == (4, ["Which?"], True)
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3

@@ -74,7 +74,8 @@ class Operations:
         return page.as_wire(detail)
 
     async def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._shown(params)).as_wire()
+        shown = await self._shown(params)
+        return {**shown.as_wire(), "waiting": True} if shown.waiting else shown.as_wire()
 
     async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
         shown = await self._shown(params)
