@@ -158,6 +158,8 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert job.id == "ant/j-1"
     assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
     assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
+    with pytest.raises(MemberRefused, match="takes no answers"):
+        await both.once("member_job_answer", "ant", "j-1", "The red one.", frame)
     assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
     assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
     await both.once("member_job_delete", "ant", "j-1", frame)

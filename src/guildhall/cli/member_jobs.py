@@ -17,14 +17,19 @@ _EVERY = 0.3  # seconds between two looks
 
 
 async def until_over(member: str, job: str, client: HallClient, frame: Frame) -> JobStanding:
-    """Waits until a job has ended."""
-    while (standing := await client.member_job(member, job, frame)).status == "running":
+    """Waits until a job has ended, or does nothing more until a person says something."""
+    while (standing := await client.member_job(member, job, frame)).status == "running" and not standing.waiting:
         await SystemClock().sleep(_EVERY)
     return standing
 
 
 async def print_end(member: str, standing: JobStanding, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """What came of a job that has ended."""
+    """What came of a job that has ended; what it waits for, where it has not."""
+    if standing.waiting:
+        for question in standing.questions or ():
+            screen.note(screen.barred(question, wrapped=screen.out.isatty()))
+        screen.note(f'It waits for you: guild answer {member}/{standing.id} "..."', "yellow")
+        return exit_codes.NEEDS_YOU
     if standing.status == "completed":
         screen.result((await client.member_job_result(member, standing.id, frame)).output)
         return exit_codes.DONE
@@ -38,6 +43,8 @@ async def told_end(member: str, standing: JobStanding, client: HallClient, frame
     if standing.status == "completed":
         told |= (await client.member_job_result(member, standing.id, frame)).as_wire()
     screen.json({**told, "member": member})
+    if standing.waiting:
+        return exit_codes.NEEDS_YOU
     return exit_codes.DONE if standing.status == "completed" else exit_codes.FAILED
 
 

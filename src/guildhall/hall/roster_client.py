@@ -41,3 +41,8 @@ class RosterClient(Protocol):
     async def member_job_cancel(self, name: str, job: str, frame: Frame) -> str: ...  # how it stands then
 
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None: ...
+
+    # words on what its worker has asked; `question` says on which, where several are open. The one that was answered
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> str: ...

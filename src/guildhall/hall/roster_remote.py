@@ -51,3 +51,9 @@ class RemoteRoster(ABC):
 
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
         await self._call("member_job_delete", name=name, job=job, frame=frame)
+
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> str:
+        told = {"name": name, "job": job, "answer": answer, "question": question}
+        return await self._call("member_job_answer", **told, frame=frame)

@@ -62,5 +62,10 @@ class RosterVerbs:
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
         await self._handle(name, frame).delete(job)
 
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> str:
+        return await self._handle(name, frame).answer(job, answer, question)
+
     def _handle(self, name: str, frame: Frame) -> WorkerHandle:
         return self._hall.members.handle(self._hall.members.find(name, frame), frame)

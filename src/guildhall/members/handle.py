@@ -62,6 +62,10 @@ class WorkerHandle:
     async def delete(self, job: str) -> None:
         await (await self._reach()).delete_worker(job)
 
+    async def answer(self, job: str, answer: str, question: str | None = None) -> str:
+        """A person's words on what the worker has asked; the question that they answer. Not every member takes them."""
+        return await (await self._reach()).answer_worker(job, answer, question)
+
 
 def takes_no_work(member: Member) -> Refused:
     return Refused(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.resume import go_on
 from guildhall.cli.follow import how_to_go_on, output_argument, result_of
+from guildhall.cli.member_jobs import of_member
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, UsageError
@@ -24,7 +25,7 @@ _CHOICES = {"approve": "yes", "deny": "no"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ask", metavar="ASK", help="the id of the ask")
+    parser.add_argument("ask", metavar="ASK", help="the id of the ask; MEMBER/JOB: what a job of a member has asked")
     if choice := _CHOICES.get(parser.get_default("command")):
         parser.set_defaults(choice=choice)
     else:
@@ -34,11 +35,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             nargs="?",
             help="one of those that `guild show ASK` names; without it you are asked",
         )
+        help = "of MEMBER/JOB, where several are open: the text of the one that is answered"
+        parser.add_argument("--question", metavar="Q", help=help)
     parser.add_argument("--note", metavar="N", help="words for the worker, such as why not")
     output_argument(parser)
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if (theirs := of_member(args.ask)) is not None:
+        return _to_member(*theirs, args, screen)
     name = ask_id(args.ask)
 
     async def work(client: HallClient, frame: Frame) -> int:
@@ -47,6 +52,26 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         await client.answer(name, answer)
         screen.note(f"{name}: {answer.choice}", "dim")
         return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
+
+    return with_hall(work, screen)
+
+
+def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
+    """Words on what the worker of a member has asked. Approvals are given at the member's own hall."""
+    if args.command in _CHOICES:
+        raise UsageError(
+            f"{args.command}: what a job of a member may do is not decided from here",
+            hint="GUILDHALL_HOME=<its folder>/.guild guild ls shows what waits for you there.",
+        )
+    if args.choice is None:
+        hint = f"guild job show {args.ask} shows what it has asked."
+        raise UsageError(f"no answer was given to {args.ask}", hint=hint)
+    words = f"{args.choice}\n{args.note}" if args.note else args.choice
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        question = await client.member_job_answer(member, job, words, frame, question=args.question)
+        screen.note(f"{args.ask}: {screen.one_line(question, 80)}", "dim")
+        return exit_codes.DONE
 
     return with_hall(work, screen)
 
