@@ -92,6 +92,11 @@ class MemberClient:
         if told.data.get("deleted") is not True:
             raise told.wrong("deleted", "true")
 
+    async def answer_worker(self, job: str, answer: str, question: str | None = None) -> None:
+        """The words of a person on what a job has asked. A member need not take them."""
+        params = {"jobId": job, "answer": answer, **({} if question is None else {"question": question})}
+        self._shape("worker/answer", await self._ask("worker/answer", params))
+
     # the wire
 
     def _shape(self, method: str, data: Any) -> Shape:
