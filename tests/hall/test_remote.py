@@ -30,8 +30,8 @@ from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
 from guildhall.hall.codec import encode
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.postcard import request as postcard_request
 from guildhall.hall.remote import RemoteHall
+from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
 from guildhall.workflow.instance import Start
@@ -343,9 +343,9 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", hall.address.port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
-        writer.write(postcard_request(hall.address, "/api/run", request, "1.0"))
-        await reader.readuntil(b"\r\n\r\n")
-        began = json.loads(await reader.readline())["item"]
+        answer = _Connection(reader, writer, hall.address)
+        assert await answer.begin("/api/run", request) == 200
+        began = json.loads(await answer.line())["item"]
         (listeners,) = hall.hall.bus._listeners.values()
         for number in range(10_000):
             hall.hall.bus.publish(
@@ -355,8 +355,9 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
                 await asyncio.sleep(0)
         await remote.park(began["run"])
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
-        lines = [json.loads(line) async for line in reader]
-        assert lines[-1] == {"end": True}
+        lines: list[Any] = [{}]
+        while lines[-1] != {"end": True}:
+            lines.append(json.loads(await answer.line()))
         assert lines[-2]["item"]["type"] == "run_ended"
         assert 1_000 < len(lines) < 9_900
         writer.close()
