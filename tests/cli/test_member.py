@@ -212,6 +212,6 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
-    assert (answered.code, answered.err.strip()) == (0, f"{job}: Which?")
+    assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
     ended = guild_hall("wait", job)
     assert (ended.code, ended.out.strip()) == (0, "the second, then")

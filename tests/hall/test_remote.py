@@ -21,6 +21,7 @@ from guildhall.core.errors import (
     MemberRefused,
     NotFound,
     NotTrusted,
+    Refused,
     UnknownJob,
     WorkerLocked,
 )
@@ -158,10 +159,11 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert job.id == "ant/j-1"
     assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
     assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
-    with pytest.raises(MemberRefused, match="takes no answers"):
-        await both.once("member_job_answer", "ant", "j-1", "The red one.", frame)
     assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
     assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    with pytest.raises(Refused, match="takes no answers"):
+        await both.once("member_job_answer", "ant", "j-1", "yes", frame)
+    assert isinstance(await both.once("members_at_work"), list)
     await both.once("member_job_delete", "ant", "j-1", frame)
     with pytest.raises(MemberRefused, match="there is no job"):
         await both.once("member_job", "ant", "j-1", frame)

@@ -103,3 +103,28 @@ def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, proje
     shown = guild("job", "show", job, "--json").json
     assert shown["decisions"] == [DECIDED]
     assert json.loads(guild("job", "ls", "--member", "smith", "--json").out)["jobs"][0]["status"] == "completed"
+
+
+@pytest.mark.req("WD-12", "X-15")
+def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    answers = [
+        {"call": "log_question", "with": {"question": "Red\nor blue?", "wait": True}},
+        {"expect": "Blue, please.", "call": "submit_result", "with": {"output": "It is blue."}},
+        {"say": "done"},
+    ]
+    make_member(home.path / "guild-members" / "smith", answers=answers)
+    guild = guild_hall
+    job = guild("dispatch", "smith", "Paint it.", "--description", "paint").out.strip()
+    until(lambda: guild("job", "show", job, "--json").json["questions"] is not None)
+    assert guild("job", "show", job, "--json").json["questions"] == ["Red\nor blue?"]
+    until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
+    listed = guild("ls").out
+    assert f"guild answer home/{job}" in listed
+    assert "Red" in listed
+    assert guild("answer", f"home/{job}").code == 2
+    assert guild("approve", f"home/{job}").code == 2
+    assert "no such open question" in guild("answer", job, "x", "--question", "Green?").err
+    assert guild("answer", f"home/{job}", "Blue, please.").code == 0
+    assert guild("wait", job, "--timeout", "30s").out == "It is blue.\n"

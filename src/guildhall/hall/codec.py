@@ -25,6 +25,7 @@ _HOMES = {
     "Answer": "guildhall.runs.model",
     "Asked": "guildhall.jobs.model",
     "Ask": "guildhall.runs.model",
+    "AtWork": "guildhall.members.wire",
     "Attachment": "guildhall.runtimes.model",
     "Blame": "guildhall.memory.provenance",
     "Bounds": "guildhall.runs.model",

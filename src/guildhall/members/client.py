@@ -92,17 +92,10 @@ class MemberClient:
         if told.data.get("deleted") is not True:
             raise told.wrong("deleted", "true")
 
-    async def answer_worker(self, job: str, answer: str, question: str | None = None) -> str:
-        """Beyond the six: a person's words on what the worker has asked; the question that they answer."""
-        params = {"jobId": job, "answer": answer}
-        try:
-            told = await self._ask("worker/answer", params if question is None else {**params, "question": question})
-        except MemberRefused as error:
-            if error.rpc_code != METHOD_NOT_FOUND:
-                raise
-            message = f"the member {self.door.name} takes no answers: it has no worker/answer"
-            raise MemberRefused(message, rpc_code=METHOD_NOT_FOUND) from None
-        return self._shape("worker/answer", told).any_text("question")
+    async def answer_worker(self, job: str, answer: str, question: str | None = None) -> None:
+        """The words of a person on what a job has asked. A member need not take them."""
+        params = {"jobId": job, "answer": answer, **({} if question is None else {"question": question})}
+        self._shape("worker/answer", await self._ask("worker/answer", params))
 
     # the wire
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Refused
+from guildhall.core.errors import MemberRefused, Refused
 from guildhall.members.model import WORKER
+from guildhall.tools.mcp_model import METHOD_NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -59,12 +60,18 @@ class WorkerHandle:
         """The status that the job has then."""
         return await (await self._reach()).cancel_worker(job)
 
+    async def answer(self, job: str, answer: str, question: str | None = None) -> None:
+        """Beyond the six: the words of a person on what a job has asked."""
+        try:
+            await (await self._reach()).answer_worker(job, answer, question)
+        except MemberRefused as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            hint = "Its questions are shown; how it is to be told is the member's own affair."
+            raise Refused(f"the member {self.member.name} takes no answers", hint=hint) from None
+
     async def delete(self, job: str) -> None:
         await (await self._reach()).delete_worker(job)
-
-    async def answer(self, job: str, answer: str, question: str | None = None) -> str:
-        """A person's words on what the worker has asked; the question that they answer. Not every member takes them."""
-        return await (await self._reach()).answer_worker(job, answer, question)
 
 
 def takes_no_work(member: Member) -> Refused:

@@ -168,6 +168,21 @@ class JobStanding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AtWork:
+    """A job of a member that goes on."""
+
+    member: str  # with its place before it
+    job: JobStanding
+
+    @property
+    def id(self) -> str:
+        return f"{self.member}/{self.job.id}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.job.as_wire(), "member": self.member, "id": self.id}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """What came of a job."""
 

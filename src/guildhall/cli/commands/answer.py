@@ -25,7 +25,7 @@ _CHOICES = {"approve": "yes", "deny": "no"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ask", metavar="ASK", help="the id of the ask; MEMBER/JOB: what a job of a member has asked")
+    parser.add_argument("ask", metavar="ASK", help="the id of the ask; of a member's job: MEMBER/JOB")
     if choice := _CHOICES.get(parser.get_default("command")):
         parser.set_defaults(choice=choice)
     else:
@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             nargs="?",
             help="one of those that `guild show ASK` names; without it you are asked",
         )
-        help = "of MEMBER/JOB, where several are open: the text of the one that is answered"
+        help = "of a member's job, where it has several: the text of the one that you answer"
         parser.add_argument("--question", metavar="Q", help=help)
     parser.add_argument("--note", metavar="N", help="words for the worker, such as why not")
     output_argument(parser)
@@ -57,20 +57,16 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
-    """Words on what the worker of a member has asked. Approvals are given at the member's own hall."""
-    if args.command in _CHOICES:
-        raise UsageError(
-            f"{args.command}: what a job of a member may do is not decided from here",
-            hint="GUILDHALL_HOME=<its folder>/.guild guild ls shows what waits for you there.",
-        )
+    """What a person says to a question of a member's job, which goes on by itself."""
+    if args.command != "answer":
+        raise UsageError("a job of a member is answered in words", hint=f'guild answer {args.ask} "..."')
     if args.choice is None:
-        hint = f"guild job show {args.ask} shows what it has asked."
-        raise UsageError(f"no answer was given to {args.ask}", hint=hint)
+        raise UsageError(f"no answer was given to {args.ask}", hint="Give it in quotes.")
     words = f"{args.choice}\n{args.note}" if args.note else args.choice
 
     async def work(client: HallClient, frame: Frame) -> int:
-        question = await client.member_job_answer(member, job, words, frame, question=args.question)
-        screen.note(f"{args.ask}: {screen.one_line(question, 80)}", "dim")
+        await client.member_job_answer(member, job, words, frame, question=args.question)
+        screen.note(f"{args.ask} has your answer.", "dim")
         return exit_codes.DONE
 
     return with_hall(work, screen)
