@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError, MemberRefused
+from guildhall.core.errors import GuildError, MemberFailed, MemberRefused
 from guildhall.members.wire import AtWork
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Reach = Callable[[], Awaitable[MemberClient]]
 
 _EVERY = 3.0  # seconds between two looks
+_MOST_FAILURES = 20  # looks in a row at a member that does not answer
 _MOST = 1_000  # entries of the file that are believed
 _log = logging.getLogger("guildhall.members")
 
@@ -76,16 +77,21 @@ class Work:
 
     async def _watch(self, member: Member, reach: Reach, *, everything: bool) -> None:
         jobs = self._going_on[member.folder]
+        failures = 0
         try:
-            if everything:
-                listing = await (await reach()).list_workers()
-                jobs |= {job.id: None for job in listing.jobs if job.status == "running"}
-            while jobs:
-                for job in tuple(jobs):
-                    jobs[job] = await _standing(await reach(), job)
-                    if jobs[job] is None:
-                        del jobs[job]
-                if jobs:
+            while everything or jobs:
+                try:
+                    if everything:
+                        listing = await (await reach()).list_workers()
+                        jobs |= {job.id: None for job in listing.jobs if job.status == "running"}
+                        everything = False
+                    await _look(jobs, reach)
+                    failures = 0
+                except MemberFailed:  # it has just ended, and is started again
+                    failures += 1
+                    if failures > _MOST_FAILURES:
+                        raise
+                if jobs or everything:
                     await self._clock.sleep(_EVERY)
             told = self._read()
             told.pop(str(member.folder), None)
@@ -118,10 +124,20 @@ class Work:
             beside.replace(self._file)
 
 
+async def _look(jobs: dict[str, JobStanding | None], reach: Reach) -> None:
+    """Brings what is known of jobs up to date; those that have ended are left out."""
+    for job in tuple(jobs):
+        jobs[job] = await _standing(await reach(), job)
+        if jobs[job] is None:
+            del jobs[job]
+
+
 async def _standing(client: MemberClient, job: str) -> JobStanding | None:
     """How a job stands that goes on; None: it does not."""
     try:
         standing = await client.worker_status(job)
-    except MemberRefused:  # it was deleted, or the member does not know it any more
-        return None
+    except MemberRefused as error:
+        if error.rpc_code is None:  # no answer at all
+            raise
+        return None  # it was deleted, or the member does not know it any more
     return standing if standing.status == "running" else None
