@@ -39,7 +39,8 @@ IN_PART: dict[str, str] = {
     "X-3": "runs and workflows; there are no jobs yet",
     "X-8": "worker/*; there is no `guild mcp` yet",
     "X-14": "the pydantic runtime",
-    "X-15": "approvals, limits and unknown effects",
+    "X-6": "artifacts and the schema; there are no checks and no reviewers yet",
+    "X-15": "approvals, questions, limits, loops and unknown effects",
 }
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import inbox, mentions
 from guildhall.room import records as room_records
-from guildhall.room.model import Actor
+from guildhall.room.model import SYSTEM, Actor
 from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
 from guildhall.runs import records as run_records
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
-    from guildhall.tools.model import ToolCall
+    from guildhall.tools.model import Tool, ToolCall
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
@@ -295,7 +295,7 @@ class Team:
             batch = [mail for mail in batch if mail.message.id <= until] or batch
         if not batch:
             return Step()
-        more = 0 if until is not None else inbox.waiting(connection, self.room.id).get(name, 0) - len(batch)
+        more = 0 if until is not None else inbox.left(connection, self.room.id, name, batch)
         number = records.runs_of_agent(connection, self.instance.id, name) + 1
         before = effects_before(connection, self.instance.id, name, number)
         if self.alone:
@@ -363,13 +363,18 @@ class Team:
 
     def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(
-            tools=() if self.alone else room_tools(self.room, agent.name),
+            tools=() if self.alone else self._tools,
             execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
             began=turn.began,
             ended=turn.ended,
             closed=None if self.alone else self._closed,
             around=self.workflow.around(agent),
         )
+
+    @cached_property
+    def _tools(self) -> tuple[Tool, ...]:
+        """The same for all: whose call it is, is known at the desk that it comes to."""
+        return room_tools(self.room, SYSTEM)
 
     def _closed(self, call: ToolCall) -> str | None:
         """Why the team keeps a tool closed for now."""
