@@ -58,6 +58,7 @@ _HOMES = {
     "Proposal": "guildhall.room.model",
     "Record": "guildhall.memory.model",
     "Replayed": "guildhall.runs.replay",
+    "Risk": "guildhall.policy.risk",
     "Run": "guildhall.runs.model",
     "RunRequest": "guildhall.runs.model",
     "Schedule": "guildhall.workflow.instance",
