@@ -72,6 +72,7 @@ _HOMES = {
     "Record": "guildhall.memory.model",
     "Replayed": "guildhall.runs.replay",
     "Result": "guildhall.members.wire",
+    "Risk": "guildhall.policy.risk",
     "Run": "guildhall.runs.model",
     "RunRequest": "guildhall.runs.model",
     "Schedule": "guildhall.workflow.instance",
