@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Refused, UsageError
-from guildhall.jobs.model import Dispatch
+from guildhall.jobs.model import Dispatch, refuse_choice_of_model
 from guildhall.members.model import of_member
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.define import tool
@@ -70,6 +70,7 @@ class _Verbs:
             description: A short label for people; without it the beginning of the task.
             config: Such as {"maxTurns": 20, "maxBudgetUsd": 0.5}, and whatever the worker is to read.
         """
+        refuse_choice_of_model(config)
         label = " ".join((description or task).split())[:_LABEL]
         client, frame = await self._reach()
         job = await client.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)

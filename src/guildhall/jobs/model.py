@@ -99,6 +99,12 @@ def _check_config(config: object) -> None:
         raise UsageError(f"config: it is longer than {LONGEST_CONFIG:,} bytes")
 
 
+def refuse_choice_of_model(config: Mapping[str, Any] | None) -> None:
+    """A model that hands work over does not choose the model that does it: that is for people to say."""
+    if config and "model" in config:
+        raise UsageError("config.model: which model does the work is for a person to say", hint="Leave it out.")
+
+
 def artifact_path(path: object) -> str:
     """A path below artifacts/ in its one form: relative, and never out of there. Raises where it cannot be one."""
     if not isinstance(path, str) or not is_text(path) or not path.strip():
