@@ -261,7 +261,8 @@ class Hall:
         from guildhall.runtimes.childruntime import ChildRuntime
 
         self.warm()
-        return ChildRuntime(self.nursery)
+        most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
+        return ChildRuntime(self.nursery, memory_bytes=most)
 
     @cached_property
     def nursery(self) -> Nursery | None:
