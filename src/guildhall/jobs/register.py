@@ -114,6 +114,8 @@ class Register:
         job = self.get(id)
         if job.status != "running" or self._readonly or (job.run is not None and self._alive(job.run)):
             return job
+        if self._writing[id].locked():  # somebody is just saying so
+            return job
         self._put_right(job)
         return self.get(id)
 
