@@ -178,6 +178,20 @@ def test_a_member_that_does_not_run_is_told_to_the_model(guild: Guild, project: 
     assert "no ink" in told
 
 
+def test_a_test_starts_no_members(guild: Guild, project: Path, home: Home) -> None:
+    folder = put_member(home.path, "ant")
+    put_host(project, "ant")
+    put_script(project, call("list"), DONE)
+    run = guild("run", "host", "go", "--output", "json").json["run"]
+    (project / "tests").mkdir()
+    assert guild("script", run, "--out", project / "tests" / "it.yaml").code == 0
+    before = (folder / "marks").read_text()
+    ran = guild("test")
+    assert ran.code == 1
+    assert "members" in ran.out + ran.err
+    assert (folder / "marks").read_text() == before
+
+
 @pytest.mark.req("PLAN-3b")
 def test_at_the_tool_door_it_is_a_server_of_its_own(home: Home, project: Path) -> None:
     put_member(home.path, "ant")
