@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.members.places import put_member
+from tests.members.small import make_member
 from tests.members.test_process import alive, marks
 from tests.runs.places import put_worker, until
 
@@ -188,3 +189,29 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert len(marks(folder)) == 2
     # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
     until(lambda: not (home.path / "members-at-work.json").exists())
+
+
+def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    asks = [
+        {"call": "log_question", "with": {"question": "Which?", "wait": True}},
+        {"expect": "(?s)The second\\.\nMind the paint\\.", "say": "the second, then"},
+    ]
+    make_member(home.path / "guild-members" / "clerk", answers=asks)
+    made = guild_hall("dispatch", "clerk", "Choose.")
+    assert made.code == 0, made.err
+    job = made.out.strip()
+    waits = guild_hall("wait", job)
+    assert (waits.code, waits.out) == (4, "")
+    assert "Which?" in waits.err
+    assert f"guild answer {job}" in waits.err
+    told = guild_hall("wait", job, "--json")
+    assert (told.code, told.json["questions"], told.json["waiting"]) == (4, ["Which?"], True)
+    for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
+        assert guild_hall(*words).code == code, words
+    assert guild_hall("answer", "clerk/", "x").code == 3
+    answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
+    assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
+    ended = guild_hall("wait", job)
+    assert (ended.code, ended.out.strip()) == (0, "the second, then")

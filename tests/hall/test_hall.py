@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -214,3 +215,37 @@ def test_a_closing_hall_waits_for_what_goes_on(home: Home, frame: Frame, project
     inside(home, lambda hall: followed(hall.run(RunRequest(worker="scribe", input="go"), frame)))
     left = inside(home, lambda hall: hall.memory_ls(frame, scope="worker", worker="scribe"), readonly=True)
     assert [entry.key for entry in left.entries] == ["compacted"]
+
+
+def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, frame: Frame, project: Path) -> None:
+    put_script(project, DONE)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        held.set()
+        go_on.wait(10)
+
+    async def work(hall: EmbeddedHall) -> None:
+        inner = hall._hall
+        stopping: asyncio.Task[list[str]] | None = None
+        async with aclosing(hall.run(RunRequest(worker="scribe", input="go"), frame)) as events:
+            async for event in events:
+                if event.type != "turn_end":
+                    continue
+                token = inner.runs.token(event.run)
+                inner.store.submit(hold)  # from now on its end waits to be put on record
+                await asyncio.to_thread(held.wait, 10)
+                async with asyncio.timeout(10):
+                    while inner.runs.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                        await asyncio.sleep(0.01)
+                stopping = asyncio.create_task(hall.stop(event.run))
+                await asyncio.sleep(0.05)
+                go_on.set()
+        assert stopping is not None
+        with pytest.raises(Conflict, match="is completed: there is nothing to stop"):
+            await stopping
+        run = inner.history.get(event.run)
+        assert (run.status, run.output) == ("completed", "done")
+        assert [entry.kind for entry in inner.history.journal(run.id).entries].count("ended") == 1
+
+    inside(home, work)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import socket
+import threading
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,9 @@ from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
 from guildhall.hall.codec import encode
 from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.postcard import Postcard
 from guildhall.hall.remote import RemoteHall
+from guildhall.hall.start import Address
 from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
@@ -444,3 +447,24 @@ async def _jobs(both: Compared, frame: Frame, project: Path) -> None:
     await both.once("job_delete", job.id)
     with pytest.raises(UnknownJob):
         await both.once("job", job.id)
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])
+def test_a_hall_that_is_gone_in_the_middle_of_an_answer_is_told_as_gone(said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        address = Address(pid=1, boot="b", version="1", url=url, since="", token="t")
+        postcard = Postcard(address)
+        with pytest.raises(HallGone):
+            asyncio.run(postcard.ask("/api/runs", {}))
+        asyncio.run(postcard.close())
+        thread.join()

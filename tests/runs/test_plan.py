@@ -13,7 +13,7 @@ from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan import Facts, Known, plan
+from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.tools.define import tool
 from guildhall.workers.load import given

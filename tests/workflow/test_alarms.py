@@ -176,3 +176,39 @@ def test_the_zone_is_that_of_the_environment_if_there_is_such_a_zone() -> None:
     assert noon.astimezone(local_zone({"TZ": ":Asia/Tokyo"})).hour == 21
     for odd in ("", "No/Where", "../../etc/passwd", "\0", "/etc/passwd", "x" * 5000):
         assert noon.astimezone(local_zone({"TZ": odd})) == noon
+
+
+@pytest.mark.parametrize("prompt", ["${{ params.news }}", "   "])
+def test_a_prompt_that_says_nothing_is_a_plain_reminder(team: Team, prompt: str) -> None:
+    each = {"ann": {"wakeup": "1h", "wakeup_prompt": prompt}}
+    team.file(kickoff=None, agents="ann", each=each, params={"news": {"default": ""}})
+    team.script(ann=[[send("woke"), say()]])
+
+    async def work(team: Team) -> None:
+        await start(team)
+        await ring(team)
+        await until(lambda: ("ann", "woke") in said(team))
+        assert said(team)[0][1].startswith("It is time")
+
+    team.inside(work)
+
+
+def test_a_schedule_that_cannot_be_told_ends_no_team(team: Team) -> None:
+    long = "${{ params.a }}" * 2
+    each = {"ann": {"wakeup": "1h", "wakeup_prompt": long}}
+    team.file(kickoff=None, each=each, params={"a": {"default": "x" * 600_000}})
+    team.script(bob=[[send("here"), say()]])
+
+    async def work(team: Team) -> None:
+        began = await start(team)
+        with team.hall.bus.listening(began.run, None) as events:
+            await ring(team)
+            async for event in events:
+                if event.type == "trouble":
+                    break
+        assert "ann could not be woken" in event.data["message"]
+        assert (await team.client.schedules(parse("ann@team")))[0].due_at > LONG_AGO
+        await team.client.send(parse("bob@team"), "are you there?")
+        await until(lambda: ("bob", "here") in said(team))
+
+    team.inside(work)

@@ -145,3 +145,20 @@ def test_what_was_let_go_late_is_not_taken_for_handled(team: Team) -> None:
         assert [one.output for one in team.runs(run.id, "ann")] == ["done", "done", "handled"]
 
     team.inside(work)
+
+
+def test_what_was_held_back_when_it_was_stopped_is_no_matter_of_the_next_generation(team: Team) -> None:
+    team.file(limits={**ROOMY, "max_hops": 2})
+    team.script(ann=thanking("bob", 9), bob=thanking("ann", 9))
+
+    async def work(team: Team) -> None:
+        first = await team.run()
+        assert (first.status, first.reason) == ("waiting", "ask")
+        await team.client.stop(first.id)
+        team.script(ann=[[say()]])
+        second = await team.run()
+        assert (second.status, second.error) == ("completed", None)
+        assert team.hall.asks.open() == []
+        assert (await team.client.replay(second.id, team.frame())).same
+
+    team.inside(work)

@@ -190,3 +190,20 @@ def test_a_budget_that_cannot_be_kept_is_refused_before_anything_runs(team: Team
         assert team.hall.history.recent() == []
 
     team.inside(look)
+
+
+def test_a_workflow_is_gone_on_with_by_its_target_and_says_what_could_happen(team: Team, guild: Guild) -> None:
+    team.file(each={"ann": ASKS}, budget=2)
+    team.script(ann=[WRITES], price={"input": 1.0, "output": 1.0})
+    assert guild("run", "team.yaml").code == 4
+    again = guild("resume", "@team")
+    assert again.code == 4, again.err
+    line = again.err.splitlines()[0]
+    assert "goes on: agents ann, bob; models script:" in line
+    assert "2.00 USD" in line
+    replayed = guild("replay", "@team")
+    assert replayed.code == 0, replayed.err
+    for verb in ("resume", "replay", "script"):
+        one = guild(verb, "ann@team")
+        assert (one.code, "Name the whole: @team" in one.err) == (2, True), one.err
+        assert guild(verb, "@nowhere").code == 3

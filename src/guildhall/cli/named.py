@@ -72,8 +72,15 @@ async def run_of_job(id: str, client: HallClient) -> str:
 
 
 async def run_named(text: str, client: HallClient) -> str:
-    """The run that an id names: its own, or that of a job."""
-    return await run_of_job(text, client) if is_id(text, JOB) else run_id(text)
+    """The run that an id or a workflow's target names: its own, or that of a job."""
+    if is_id(text, JOB):
+        return await run_of_job(text, client)
+    if "@" not in text:
+        return run_id(text)
+    wanted = target_of(text)
+    if wanted.agent is not None:
+        raise UsageError(f"{wanted} is one agent of {wanted.team}", hint=f"Name the whole: {wanted.team}")
+    return (await client.workflow(wanted)).run
 
 
 async def _agent_alone(text: str, client: HallClient) -> Named:

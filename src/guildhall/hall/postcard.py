@@ -34,7 +34,7 @@ class Postcard:
             with self._socket.makefile("rb") as answer:
                 status, headers = head(_until_empty(answer))
                 return status, json.loads(answer.read(int(headers["content-length"])))
-        except (OSError, ValueError, LookupError):
+        except (OSError, EOFError, ValueError, LookupError):
             raise gone(self._address) from None
 
     async def close(self) -> None:

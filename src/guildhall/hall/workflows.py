@@ -10,7 +10,7 @@ from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.hall import calling
 from guildhall.room.toolbox import described_tools
-from guildhall.runs.plan import PlannedSeat
+from guildhall.runs.planning import PlannedSeat
 from guildhall.runs.supply import refuse
 from guildhall.workers.choose import choose_model
 from guildhall.workers.lifecycle import usable

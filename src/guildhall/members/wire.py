@@ -129,6 +129,7 @@ class JobStanding:
     error: str | None
     started_at: str
     completed_at: str | None
+    waiting: bool = False  # for a person, and nothing goes on until then; not every member says so
 
     @staticmethod
     def of(told: Shape) -> JobStanding:
@@ -148,6 +149,7 @@ class JobStanding:
             error=told.text_or_none("error"),
             started_at=told.text("startedAt"),
             completed_at=told.text_or_none("completedAt"),
+            waiting=told.data.get("waiting") is True,
         )
 
     def as_wire(self) -> dict[str, Any]:
@@ -161,6 +163,7 @@ class JobStanding:
             "error": self.error,
             "startedAt": self.started_at,
             "completedAt": self.completed_at,
+            **({"waiting": True} if self.waiting else {}),
         }
 
 

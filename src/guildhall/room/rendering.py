@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from guildhall.room.model import ALL, PERSON
@@ -13,11 +14,20 @@ if TYPE_CHECKING:
     from guildhall.room.tally import Outcome
 
 
+# The first lines of messages, here and in what a run is told first. Nobody writes one into a message of their own.
+_HEAD = re.compile(r"^(?=--- #\d|(?:(?:high|low) priority )?\[\d+\] .*\):\s*$)", re.MULTILINE)
+
+
+def as_said(text: str) -> str:
+    """What somebody has said, in which no line passes for the beginning of what somebody else has said."""
+    return _HEAD.sub(r"\\", text)
+
+
 def message_text(message: Message) -> str:
     """A message with its number, sender and time; what the room itself says is marked by its kind."""
     kind = "" if message.kind == "message" else f", {message.kind}"
     to = f" to {', '.join(message.mentions)}" if message.mentions else ""
-    return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{message.content}"
+    return f"[{message.id}] {message.sender}{to} ({message.at}{kind}):\n{as_said(message.content)}"
 
 
 def mail_text(batch: Sequence[Mail], left: int = 0) -> str:

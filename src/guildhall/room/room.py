@@ -169,7 +169,12 @@ class Room:
             try:
                 await asyncio.to_thread(self._projection[1].update)
             except (OSError, GuildError) as error:
-                self._trouble(f"the room's files cannot be written: {error}")
+                self.trouble(f"the room's files cannot be written: {error}")
+
+    def trouble(self, message: str) -> None:
+        """Tells that something could not be done; nothing is on record of that."""
+        data = {"message": message}
+        self._ears.happened(Happened(type="trouble", room=self.id, actor="system", at=self.now(), data=data))
 
     def now(self) -> str:
         return stamp(self._clock.now())
@@ -202,7 +207,7 @@ class Room:
         try:
             await archive(self._store, self.id, self.documents)
         except GuildError as error:  # the proposal stays decided, and is archived when the room is opened again
-            self._trouble(f"a decision could not be archived: {error}")
+            self.trouble(f"a decision could not be archived: {error}")
 
     async def _settle(
         self, op: str, do: Callable[[Turn], list[Proposal]], arguments: Mapping[str, Any] | None = None
@@ -214,10 +219,6 @@ class Room:
 
     def _proposal(self, id: str) -> Proposal:
         return self._store.read(lambda connection: proposals.proposal_in(connection, self.id, id))
-
-    def _trouble(self, message: str) -> None:
-        data = {"message": message}
-        self._ears.happened(Happened(type="trouble", room=self.id, actor="system", at=self.now(), data=data))
 
     async def _to_its_end(self, doing: Coroutine[Any, Any, T]) -> T:
         """Waits for something that goes on even if whoever waits is cancelled: what is committed is also told."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.events import Event
 from guildhall.runs.grants import has_price
-from guildhall.runs.plan import plan_of_run
+from guildhall.runs.planning import plan_of_run
 
 if TYPE_CHECKING:
     from guildhall.runs.prepare import Prepared

@@ -6,21 +6,19 @@ import asyncio
 import math
 from collections import Counter
 from dataclasses import asdict, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.clock import stamp
 from guildhall.core.errors import LimitReached, RuntimeFailed
-from guildhall.core.events import Event, EventBus, EventType
-from guildhall.core.ids import ASK, fingerprint, new_id
+from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown
+from guildhall.runs.asking import Asking
 from guildhall.runs.budget import Purse, Short
-from guildhall.runs.model import AMOUNT, Ask, AskKind, Bounds, Question, amount_of
+from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
 from guildhall.tools.model import ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -28,10 +26,11 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.core.errors import ModelFailed
+    from guildhall.core.events import EventBus
     from guildhall.models.door import ModelCall
     from guildhall.policy.model import Verdict
     from guildhall.runs.asks import Asks
-    from guildhall.runs.journal import Journal, Kind
+    from guildhall.runs.journal import Journal
     from guildhall.runs.limits import LimitName
     from guildhall.runs.patience import Patience
     from guildhall.store.engine import Store
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolCall
 
 
-class LiveLedger:
+class LiveLedger(Asking):
     """Writes the journal of one run, keeps to its bounds, and waits for people on its behalf."""
 
     def __init__(
@@ -63,7 +62,7 @@ class LiveLedger:
 
         One that is `seated` below it can be given more by resuming the run at the top.
         """
-        self.journal = journal
+        super().__init__(journal, root, asks=asks, store=store, bus=bus, clock=clock, patience=patience)
         self.bounds: Bounds = limits.in_force(journal)
         self.purse = Purse(self.run, self.bounds, limits.Spent.by([journal, *below]), above.purse if above else None)
         self._lost = limits.Spent.in_vain([journal, *below])
@@ -72,22 +71,9 @@ class LiveLedger:
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
         self._worker = worker
         self._identity = identity
-        self.root = root
-        self._asks = asks
-        self._store = store
-        self._bus = bus
-        self._clock = clock
-        self._patience = patience
         self._interactive = interactive
         self._resumed_by = self.run if above is None else root if seated else None
         self._failures: Counter[str] = Counter()  # of model calls, in this stretch
-
-    @property
-    def run(self) -> str:
-        return self.journal.run
-
-    def publish(self, type: EventType, **data: Any) -> None:
-        self._bus.publish(Event(type=type, run=self.run, root=self.root, at=stamp(self._clock.now()), data=data))
 
     # the model door
 
@@ -326,90 +312,6 @@ class LiveLedger:
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
         self.publish("tool_result", id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
-
-    # people
-
-    async def _ask(
-        self,
-        kind: AskKind,
-        key: str,
-        subject: Any,
-        question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
-        seconds: float | None = None,
-        patience: Patience | None = None,
-    ) -> Ask:
-        """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
-        ask = await self.opened(kind, key, subject, question, entry, data, seconds)
-        return await self.closed(ask, patience)
-
-    async def opened(
-        self,
-        kind: AskKind,
-        key: str,
-        subject: Any,
-        question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
-        seconds: float | None = None,
-    ) -> Ask:
-        """The ask about exactly this: an earlier one, open or closed, if there is one, else a new one."""
-        mark = fingerprint(subject)
-        ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
-        # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
-        if ask is None or ask.status == "withdrawn" or (kind == "limit" and ask.status == "applied"):
-            now = self._clock.now()
-            ask = Ask(
-                id=new_id(ASK),
-                run=self.run,
-                root=self.root,
-                kind=kind,
-                key=key,
-                subject=mark,
-                question=question,
-                status="open",
-                answer=None,
-                created_at=stamp(now),
-                expires_at=stamp(now + timedelta(seconds=seconds)) if seconds is not None else None,
-                closed_at=None,
-            )
-            made = ask
-
-            def also(connection: Connection) -> None:
-                records.add_ask(connection, made)
-
-            await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
-        if ask.status == "open":
-            self.publish("ask_opened", ask=ask.as_dict())
-        return ask
-
-    async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
-        """The ask once it is closed; waits for it."""
-        if ask.status == "open":
-            with (patience or self._patience).waiting():
-                ask = await self._asks.wait(ask)
-            self.publish("ask_closed", id=ask.id, status=ask.status)
-        return ask
-
-    async def apply(
-        self, ask: Ask, key: str, data: Mapping[str, Any], then: Callable[[Connection], None] | None = None
-    ) -> None:
-        """Puts an answer into the journal, exactly once, and makes what follows from it in the same transaction."""
-        if ask.status != "answered" or ask.answer is None:
-            return
-
-        def also(connection: Connection) -> None:
-            _expect(records.change_ask(connection, ask.id, "answered", status="applied"))
-            if then is not None:
-                then(connection)
-
-        await self.journal.append("answered", {"ask": ask.id, **asdict(ask.answer), **data}, key=key, also=also)
-
-
-def _expect(applied: bool) -> None:
-    if not applied:
-        raise RuntimeFailed("an answer was about to be applied twice")
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, GuildError, LimitReached, NotTrusted, Refused
+from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
 from guildhall.core.paths import project_root
 from guildhall.models.door import ModelDoor
 from guildhall.runs import create, delegate, records
@@ -15,9 +15,10 @@ from guildhall.runs.attachments import hand_on
 from guildhall.runs.beginning import started
 from guildhall.runs.execute import Execution
 from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.live import Live
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
-from guildhall.runs.prepare import Preparation, belongs
+from guildhall.runs.prepare import Preparation, belongs, refuse_over
 from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
@@ -46,24 +47,6 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, ToolCall
     from guildhall.workers.model import Worker
-
-
-@dataclass(frozen=True, kw_only=True)
-class Live:
-    """A run that is alive, below the one that called it."""
-
-    prepared: Prepared
-    ledger: LiveLedger
-    patience: Patience
-    execution: Execution
-    calling: asyncio.Lock  # of the whole tree: calls side by side get their places in the order of the answer
-    created: dict[str, str]  # the workers that the tree has made, with the digests of what was approved
-    token: str = field(repr=False)  # opens its tool door from outside
-    above: Live | None = None
-
-    @property
-    def depth(self) -> int:
-        return 1 if self.above is None else self.above.depth + 1
 
 
 class Runs:
@@ -387,12 +370,13 @@ class Runs:
         found = self._history.get(run)
         if found.parent is not None:
             raise belongs(found, "stop")
-        if found.status in ENDED and found.status != "failed":
-            raise Conflict(f"the run {run} is {found.status}: there is nothing to stop", hint=f"guild show {run}")
+        refuse_over(found)
         await self.park(run)
         now = stamp(self._clock.now())
 
         def write(connection: Connection) -> list[str]:
+            if (stopped := records.find_run(connection, run)) is not None:
+                refuse_over(stopped)  # it came to its end meanwhile: what is on record first counts
             if also is not None:
                 also(connection)
             return records.cancel_tree(connection, run, now)

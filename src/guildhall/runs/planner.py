@@ -10,7 +10,8 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.keys import joined
 from guildhall.runs.arrange import expected_of_member, view_of
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.plan import Executes, Facts, Known, plan
+from guildhall.runs.plan import Executes
+from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.runs.schema import schema_of_model
 from guildhall.runs.toolbox import base_toolbox
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.runs.model import RunRequest
-    from guildhall.runs.plan import Plan, PlannedSeat
+    from guildhall.runs.plan import Plan
+    from guildhall.runs.planning import PlannedSeat
     from guildhall.runs.remember import Remembering
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool, Toolbox

@@ -16,7 +16,7 @@ from guildhall.runs.delegate import Unasked
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import Entry, asks_model
+from guildhall.runs.model import ENDED, Entry, asks_model
 from guildhall.tools.mcp_client import ended_if_not_used
 
 if TYPE_CHECKING:
@@ -258,6 +258,12 @@ class Preparation:
 def belongs(run: Run, verb: str) -> Conflict:
     message = f"the run {run.id} belongs to {run.root}, which has called it"
     return Conflict(message, hint=f"guild {verb} {run.root}")
+
+
+def refuse_over(run: Run) -> None:
+    """Raises where there is nothing to stop; what has failed could still be gone on with."""
+    if run.status in ENDED and run.status != "failed":
+        raise Conflict(f"the run {run.id} is {run.status}: there is nothing to stop", hint=f"guild show {run.id}")
 
 
 def _make_folders(assembled: Assembled) -> None:

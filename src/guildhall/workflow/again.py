@@ -19,13 +19,13 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workflow import election
-from guildhall.workflow.alone import alone_message, outputs_of
+from guildhall.workflow.alone import alone_message
+from guildhall.workflow.beginning import furnished
 from guildhall.workflow.effects import effects_before
+from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
-from guildhall.workflow.team import result_of
 from guildhall.workflow.turn import first_message
-from guildhall.workflow.workflows import furnished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ class TeamAgain:
     def _result(self) -> str:
         if not self.workflow.definition.context.enabled:
             return self._store.read(lambda record: outputs_of(record, self.instance.id, self.workflow))
-        return result_of(self.workflow, self._room.room)
+        return result_of(self.workflow, self._room.room, since=self.instance.created_at)
 
     # The agents
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
+from guildhall.core.errors import GuildError
 from guildhall.room import channel
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor, Said
@@ -91,7 +92,12 @@ class Alarms:
                 return posted
 
             arguments = {"said": said.as_list(), "to": agents}
-            await self.room.perform("send", Actor.system(run=self.run, key=key), arguments, say)
+            try:
+                await self.room.perform("send", Actor.system(run=self.run, key=key), arguments, say)
+            except GuildError as error:  # one that cannot be told, such as a prompt too long, ends no team
+                if last:
+                    await self.store.write(lambda connection: self._advance(connection, schedule, due))
+                self.room.trouble(f"{', '.join(agents)} could not be woken: {error}")
 
     def _advance(self, connection: Connection, schedule: Schedule, due: str) -> None:
         """The next time; nothing, where another was set meanwhile."""

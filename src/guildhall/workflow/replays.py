@@ -15,10 +15,10 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.store.scratch import scratch
 from guildhall.workflow import records
 from guildhall.workflow.again import Found, TeamAgain, earliest
+from guildhall.workflow.beginning import asked_of, conducting
 from guildhall.workflow.load import load, thawed
 from guildhall.workflow.setup import TOOLS
 from guildhall.workflow.start import values_of
-from guildhall.workflow.workflows import asked_of, conducting
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.core import yaml
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError, did_you_mean
+from guildhall.room.model import Said
 from guildhall.workers.model import DECIDING
 from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets
 from guildhall.workflow.load import texts
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.room.model import Said
     from guildhall.runs.model import RunRequest
     from guildhall.workflow.load import Text
     from guildhall.workflow.model import Agent, Workflow
+
+_REMINDER = "It is time: look whether there is something for you to do."
 
 
 def bound(workflow: Workflow, given: Mapping[str, str]) -> dict[str, str]:
@@ -84,7 +86,8 @@ def kickoff(workflow: Workflow, values: Values) -> Said:
 
 def wakeup_prompt(agent: Agent, values: Values) -> Said:
     """What the agent is told when it wakes by itself."""
-    return fill(agent.wakeup_prompt or "It is time: look whether there is something for you to do.", values)
+    said = fill(agent.wakeup_prompt or "", values)  # what its placeholders stand for may be empty
+    return said if said.text.strip() else Said.own(_REMINDER)
 
 
 def budget_of(workflow: Workflow, settings: Settings, asked: float | None = None) -> float | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError
-from guildhall.room import inbox, mentions
+from guildhall.room import mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor
 from guildhall.room.proposals import closed_by
@@ -26,15 +26,15 @@ from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
 from guildhall.workflow.alarms import Alarms
-from guildhall.workflow.alone import alone_message, outputs_of
-from guildhall.workflow.effects import effects_before
 from guildhall.workflow.instance import OVER
 from guildhall.workflow.minding import POLL, Minder, seconds_until
+from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.pace import Pace, begins, ends, who
-from guildhall.workflow.quiet import Standing, look, movable, waits_for
+from guildhall.workflow.quiet import Standing, look, movable
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
-from guildhall.workflow.turn import AgentTurn, first_message
+from guildhall.workflow.steps import next_step, try_again
+from guildhall.workflow.turn import AgentTurn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.room.model import HappenedType, Mail
+    from guildhall.room.model import HappenedType
     from guildhall.room.room import Room
     from guildhall.room.turn import Turn
     from guildhall.runs.lifecycle import Runs
@@ -54,25 +54,10 @@ if TYPE_CHECKING:
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
+    from guildhall.workflow.steps import Step
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
 _GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """What an agent does next: go on with a run, or take up its mail; or when to look again."""
-
-    run: str | None = None
-    batch: Sequence[Mail] = ()
-    until: str | None = None
-    text: str = ""  # what the run is told first
-    number: int = 0
-    more: int = 0  # messages that wait beside these
-
-    @property
-    def something(self) -> bool:
-        return self.run is not None or bool(self.batch)
 
 
 @dataclass(kw_only=True)
@@ -221,17 +206,7 @@ class Team:
     async def _try_again(self) -> None:
         """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
         at = stamp(self.clock.now())
-
-        def write(connection: Connection) -> None:
-            for state in records.agents_of(connection, self.instance.id):
-                if state.status != "failed":
-                    continue
-                status = "idle" if state.run is None else "running"
-                records.change_agent(connection, self.instance.id, state.name, status=status, attempts=0)
-                if state.run is None:
-                    inbox.deliver_again(connection, self.room.id, state.name, at=at)
-
-        await self.store.write(write)
+        await self.store.write(lambda connection: try_again(connection, self.instance, at))
 
     async def _phase(self, phase: Phase, reason: str | None = None) -> None:
         at = stamp(self.clock.now())
@@ -262,7 +237,7 @@ class Team:
         wake = self._wakes.setdefault(agent.name, asyncio.Event())
         while True:
             wake.clear()
-            step = self.store.read(lambda connection: self._step(connection, agent.name))
+            step = self._step(agent.name)
             if step.something:
                 if self._at == "quiet":
                     await self._phase("live")
@@ -276,38 +251,6 @@ class Team:
                 async with asyncio.timeout(seconds_until(step.until, self.clock)):
                     await wake.wait()
 
-    def _step(self, connection: Connection, name: str, until: int | None = None) -> Step:
-        """What an agent does next. `until`: it is shown its inbox no further than to this message."""
-        state = records.agent(connection, self.instance.id, name)
-        now = stamp(self.clock.now())
-        if state.status in ("running", "backoff") and state.run is not None:
-            later = state.due_at is not None and state.due_at > now
-            return Step(until=state.due_at) if later else self._again(connection, name, state.run)
-        if state.status == "waiting" and state.run is not None:
-            asked = waits_for(connection, self.instance.id, state.run, now)
-            if not asked or self._attended:
-                return self._again(connection, name, state.run)
-            return Step(until=min((ask.expires_at for ask in asked if ask.expires_at), default=None))
-        if state.status != "idle":
-            return Step()
-        batch = inbox.unread(connection, self.room.id, name)
-        if until is not None:
-            batch = [mail for mail in batch if mail.message.id <= until] or batch
-        if not batch:
-            return Step()
-        more = 0 if until is not None else inbox.left(connection, self.room.id, name, batch)
-        number = records.runs_of_agent(connection, self.instance.id, name) + 1
-        before = effects_before(connection, self.instance.id, name, number)
-        if self.alone:
-            text = alone_message(connection, self.room.id, batch, before=before)
-        else:
-            names = [one.name for one in self.workflow.agents]
-            text = first_message(name, names, batch, more=more, before=before)
-        return Step(batch=batch, number=number, text=text, more=more)
-
-    def _again(self, connection: Connection, name: str, run: str) -> Step:
-        return Step(run=run, number=records.runs_of_agent(connection, self.instance.id, name))
-
     async def _in_turn(self, name: str, step: Step) -> Step:
         """A step, when it is its turn; with the mail that there is then."""
         if step.run is not None:
@@ -315,7 +258,15 @@ class Team:
         until = await self.pace.begins(who(name, step.number))
         if until is None:
             return step
-        return self.store.read(lambda connection: self._step(connection, name, until))
+        return self._step(name, until)
+
+    def _step(self, name: str, until: int | None = None) -> Step:
+        at, attended = stamp(self.clock.now()), self._attended
+        return self.store.read(
+            lambda connection: next_step(
+                connection, self.instance, self.workflow, name, at=at, attended=attended, until=until
+            )
+        )
 
     async def _take(self, agent: Agent, step: Step) -> Run | None:
         """A turn of an agent, to its end or until it stops for now; None: it could not be begun."""
@@ -458,12 +409,3 @@ class Team:
         if self.alone:
             return self.store.read(lambda connection: outputs_of(connection, self.instance.id, self.workflow))
         return result_of(self.workflow, self.room, since=self.instance.created_at)
-
-
-def result_of(workflow: Workflow, room: Room, *, since: str = "") -> str:
-    """The last that an agent said to all, after the time at which this generation began."""
-    names = {agent.name for agent in workflow.agents}
-    for message in reversed(room.messages(newest=True)):
-        if message.sender in names and message.kind == "message" and message.at >= since:
-            return message.content
-    return ""

@@ -14,6 +14,7 @@ from guildhall.core.clock import stamp
 from guildhall.room import inbox
 from guildhall.room.channel import tell
 from guildhall.room.model import PERSON, SYSTEM, Actor
+from guildhall.room.rendering import as_said
 from guildhall.room.turn import take
 from guildhall.runs import records as run_records
 from guildhall.workflow import loops, records
@@ -47,7 +48,7 @@ def first_message(agent: str, team: Sequence[str], batch: Sequence[Mail], *, mor
     lines = [f"Your inbox ({len(batch)} unread):" if batch else "Your inbox is empty."]
     for mail in batch:
         message = mail.message
-        lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", message.content]
+        lines += [f"--- #{message.id} from {message.sender}, {mail.urgency} priority", as_said(message.content)]
     if more:
         lines.append(f"--- {more} more are waiting: inbox_read shows them.")
     lines += ["---", "", HOW_TO.format(agent=agent, team=", ".join(team))]

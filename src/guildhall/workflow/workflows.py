@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
 from guildhall.core.events import Event
-from guildhall.core.ids import digest
+from guildhall.room import inbox
 from guildhall.room.rooms import Furnishing
 from guildhall.runs.grants import has_price
+from guildhall.runs.limits import in_force
 from guildhall.runs.model import RunRequest, request_of
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
-from guildhall.workers.definition import Definition as WorkerDefinition
-from guildhall.workers.model import Worker
 from guildhall.workflow import looking, records, standalone
 from guildhall.workflow.alarms import next_due
 from guildhall.workflow.aside import set_aside
-from guildhall.workflow.definition import NOBODY
+from guildhall.workflow.beginning import asked_of, conducting, furnished, refuse_alive
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.pace import Pace
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute
+    from guildhall.workers.model import Worker
     from guildhall.workflow.instance import AgentState
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
@@ -118,7 +118,7 @@ class Workflows:
         values = values_of(workflow, tag=start.tag, params=start.params, frame=frame, allowed=settings.env)
         check_places(workflow, values, self._home, frame)
         before = self._store.read(lambda connection: records.newest(connection, workflow.name, start.tag))
-        _refuse_alive(before, workflow, fresh=start.fresh)
+        refuse_alive(before, workflow, fresh=start.fresh)
         if start.fresh and (room := self._rooms.find(workflow.name, start.tag)) is not None:
             own = before is not None and before.path == str(workflow.path)
             await self._rooms.close(room.id, documents=set_aside(room.record()) if own else None)
@@ -142,6 +142,7 @@ class Workflows:
                 ended_at=None,
             )
             records.add(connection, instance, [agent.name for agent in workflow.agents])
+            inbox.drop(connection, room.id, at=stamp(at))  # what the last generation was asked about is over with it
             self._set_alarms(connection, room.id, workflow)
 
         asked = replace(
@@ -209,8 +210,17 @@ class Workflows:
         workflow = thawed(instance.source, instance.definition)
         if grant is not None:
             self._refuse_too_little(run, grant)
-        seat = self._conductor(workflow, workflow.frame(frame), lambda connection, run: None)
+        there = workflow.frame(frame)
+        seat = self._conductor(workflow, there, lambda connection, run: None)
+        seat = replace(seat, plan=self._opening(run, workflow, there, grant))
         return await self._runs.preparation.prepare_again(run, frame, grant=grant, seat=seat)
+
+    def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
+        """What could happen when it goes on, in a line."""
+        request = request_of(self._history.get(run).request)
+        granted = grant.budget if grant is not None else None
+        budget = granted if granted is not None else in_force(self._history.journal(run)).budget
+        return opening_of(workflow, replace(request, budget=budget), frame, self._settings(frame))
 
     def _refuse_too_little(self, run: str, grant: Grant) -> None:
         """Raises where agents that stopped at a limit have used up already what they are to have."""
@@ -346,47 +356,3 @@ def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
     """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
     last = prepared.journal.entries[-1]
     return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
-
-
-def furnished(workflow: Workflow, values: Values) -> Furnishing:
-    """The room that the file wants."""
-    context = workflow.definition.context
-    owner = context.document_owner
-    return Furnishing(
-        documents=workflow.documents(values),
-        owner=None if owner == NOBODY else owner,
-        projection=workflow.room_folder(values) if context.enabled and context.provider == "file" else None,
-        max_hops=workflow.definition.limits.max_hops,
-        max_repeats=workflow.definition.limits.max_repeats,
-    )
-
-
-def _refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) -> None:
-    if before is None:
-        return
-    if before.status not in OVER:
-        see = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
-        hint = f"Go on with it: guild resume {before.id}. {see}" if before.status == "paused" else see
-        raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
-    if before.path != str(workflow.path) and not fresh:
-        raise Conflict(
-            f"{before.target} is the workflow of {before.path}",
-            hint="Use another tag (--tag), another name, or --fresh for a room of its own.",
-        )
-
-
-def asked_of(workflow: Workflow) -> str:
-    """What the run of a workflow is on record as asked for."""
-    return workflow.definition.kickoff or f"Start {workflow.name}."
-
-
-def conducting(workflow: Workflow) -> Worker:
-    """Who stands for the workflow itself on record: it has the setup's commands and nothing else."""
-    definition = WorkerDefinition(name=workflow.name, description=workflow.definition.description, base=False)
-    return Worker(
-        definition=definition,
-        instructions="",
-        scope="workflow",
-        digest=digest(workflow.text.encode()),
-        path=workflow.path,
-    )

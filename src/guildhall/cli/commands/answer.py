@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.resume import go_on
 from guildhall.cli.follow import how_to_go_on, output_argument, result_of
-from guildhall.cli.member_jobs import of_member
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, UsageError
+from guildhall.members.model import of_member
 from guildhall.runs.model import Answer, choices_in_words
 
 if TYPE_CHECKING:
@@ -62,9 +62,10 @@ def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) 
         raise UsageError("a job of a member is answered in words", hint=f'guild answer {args.ask} "..."')
     if args.choice is None:
         raise UsageError(f"no answer was given to {args.ask}", hint="Give it in quotes.")
+    words = f"{args.choice}\n{args.note}" if args.note else args.choice
 
     async def work(client: HallClient, frame: Frame) -> int:
-        await client.member_job_answer(member, job, args.choice, frame, question=args.question)
+        await client.member_job_answer(member, job, words, frame, question=args.question)
         screen.note(f"{args.ask} has your answer.", "dim")
         return exit_codes.DONE
 

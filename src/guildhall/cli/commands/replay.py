@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run, or of a job")
+    parser.add_argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag")
     parser.add_argument("--json", action="store_true", help="print an object")
 
 

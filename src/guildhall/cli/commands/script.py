@@ -24,7 +24,7 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="the id of the run, or of a job")
+    parser.add_argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag")
     parser.add_argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output")
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
     parser.add_argument("--json", action="store_true", help="print an object")

@@ -1,0 +1,97 @@
+"""What an agent does next, read from the database: a team that was killed goes on where it stood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guildhall.room import inbox
+from guildhall.workflow import records
+from guildhall.workflow.alone import alone_message
+from guildhall.workflow.effects import effects_before
+from guildhall.workflow.quiet import waits_for
+from guildhall.workflow.turn import first_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.room.model import Mail
+    from guildhall.workflow.instance import Instance
+    from guildhall.workflow.model import Workflow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What an agent does next: go on with a run, or take up its mail; or when to look again."""
+
+    run: str | None = None
+    batch: Sequence[Mail] = ()
+    until: str | None = None
+    text: str = ""  # what the run is told first
+    number: int = 0
+    more: int = 0  # messages that wait beside these
+
+    @property
+    def something(self) -> bool:
+        return self.run is not None or bool(self.batch)
+
+
+def next_step(
+    connection: Connection,
+    instance: Instance,
+    workflow: Workflow,
+    name: str,
+    *,
+    at: str,
+    attended: bool,
+    until: int | None = None,
+) -> Step:
+    """What an agent does next. `attended`: somebody sits at a terminal, and is asked whatever is to be asked.
+
+    `until`: it is shown its inbox no further than to this message.
+    """
+    state = records.agent(connection, instance.id, name)
+    if state.status in ("running", "backoff") and state.run is not None:
+        later = state.due_at is not None and state.due_at > at
+        return Step(until=state.due_at) if later else _again(connection, instance, name, state.run)
+    if state.status == "waiting" and state.run is not None:
+        asked = waits_for(connection, instance.id, state.run, at)
+        if not asked or attended:
+            return _again(connection, instance, name, state.run)
+        return Step(until=min((ask.expires_at for ask in asked if ask.expires_at), default=None))
+    return _new_run(connection, instance, workflow, name, until) if state.status == "idle" else Step()
+
+
+def _again(connection: Connection, instance: Instance, name: str, run: str) -> Step:
+    return Step(run=run, number=records.runs_of_agent(connection, instance.id, name))
+
+
+def _new_run(connection: Connection, instance: Instance, workflow: Workflow, name: str, until: int | None) -> Step:
+    """A run on the mail that the agent has; nothing, where it has none."""
+    batch = inbox.unread(connection, instance.room, name)
+    if until is not None:
+        batch = [mail for mail in batch if mail.message.id <= until] or batch
+    if not batch:
+        return Step()
+    more = 0 if until is not None else inbox.left(connection, instance.room, name, batch)
+    number = records.runs_of_agent(connection, instance.id, name) + 1
+    before = effects_before(connection, instance.id, name, number)
+    if workflow.definition.context.enabled:
+        names = [one.name for one in workflow.agents]
+        text = first_message(name, names, batch, more=more, before=before)
+    else:
+        text = alone_message(connection, instance.room, batch, before=before)
+    return Step(batch=batch, number=number, text=text, more=more)
+
+
+def try_again(connection: Connection, instance: Instance, at: str) -> None:
+    """Those who have failed work again: on the run that stopped at a limit, or on what they could not handle."""
+    for state in records.agents_of(connection, instance.id):
+        if state.status != "failed":
+            continue
+        status = "idle" if state.run is None else "running"
+        records.change_agent(connection, instance.id, state.name, status=status, attempts=0)
+        if state.run is None:
+            inbox.deliver_again(connection, instance.room, state.name, at=at)
