@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.hall.log import Log
 from guildhall.hall.remote import RemoteHall
-from guildhall.hall.serve import Log, Process
+from guildhall.hall.serve import Process
 from guildhall.hall.start import find
 from guildhall.hall.wiring import Hall
 
@@ -37,16 +37,14 @@ async def served(home: Home, *, idle: float = 60.0) -> AsyncGenerator[Served]:
     """A hall that serves until the block ends."""
     hall = Hall(home, environ={}, process=True)
     process = Process(hall, Log({}), idle=idle)
-    reading, writing = os.pipe()
-    serving = asyncio.create_task(process.serve(writing))
+    ready = asyncio.Event()
+    serving = asyncio.create_task(process.serve(ready.set))
     try:
-        told = await asyncio.to_thread(os.read, reading, 1000)
-        assert json.loads(told) == {"ready": True}
+        await ready.wait()
         address = find(home)
         assert address is not None
         yield Served(hall, process, serving, address)
     finally:
-        os.close(reading)
         process.leave()
         await serving
 

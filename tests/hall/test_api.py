@@ -232,8 +232,11 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
     inside(home, work)
 
 
+_LONG_HEAD = b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000
+
+
 def test_whoever_dawdles_is_cut_off() -> None:
-    """A head that never ends, a connection that asks nothing, and the same after a first request."""
+    """A head that never ends, a connection that asks nothing, both after a first request, a head too long."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -243,7 +246,7 @@ def test_whoever_dawdles_is_cut_off() -> None:
         listener = Listener(head_within=0.1)
         await listener.listen(app)
         whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1)):
+        for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1), (_LONG_HEAD, 0)):
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
             writer.write(beginning)
             async with asyncio.timeout(5):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import threading
 from contextlib import aclosing, suppress
@@ -18,6 +19,7 @@ from guildhall.core.errors import (
     GuildError,
     HallGone,
     HallUnavailable,
+    MemberRefused,
     NotFound,
     NotTrusted,
     UnknownJob,
@@ -29,14 +31,15 @@ from guildhall.hall.api import VERBS
 from guildhall.hall.codec import encode
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.postcard import Postcard
-from guildhall.hall.postcard import request as postcard_request
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import Address
+from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
+from tests.members.places import put_member
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -138,10 +141,34 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _memory(both, frame)
         await _workflow(both, frame, project)
         await _jobs(both, frame, project)
+        await _members(both, frame, home)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _members(both: Compared, frame: Frame, home: Home) -> None:
+    put_member(home.path, "ant")
+    ant = "home/ant"
+    assert [tool["name"] for tool in await both.once("member_tools", ant, frame)] == ["echo", "look", "die"]
+    (shown,) = await both.once("members", frame)
+    assert await both.once("member", "ant", frame) == shown
+    assert (shown.state, shown.member.display_name) == ("ready", "Ant")
+    result = await both.once("member_call", "ant", "echo", {"text": "ü"}, frame)
+    assert result["content"][0]["text"] == "echo: ü"
+    job = await both.once("dispatch", "ant", Dispatch(description="a", task="quick"), frame)
+    assert job.id == "ant/j-1"
+    assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
+    assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
+    assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
+    assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    await both.once("member_job_delete", "ant", "j-1", frame)
+    with pytest.raises(MemberRefused, match="there is no job"):
+        await both.once("member_job", "ant", "j-1", frame)
+    path = await both.once("member_new", "bee", frame)
+    assert (path / "server.py").is_file()
+    shutil.rmtree(path)
 
 
 async def _workers(both: Compared, frame: Frame) -> None:
@@ -315,9 +342,9 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", hall.address.port))
         reader, writer = await asyncio.open_connection(sock=sock, limit=4096)
-        writer.write(postcard_request(hall.address, "/api/run", request, "1.0"))
-        await reader.readuntil(b"\r\n\r\n")
-        began = json.loads(await reader.readline())["item"]
+        answer = _Connection(reader, writer, hall.address)
+        assert await answer.begin("/api/run", request) == 200
+        began = json.loads(await answer.line())["item"]
         (listeners,) = hall.hall.bus._listeners.values()
         for number in range(10_000):
             hall.hall.bus.publish(
@@ -327,8 +354,9 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
                 await asyncio.sleep(0)
         await remote.park(began["run"])
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
-        lines = [json.loads(line) async for line in reader]
-        assert lines[-1] == {"end": True}
+        lines: list[Any] = [{}]
+        while lines[-1] != {"end": True}:
+            lines.append(json.loads(await answer.line()))
         assert lines[-2]["item"]["type"] == "run_ended"
         assert 1_000 < len(lines) < 9_900
         writer.close()

@@ -9,7 +9,8 @@ import os
 from typing import TYPE_CHECKING
 
 from guildhall.core.paths import Home
-from guildhall.hall.serve import Log, main
+from guildhall.hall.log import Log
+from guildhall.hall.serve import main
 from tests.hall.served import served
 
 if TYPE_CHECKING:

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from guildhall.core.clock import SystemClock
 from guildhall.core.paths import Home
-from guildhall.hall.wiring import Hall
+from guildhall.hall.lock import lock_home
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.hall.test_member import free_port, start, until_up
 from tests.members.small import make_member, serving, speaking, write_script
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.conftest import Guild
 
 JOB_TOOLS = {"update_summary", "record_decision", "log_question", "store_memory", "write_artifact", "submit_result"}
 READING = {"Read", "Grep", "Glob"}
@@ -171,32 +174,30 @@ def test_a_memory_that_has_grown_is_condensed_in_the_background(tmp_path: Path) 
 
 
 @pytest.mark.req("WD-29")
-@pytest.mark.parametrize("key", ["../up", "a/b", "", ".hidden", "a" * 65, "name.md", "nul\0", "é", "compacted"])
-def test_a_key_that_is_no_file_name_is_refused(tmp_path: Path, key: str) -> None:
+def test_a_key_is_a_file_name_and_nothing_else_and_the_same_key_again_replaces(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
-    model = write_script(
-        tmp_path / "script.yaml",
-        [
-            {"call": "store_memory", "with": {"key": key, "content": "x"}},
-            {"expect": "key", "say": "refused"},
-        ],
-    )
+    wrong = ["../up", "a/b", "", ".hidden", "a" * 65, "name.md", "nul\0", "é", "compacted", "/etc/passwd", "a..b"]
+    notes = [{"call": "store_memory", "with": {"key": key, "content": "x"}} for key in wrong]
+    refused = [{**note, "expect": "key"} if place else note for place, note in enumerate(notes)]
+    again = [{"call": "store_memory", "with": {"key": "a-fact.1", "content": text}} for text in ("first", "second")]
+    answers = [*refused, {**again[0], "expect": "key"}, again[1], {"say": "done"}]
+    model = write_script(tmp_path / "script.yaml", answers)
 
     async def work() -> None:
         async with serving(folder) as member:
             shown = await member.ended(await member.dispatch(model=model))
-            assert shown["status"] == "completed", shown
+            assert shown["status"] == "completed", shown["error"]
 
     asyncio.run(work())
-    assert not list(tmp_path.rglob("*.md")) or not list((folder / "memory").glob("*.md"))
+    assert {path.name: path.read_text() for path in (folder / "memory").glob("*.md")} == {"a-fact.1.md": "second"}
+    assert [path.name for path in tmp_path.glob("*.md")] == []
 
 
 # What survives its process
 
 
 @pytest.mark.req("WD-19", "WD-18")
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path, end: signal.Signals) -> None:
+def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path) -> None:
     folder = make_member(
         tmp_path / "clerk",
         answers=[
@@ -229,7 +230,7 @@ def test_a_job_goes_on_when_the_process_is_started_again(tmp_path: Path, end: si
     process = start(folder, port)
     try:
         job = asyncio.run(begun())
-        process.send_signal(end)
+        process.send_signal(signal.SIGTERM)
         process.communicate(timeout=10)
         assert json.loads((folder / "jobs" / job / "meta.json").read_text())["status"] == "running"
         process = start(folder, port)
@@ -290,12 +291,9 @@ def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Pa
 
 def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
-    hall = Hall(Home(folder / ".guild", keeps=folder), environ={})
-    try:
+    with lock_home(Home.at(folder / ".guild"), SystemClock()):
         process = start(folder, 0)
         _, said = process.communicate(timeout=20)
-    finally:
-        hall.release()
     assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
 
 
@@ -312,3 +310,44 @@ def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path
     process = start(folder, 0)
     _, said = process.communicate(timeout=20)
     assert (process.returncode, "which worker does it? other, third" in said) == (1, True)
+
+
+def test_the_ordinary_commands_look_into_a_member_and_answer_for_it_while_it_runs(tmp_path: Path, guild: Guild) -> None:
+    folder = make_member(
+        tmp_path / "clerk",
+        tool_rules={"write_artifact": {"approval_required": True}},
+        answers=[
+            {"call": "write_artifact", "with": {"path": "report.md", "content": "All of it."}},
+            {"call": "submit_result", "with": {"output": "written"}},
+            {"say": "done"},
+        ],
+    )
+    inside = {"GUILDHALL_HOME": str(folder / ".guild"), "GUILDHALL_EMBEDDED": ""}
+
+    def told(*words: str) -> Any:
+        ran = guild(*words, "--json", env=inside)
+        assert ran.code == 0, ran.err
+        return ran.json
+
+    async def work() -> str:
+        async with serving(folder) as member:
+            job = await member.dispatch()
+            async with asyncio.timeout(10):
+                while (shown := await member.worker("status", jobId=job))["questions"] is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert shown["status"] == "running"
+            assert (await member.refused("answer", {"jobId": job, "answer": "yes"}))["code"] == -32602
+            needs = (await asyncio.to_thread(told, "ls"))["needs_you"]
+            (ask,) = [one["ask"] for one in needs["asks"]]
+            answered = await asyncio.to_thread(guild, "answer", ask, "yes", env=inside)
+            assert answered.code == 0, answered.err
+            assert (await member.ended(job))["status"] == "completed"
+            return job
+
+    job = asyncio.run(work())
+    assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "All of it."
+    assert [row["jobId"] for row in told("job", "ls")["jobs"]] == [job]  # also when it does not run
+    for embedded in ("1", ""):
+        refused = guild("job", "rm", job, env={**inside, "GUILDHALL_EMBEDDED": embedded})
+        assert (refused.code, "belongs to the member clerk" in refused.err) == (7, True), refused
+    assert (folder / "jobs" / job).is_dir()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _NEEDED = (
+    "guildhall.workflow.team",
+    "guildhall.workflow.workflows",
     "alembic.runtime.migration",
     "alembic.script",
     "jsonschema",

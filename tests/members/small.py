@@ -7,8 +7,10 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 from guildhall import Member
-from tests.hall.doors import Raw, raw
+from tests.hall.doors import Raw
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -78,7 +80,7 @@ class Spoken(Raw):
 
     async def ended(self, job: str) -> dict[str, Any]:
         """How a job stands once it has ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while True:
                 shown = await self.worker("status", jobId=job)
                 if shown["status"] != "running":
@@ -96,5 +98,5 @@ async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> Asy
 
 @asynccontextmanager
 async def speaking(url: str, secret: str = SECRET) -> AsyncGenerator[Spoken]:
-    async with raw(url, secret) as http:
-        yield Spoken(http._client, url, secret)
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:  # the first dispatch imports a great deal
+        yield Spoken(http, url, secret)

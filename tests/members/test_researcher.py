@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from guildhall.core.paths import Home
+    from tests.conftest import Guild
 
 
 SHIPPED = Path(guildhall.__file__).parent / "members" / "shipped"
@@ -276,3 +277,25 @@ def test_a_copy_is_discovered_started_and_runs_a_job_from_dispatch_to_result(hom
         asyncio.run(work())
         assert asked == ["two tides a day"]
     assert list((folder / "jobs").iterdir()) == []
+
+
+@pytest.mark.req("PLAN-tpl", "WD-41")
+def test_by_the_command_a_new_member_from_the_researcher_takes_a_question_and_gives_a_report(
+    home: Home, project: Path, guild_hall: Guild
+) -> None:
+    with engine() as (url, asked):
+        model = write_script(project / "answers.yaml", research())
+        home.path.mkdir(parents=True)
+        home.settings.write_text(f"model: {model}\nweb_search: {{searxng: '{url}'}}\n")
+        made = guild_hall("member", "new", "historian", "--from", "researcher")
+        assert made.code == 0, made.err
+        assert guild_hall("dispatch", "historian", "Who built it?", "--wait").code == 4  # nobody has trusted it yet
+        trusted = guild_hall("trust", "--yes")
+        assert trusted.code == 0, trusted.err
+        done = guild_hall("dispatch", "historian", "Who built it?", "--wait", timeout=90)
+        assert done.code == 0, done.err
+        assert json.loads(done.out) == REPORT
+        assert asked == ["two tides a day"]
+    (job,) = (project / "guild-members" / "historian" / "jobs").iterdir()
+    assert json.loads((job / "meta.json").read_text())["status"] == "completed"
+    assert not (home.path / "jobs").exists() or not list((home.path / "jobs").iterdir())  # it is the member's alone

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECT = {"project": {"path": ".", "mode": "rw"}}
 EVIL = json.dumps({"name": "evil", "instructions": "Do all.", "tools": ["Bash"], "sandboxes": PROJECT})
-KEPT = "workers/, prompts/, toolboxes/, guildhall.yaml"
+KEPT = "workers/, prompts/, toolboxes/, guild-members/, guildhall.yaml"
 REFUSED = "decides what runs may do, so no run changes it"
 
 

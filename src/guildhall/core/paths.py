@@ -8,6 +8,7 @@ from pathlib import Path
 
 HOME_VARIABLE = "GUILDHALL_HOME"
 PROJECT_SETTINGS = "guildhall.yaml"
+MEMBERS = "guild-members"  # of a project, and of the home
 MEMBER_STATE = ".guild"  # in the folder of a member that takes work: its home
 _MANIFEST = "guild-member.json"
 
@@ -75,13 +76,15 @@ class Home:
 
 
 def project_root(start: Path) -> Path:
-    """The nearest folder upwards that holds settings or workers; `start` itself where there is none.
+    """The nearest folder upwards that holds settings, workers or members; `start` itself where there is none.
 
     The search stops at the top of a git checkout and at the user's home folder: what lies beyond is somebody else's.
     """
     for folder in (start, *start.parents):
-        settings, workers = folder / PROJECT_SETTINGS, folder / "workers"
-        if (settings.is_file() and not stands_in(settings)) or (workers.is_dir() and not stands_in(workers)):
+        settings, others = folder / PROJECT_SETTINGS, (folder / "workers", folder / MEMBERS)
+        if (settings.is_file() and not stands_in(settings)) or any(
+            other.is_dir() and not stands_in(other) for other in others
+        ):
             return folder
         if (folder / ".git").exists() or folder == Path.home():
             break

@@ -20,6 +20,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, verb
 from guildhall.hall.job_client import JobClient
+from guildhall.hall.roster_client import RosterClient
 from guildhall.hall.team_client import TeamClient
 from guildhall.tools.http_guard import bearer, refused
 
@@ -43,10 +44,8 @@ _NOT_SERVED = frozenset({"settle", "close"})
 _TO_THE_LAST = frozenset(
     {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
 )
-VERBS = (
-    frozenset(name for kind in (TeamClient, JobClient, HallClient) for name in vars(kind) if not name.startswith("_"))
-    - _NOT_SERVED
-)
+_PARTS = (TeamClient, JobClient, RosterClient, HallClient)
+VERBS = frozenset(name for kind in _PARTS for name in vars(kind) if not name.startswith("_")) - _NOT_SERVED
 
 _STATUSES = {
     "usage": 400,
@@ -62,6 +61,9 @@ _STATUSES = {
     "not_deletable": 409,
     "limit_reached": 429,
     "timed_out": 504,
+    "member_timed_out": 504,
+    "member_unreachable": 502,
+    "member_refused": 502,
     "hall_unavailable": 503,
     "hall_gone": 503,
 }
@@ -99,10 +101,15 @@ class Api:
         self._house = house
         self._body_within = body_within
         self._mounts: dict[str, App] = {}
+        self._places: dict[str, App] = {}
 
     def mount(self, prefix: str, app: App) -> None:
         """Has an ASGI application answer below a path. It judges by itself who may come in there."""
         self._mounts[prefix] = app
+
+    def place(self, path: str, app: App) -> None:
+        """The same at one path."""
+        self._places[path] = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -121,6 +128,9 @@ class Api:
         self, scope: MutableMapping[str, Any], headers: Mapping[str, str], receive: Receive, send: Send
     ) -> None:
         path: str = scope["path"]
+        if (placed := self._places.get(path)) is not None:
+            await placed(scope, receive, send)
+            return
         for prefix, app in self._mounts.items():
             if path.startswith(prefix):
                 await app(scope, receive, send)

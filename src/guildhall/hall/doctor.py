@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 def checks(hall: Hall, frame: Frame) -> list[Check]:
     """Everything that `guild doctor` says."""
     settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
-    return [_python(), _home(hall), settings, keys, _shell(), _git(), workers, *_databases(hall)]
+    return [
+        _python(),
+        _home(hall),
+        settings,
+        keys,
+        _shell(),
+        _git(),
+        workers,
+        *_members(hall, frame),
+        *_databases(hall),
+    ]
 
 
 def _python() -> Check:
@@ -88,6 +98,20 @@ def _workers(hall: Hall, frame: Frame) -> Check:
     detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
     hint = "guild worker validate says why." if wrong else None
     return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
+
+
+def _members(hall: Hall, frame: Frame) -> list[Check]:
+    """One line for all members; none where there are none."""
+    shown = [hall.members.shown(member) for member in hall.members.roster(frame).listed()]
+    if not shown:
+        return []
+    wrong = [one.member.name for one in shown if one.member.error is not None]
+    strange = [one.member.name for one in shown if one.member.error is None and not one.trusted]
+    parts = [f"{len(shown) - len(wrong) - len(strange)} usable"]
+    parts += [f"{len(strange)} not trusted: {', '.join(strange)}"] if strange else []
+    parts += [f"{len(wrong)} with errors: {', '.join(wrong)}"] if wrong else []
+    hint = "guild member ls says why." if wrong else "Look at them, then: guild trust" if strange else None
+    return [Check(name="members", ok=not wrong, detail=", ".join(parts), hint=hint)]
 
 
 def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:

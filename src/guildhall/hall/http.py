@@ -11,9 +11,8 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import h11
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from guildhall.core.errors import HallUnavailable
@@ -24,13 +23,16 @@ if TYPE_CHECKING:
 FIRST_PORT = 7420
 _PORTS = 100
 _HEAD_WITHIN = 10.0  # seconds from the first byte, or from the connection, to a whole head
+_LONGEST_HEAD = 64 * 1024
+_UNREADABLE = "Invalid HTTP request received."  # uvicorn's words
 _KEEP_ALIVE = 600.0  # seconds that a client may think between two requests
 
 
-class _Hurried(H11Protocol):
-    """Cuts off whoever connects or begins a request and then dawdles."""
+class _Hurried(HttpToolsProtocol):
+    """Cuts off whoever connects or begins a request and then dawdles, or never comes to the end of its head."""
 
-    _late: asyncio.TimerHandle | None = None
+    _late: asyncio.TimerHandle | None = None  # runs from the connection, or the first byte, to the end of a head
+    _head = 0  # bytes of it so far
     lost: Callable[[], None]
     head_within: float
 
@@ -40,18 +42,18 @@ class _Hurried(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._look()
+        if self._late is not None and not self.transport.is_closing():
+            self._head += len(data)
+            if self._head > _LONGEST_HEAD:
+                self.send_400_response("the head of the request is too long")
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._look()
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._hurry()
 
-    def _look(self) -> None:
-        """Whoever has begun a request and not brought its head to an end is to hurry."""
-        if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
-            self._at_ease()
-        elif self._late is None and self.conn.trailing_data[0]:
-            self._hurry()
+    def on_headers_complete(self) -> None:
+        self._at_ease()
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._at_ease()
@@ -60,18 +62,18 @@ class _Hurried(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """As uvicorn does it, but in JSON like every other error."""
-        body = json.dumps({"error": {"code": "usage", "message": "this is not HTTP/1.1"}}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        response = h11.Response(
-            status_code=400, headers=[*headers, (b"connection", b"close")], reason=STATUS_PHRASES[400]
-        )
-        with suppress(h11.LocalProtocolError):  # an answer is already on its way
-            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-                self.transport.write(self.conn.send(event) or b"")
+        self._at_ease()
+        said = "this is not HTTP/1.1" if msg == _UNREADABLE else msg
+        body = json.dumps({"error": {"code": "usage", "message": said}}).encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:  # pyright: ignore
+            self.transport.write(STATUS_LINE[400] + head + body)
         self.transport.close()
 
     def _hurry(self) -> None:
-        self._late = self.loop.call_later(self.head_within, self.transport.close)
+        self._head = 0
+        if self._late is None:
+            self._late = self.loop.call_later(self.head_within, self.transport.close)
 
     def _at_ease(self) -> None:
         if self._late is not None:

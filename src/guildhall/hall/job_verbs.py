@@ -20,6 +20,10 @@ class JobVerbs:
     _stays: bool
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job:
+        from guildhall.hall.taking import dispatched_to_member
+
+        if (job := await dispatched_to_member(self._hall, worker, dispatch, frame)) is not None:
+            return job
         return await self._hall.jobs.dispatch(worker, dispatch, frame)
 
     async def jobs(

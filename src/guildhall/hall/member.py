@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.hall.http import Listener
+from guildhall.hall.log import Log, log_to_stderr
 from guildhall.members.endpoint import PATH, Endpoint, Offer
 from guildhall.members.manifest import read_manifest
 from guildhall.members.model import SECRET_VARIABLE, WORKER
@@ -40,7 +41,6 @@ from guildhall.tools.define import tool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-    from guildhall.hall.small import SmallHall
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
@@ -83,62 +83,74 @@ class Member:
         parser = argparse.ArgumentParser(prog=self.root.name)
         parser.add_argument("--port", type=int, default=0, help="where to serve on this machine; 0: any free port")
         port = parser.parse_args(arguments).port
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("guildhall").setLevel(logging.INFO)
         secret = os.environ.pop(SECRET_VARIABLE, "")  # what the member runs does not have it
+        log = log_to_stderr({**os.environ, SECRET_VARIABLE: secret})
         try:
-            asyncio.run(self._serve(port, secret or _made_up(), dict(os.environ)))
+            asyncio.run(self._serve(port, secret or _made_up(), dict(os.environ), log))
         except GuildError as error:
             sys.exit(f"{self.root.name}: {error}")
 
-    async def _serve(self, port: int, secret: str, environ: Mapping[str, str]) -> None:
+    async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
         """Until somebody ends the process."""
         leave = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, leave.set)
-        async with self.serving(port, secret, environ) as url:
+        async with self.serving(port, secret, environ, log=log) as url:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, leave.set)
             _log.info("%s serves at %s", self.manifest.name, url)
             await leave.wait()
         _log.info("%s has left", self.manifest.name)
 
     @asynccontextmanager
-    async def serving(self, port: int, secret: str, environ: Mapping[str, str]) -> AsyncGenerator[str]:
+    async def serving(
+        self, port: int, secret: str, environ: Mapping[str, str], *, log: Log | None = None
+    ) -> AsyncGenerator[str]:
         """Serves for the length of a block; gives the address."""
-        hall = self._hall(environ)
+        name, tools = self.manifest.name, tuple(self._tools.values())
+        offer = Offer(name=name, version=self.manifest.version or "0", tools=tools)
+        if WORKER in self.manifest.capabilities:
+            serving = self._with_hall(offer, port, secret, environ, log or Log(environ))
+        else:
+            serving = _alone(offer, port, secret)
+        async with serving as url:
+            yield url
+
+    @asynccontextmanager
+    async def _with_hall(
+        self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
+    ) -> AsyncGenerator[str]:
+        """A member that takes work is a small hall."""
+        from guildhall.hall.small import SmallHall, SmallProcess
+
+        hall = SmallHall(self.root, self.manifest.name, environ)
         try:
-            listener = Listener(port=port)
-        except GuildError:
-            if hall is not None:
-                hall.release()
+            process = SmallProcess(hall, log, port=port)
+        except BaseException:
+            hall.release()
             raise
-        going_on = asyncio.ensure_future(hall.go_on()) if hall is not None else None
+        url = process.offer(offer, secret)
+        ready = asyncio.Event()
+        serving = asyncio.create_task(process.serve(ready.set))
+        waiting = asyncio.create_task(ready.wait())
         try:
-            offer = Offer(
-                name=self.manifest.name,
-                version=self.manifest.version or "0",
-                tools=tuple(self._tools.values()),
-                worker=hall.operate if hall is not None else None,
-            )
-            await listener.listen(Endpoint.of_one(offer, secret))
-            yield f"http://127.0.0.1:{listener.port}{PATH}"
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                yield url
         finally:
-            listener.refuse()
-            if hall is not None and going_on is not None:
-                going_on.cancel()
-                await asyncio.wait([going_on])
-                await hall.drain()
-            await listener.close(_FAREWELL)
-            if hall is not None:
-                await hall.close()
+            waiting.cancel()
+            process.leave()
+            await serving
 
-    def _hall(self, environ: Mapping[str, str]) -> SmallHall | None:
-        """The hall of a member that takes work; a member with tools alone needs none."""
-        if WORKER not in self.manifest.capabilities:
-            return None
-        from guildhall.hall.small import SmallHall
 
-        return SmallHall(self.root, self.manifest.name, environ)
+@asynccontextmanager
+async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
+    """A member with tools alone needs no hall."""
+    listener = Listener(port=port)
+    await listener.listen(Endpoint.of_one(offer, secret))
+    try:
+        yield f"http://127.0.0.1:{listener.port}{PATH}"
+    finally:
+        await listener.close(_FAREWELL)
 
 
 def _made_up() -> str:

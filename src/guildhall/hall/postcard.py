@@ -52,11 +52,11 @@ def _until_empty(answer: Any) -> bytes:
     return lines
 
 
-def request(address: Address, path: str, body: Any, protocol: str = "1.1") -> bytes:
+def request(address: Address, path: str, body: Any) -> bytes:
     """A question as bytes."""
     data = json.dumps(body).encode()
     lines = [
-        f"POST {path} HTTP/{protocol}",
+        f"POST {path} HTTP/1.1",
         f"Host: 127.0.0.1:{address.port}",
         f"Authorization: Bearer {address.token}",
         "Content-Type: application/json",

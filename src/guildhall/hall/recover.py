@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.core.frame import Frame
+from guildhall.models.keys import travelling
 from guildhall.runs import records
 from guildhall.workflow import records as workflow_records
 
@@ -77,9 +79,13 @@ async def go_on(part: Hall, run: Run) -> None:
 def _frame(part: Hall, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
     then = run.request["frame"]
-    here = Frame(cwd=Path(then["cwd"]), root=Path(then["root"]))
-    allowed = frozenset(part.settings(here).env)
-    return Frame.here(here.cwd, part.environ, allowed=allowed, caller=then["caller"])
+    return replace(frame_at(part, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
+
+
+def frame_at(hall: Hall, cwd: Path, root: Path) -> Frame:
+    """What the hall does by itself in a folder is done with the variables of the terminal that has started it."""
+    allowed = frozenset(hall.settings(Frame(cwd=cwd, root=root)).env)
+    return replace(Frame.here(cwd, hall.environ, allowed=allowed, keys=travelling()), root=root)
 
 
 async def _give_up(part: Hall, run: Run) -> None:

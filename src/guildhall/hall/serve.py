@@ -24,55 +24,38 @@ from guildhall import __version__
 from guildhall.core.clock import stamp
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, HallUnavailable
-from guildhall.core.frame import Redactor, looks_secret
+from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
 from guildhall.hall.lock import LOCK_PATIENCE
+from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.hall.recover import Recovery
+from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
 from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _LOCK_WITHIN = 30.0  # seconds for an earlier hall that is on its way out
 _FAREWELL = 3.0  # seconds that clients get to read the end of what they follow
+_OFTEN = 60.0  # seconds in which one that never leaves by itself looks that often, for what there is to log
 _LOOKS = 4  # how often it looks whether it is idle, in the time that it would stay
-_MOST_SECRETS = 200
 _log = logging.getLogger("guildhall.hall")
-
-
-class Log(logging.Formatter):
-    """Lines for the log, without secrets: the environment's, and those that requests bring."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._known = {name: value for name, value in environ.items() if looks_secret(name, value)}
-        self._redact = Redactor(self._known)
-
-    def learn(self, variables: Mapping[str, str]) -> None:
-        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
-        if new.items() - self._known.items():
-            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
-            self._redact = Redactor(self._known)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
 
 
 class Process:
     """One hall, served."""
 
-    def __init__(self, hall: Hall, log: Log, *, idle: float) -> None:
-        """`idle`: how many seconds it stays when nothing lives in it."""
+    def __init__(self, hall: Hall, log: Log, *, idle: float | None, port: int | None = None) -> None:
+        """`idle`: how many seconds it stays when nothing lives in it; None: until it is told to leave."""
         self._hall = hall
         self._log = log
-        self._listener = Listener()
+        self._listener = Listener(port=port)
         self._leave = asyncio.Event()
         self._recovered = asyncio.Event()
         self._recovery = Recovery(hall)
@@ -88,8 +71,16 @@ class Process:
         log.learn({"person_token": self._address.token})
         self.face = self._face()
 
-    async def serve(self, ready: int) -> None:
-        """From the first request to the last."""
+    @property
+    def url(self) -> str:
+        return self._address.url
+
+    async def recovered(self) -> None:
+        """Returns when what an earlier hall has left behind goes on."""
+        await self._recovered.wait()
+
+    async def serve(self, ready: Callable[[], None]) -> None:
+        """From the first request to the last; says when it is `ready` for one."""
         await self._listener.listen(self.face)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +88,7 @@ class Process:
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
         self._hall.warm()
-        tell(ready, {"ready": True})
+        ready()
         work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
             await self._leave.wait()
@@ -146,13 +137,15 @@ class Process:
             await self._recovery.go_on()
         finally:
             self._recovered.set()
+        for name in self._hall.members.go_on(lambda root: frame_at(self._hall, root, root)):
+            _log.info("the member %s was at work and is started again", name)
 
     async def _watch(self) -> None:
         """Leaves when nothing has lived here for a while."""
         idle = 0
         while idle < _LOOKS:
-            await asyncio.sleep(self._idle / _LOOKS)
-            idle = 0 if self._busy() else idle + 1
+            await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
+            idle = 0 if self._idle is None or self._busy() else idle + 1
             for event in self._hall.condenser.untold() if "condenser" in vars(self._hall) else ():
                 _log.info("%s: %s", event.run, event.data.get("text"))
         _log.info("nothing lives here any more")
@@ -174,7 +167,7 @@ class Process:
 
     def _allowed(self, root: Path) -> Welcome:
         try:
-            return Welcome(env=load_settings(self._hall.home, root).env)
+            return Welcome(env=self._hall.settings(Frame(cwd=root, root=root)).env)
         except GuildError as error:
             return Welcome(env=(), problem=error)
 
@@ -202,11 +195,7 @@ def tell(ready: int, told: Mapping[str, Any]) -> None:
 
 def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
     """Serves; the exit code."""
-    log = Log(environ)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(log)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("guildhall").setLevel(logging.INFO)
+    log = log_to_stderr(environ)
     try:
         idle = load_settings(home, home.path).hall.idle  # of the user's own; a project says nothing about it
         patience = _LOCK_WITHIN if process_of(home) else LOCK_PATIENCE
@@ -218,7 +207,7 @@ def main(home: Home, ready: int, environ: Mapping[str, str]) -> int:
         return 7
 
     async def serve() -> None:
-        await Process(hall, log, idle=idle).serve(ready)
+        await Process(hall, log, idle=idle).serve(lambda: tell(ready, {"ready": True}))
 
     asyncio.run(serve())
     return 0

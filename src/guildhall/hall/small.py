@@ -1,8 +1,11 @@
 """The hall of a member that takes work: the one that people have, in the folder of the member and for its worker.
 
-.guild/            state: the database, and `config.yaml` if the member has settings of its own
-jobs/  memory/     in plain sight
-workers/           the worker; beside it prompts/, schemas/, toolboxes/, guildhall.yaml as in any project
+    .guild/            state: the database, and `config.yaml` if the member has settings of its own
+    jobs/  memory/     in plain sight
+    workers/           the worker; beside it prompts/, schemas/, toolboxes/, guildhall.yaml as in any project
+
+Its process is that of a hall, at the port that the member was given: with `GUILDHALL_HOME=<member>/.guild` the ordinary
+commands reach it, to look and to answer.
 """
 
 from __future__ import annotations
@@ -19,8 +22,9 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
-from guildhall.hall.recover import Recovery
+from guildhall.hall.serve import Process
 from guildhall.hall.wiring import Hall
+from guildhall.members.endpoint import PATH, Endpoint
 from guildhall.members.model import MANIFEST
 from guildhall.models.keys import travelling
 from guildhall.workers.load import SUFFIXES
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.config import Settings
+    from guildhall.hall.log import Log
+    from guildhall.members.endpoint import Offer
 
 
 class SmallHall(Hall):
@@ -40,10 +46,12 @@ class SmallHall(Hall):
         self.worker = worker_in(root, name)
         person = environ.get(HOME_VARIABLE)
         self._person = Home(Path(person)) if person else None
-        super().__init__(Home.at(root / MEMBER_STATE), environ=environ)
-        self._recovered = asyncio.Event()
-        self._operations = Operations(EmbeddedHall(self, stays=True), self.worker, self.frame)
-        self.find_worker(self.worker, self.frame())  # what is wrong in its file is told now
+        super().__init__(Home.at(root / MEMBER_STATE), environ=environ, process=True)
+        try:
+            self.find_worker(self.worker, self.frame())  # what is wrong in its file is told now
+        except BaseException:
+            self.release()
+            raise
 
     def settings(self, frame: Frame) -> Settings:
         own = self._person is None or self.home.settings.exists()
@@ -56,19 +64,28 @@ class SmallHall(Hall):
         made = Frame.here(self.root, self.environ, allowed=allowed, caller="member", keys=travelling())
         return replace(made, root=self.root)
 
-    async def operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+
+class SmallProcess(Process):
+    """The process of a member: a hall that stays until it is told to leave, and serves the member's own address."""
+
+    def __init__(self, hall: SmallHall, log: Log, *, port: int) -> None:
+        super().__init__(hall, log, idle=None, port=port)
+        self._small = hall
+        self._operations = Operations(EmbeddedHall(hall, stays=True), hall.worker, hall.frame)
+
+    def offer(self, offer: Offer, secret: str) -> str:
+        """Serves this, with the worker; the address."""
+        endpoint = Endpoint.of_one(replace(offer, worker=self._operate), secret)
+        for path in (PATH, f"{PATH}/"):
+            self.face.place(path, endpoint)
+        return f"{self.url}{PATH}"
+
+    async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """`worker/*`, once what an earlier process has left behind goes on."""
-        await self._recovered.wait()
-        if "runs" not in vars(self):  # it takes a second, the first time; others are answered meanwhile
+        await self.recovered()
+        if "runs" not in vars(self._small):  # it takes a second, the first time; others are answered meanwhile
             await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")
         return await self._operations(method, params)
-
-    async def go_on(self) -> None:
-        """Lets the jobs of an earlier process go on."""
-        try:
-            await Recovery(self).go_on()
-        finally:
-            self._recovered.set()
 
 
 def worker_in(root: Path, name: str) -> str:

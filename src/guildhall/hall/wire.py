@@ -72,8 +72,7 @@ class Wire:
         """Each line, until the hall says that it was the last one."""
         while True:
             try:
-                line = await connection.reader.readuntil(b"\n")
-                told = json.loads(line)
+                told = json.loads(await connection.line())
             except _LOST:
                 raise gone(self._address) from None
             if told == {"end": True}:
@@ -83,24 +82,39 @@ class Wire:
 
 class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: Address) -> None:
-        self.reader = reader
+        self._reader = reader
         self._writer = writer
         self._address = address
+        self._in_chunks = False  # the answer comes in pieces, each with its length before it
+        self._chunk = b""
 
     async def ask(self, path: str, body: Any) -> tuple[int, Any]:
-        status, headers = await self._send("1.1", path, body)
-        data = await self.reader.readexactly(int(headers["content-length"]))
+        status, headers = await self._send(path, body)
+        data = await self._reader.readexactly(int(headers["content-length"]))
         return status, json.loads(data)
 
     async def begin(self, path: str, body: Any) -> int:
-        """By the older protocol: an answer without a length ends with the connection, and needs no unpacking."""
-        status, _ = await self._send("1.0", path, body)
+        """The status of an answer whose lines are read one by one."""
+        status, headers = await self._send(path, body)
+        self._in_chunks = headers.get("transfer-encoding") == "chunked"
         return status
 
-    async def _send(self, protocol: str, path: str, body: Any) -> tuple[int, dict[str, str]]:
-        self._writer.write(request(self._address, path, body, protocol))
+    async def line(self) -> bytes:
+        """The next line of an answer."""
+        if not self._in_chunks:
+            return await self._reader.readuntil(b"\n")
+        while (end := self._chunk.find(b"\n")) < 0:
+            size = int(await self._reader.readuntil(b"\r\n"), 16)
+            if not size:
+                raise EOFError
+            self._chunk += (await self._reader.readexactly(size + 2))[:size]
+        line, self._chunk = self._chunk[:end], self._chunk[end + 1 :]
+        return line
+
+    async def _send(self, path: str, body: Any) -> tuple[int, dict[str, str]]:
+        self._writer.write(request(self._address, path, body))
         await self._writer.drain()
-        return head(await self.reader.readuntil(b"\r\n\r\n"))
+        return head(await self._reader.readuntil(b"\r\n\r\n"))
 
     async def close(self) -> None:
         self._writer.close()

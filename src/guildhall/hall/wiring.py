@@ -84,6 +84,11 @@ class Hall:
 
         `children`: each run is executed in a process of its own; else all of them in this one.
         """
+        if home.keeps is not None and self.own is None and not readonly:
+            raise HallUnavailable(
+                f"{home.path} belongs to the member {home.keeps.name}, which does not run",
+                hint="Only its own program changes anything there: start it, by handing it work, then try again.",
+            )
         self.home = home
         self.environ = environ
         self.clock = clock or SystemClock()
@@ -423,8 +428,9 @@ class Hall:
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
+        members = "members" in vars(self) and self.members.busy
         condensing = "condenser" in vars(self) and self.condenser.busy
-        return self.annexes.living > 0 or condensing or any(lives() for lives in self.lives)
+        return self.annexes.living > 0 or members or condensing or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""

@@ -388,7 +388,9 @@ class Jobs:
             late = (run.reason or "").removeprefix(_LATE) or None
             return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
         if run.status == "failed":
-            message = (run.error or {}).get("message") or run.reason or "no reason given"
+            error = run.error or {}
+            message = error.get("message") or run.reason or "no reason given"
+            message = f"{error['where']}: {message}" if error.get("where") else message
             return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
         if run.status == "cancelled":
             return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
@@ -404,6 +406,16 @@ class Jobs:
                     self._index.put(then)
                 except GuildError as error:
                     _log.warning("%s: %s", job.id, error)
+        self._store.submit(self._withdraw_orphans).result()
+
+    def _withdraw_orphans(self, connection: Connection) -> None:
+        """What the jobs ask that are there no more."""
+        now = stamp(self._clock.now())
+        for ask in records.list_asks(connection, status="open"):
+            if ask.kind == "question" and (run := records.find_run(connection, ask.run)) is not None:
+                told = run.request.get("job")
+                if told and not self._index.folder(told["id"]).path.exists():
+                    records.withdraw_asks(connection, run.id, now)
 
     async def _save(self, job: Job) -> Job:
         folder = self._index.folder(job.id)

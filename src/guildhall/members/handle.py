@@ -18,16 +18,25 @@ if TYPE_CHECKING:
 class WorkerHandle:
     """Dispatches to a member and looks after its jobs. The member is started when it is first needed."""
 
-    def __init__(self, member: Member, reach: Callable[[], Awaitable[MemberClient]]) -> None:
-        """`reach` gives the client of the running member."""
+    def __init__(
+        self,
+        member: Member,
+        reach: Callable[[], Awaitable[MemberClient]],
+        began: Callable[[str], None] | None = None,
+    ) -> None:
+        """`reach` gives the client of the running member; `began` hears of each new job."""
         if not member.takes_work:
             raise takes_no_work(member)
         self.member = member
         self._reach = reach
+        self._began = began
 
     async def dispatch(self, description: str, task: str, config: Mapping[str, Any] | None = None) -> str:
         """The id of the new job; the work goes on after the answer."""
-        return await (await self._reach()).dispatch_worker(description, task, config)
+        job = await (await self._reach()).dispatch_worker(description, task, config)
+        if self._began is not None:
+            self._began(job)
+        return job
 
     async def list(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,14 +17,16 @@ from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.roster import Roster
 from guildhall.members.toolbox import bridge, guidance, server_of
 from guildhall.members.trust import demand, member_code
+from guildhall.members.work import Work
 from guildhall.runs.arrange import OF_MEMBERS
 from guildhall.runs.outsiders import NOBODY, Outsiders
+from guildhall.tools.mcp_client import Server
 from guildhall.tools.mcp_model import ServerSpec
 from guildhall.workers.code import toolbox_files
 from guildhall.workers.definition import EVERY_WORKER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
 
     from guildhall.core.clock import Clock
@@ -54,6 +57,7 @@ class Members:
         self._pace = pace or Pace()
         self._kept: dict[Path, _Kept] = {}
         self._starting = asyncio.Lock()
+        self._work = Work(home.path / "members-at-work.json", clock)
         self._closed = False
 
     # finding
@@ -115,17 +119,47 @@ class Members:
             await kept.process.stop()
         process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
         self._kept[member.folder] = _Kept(process, self._clock.monotonic())
+        if member.takes_work:  # jobs of an earlier process of it may go on
+            self._work.began(member, frame.root, process.client)
         return process
 
     def handle(self, member: Member, frame: Frame) -> WorkerHandle:
         """The six calls of a member that takes work; Refused: it takes none."""
-        return WorkerHandle(member, partial(self.client, member, frame))
+        reach = partial(self.client, member, frame)
+        return WorkerHandle(member, reach, partial(self._work.began, member, frame.root, reach))
+
+    @property
+    def busy(self) -> bool:
+        """Whether jobs of members go on, as far as is known."""
+        return self._work.busy
+
+    def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
+        """Starts the members that were at work when an earlier hall ended; their names."""
+        started: list[str] = []
+        for folder, root in self._work.left_behind():
+            frame = frame_at(root)
+            found = [one for one in self.roster(frame).listed() if one.folder == folder and one.takes_work]
+            for member in found:
+                if self._trusted(member):
+                    self._work.began(member, root, partial(self.client, member, frame))
+                    started.append(member.name)
+        return started
 
     async def close(self) -> None:
         """Stops all of them."""
         self._closed = True
+        await self._work.close()
         await asyncio.gather(*(kept.process.stop() for kept in self._kept.values()))
         self._kept.clear()
+
+    @asynccontextmanager
+    async def connected(self, name: str, frame: Frame) -> AsyncGenerator[Server]:
+        """The tools of a member, for the length of a block."""
+        server = await Server.connect(await self.spec(self.find(name, frame), frame))
+        try:
+            yield server
+        finally:
+            await server.close()
 
     # what workers have of them
 

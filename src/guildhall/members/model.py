@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core.paths import MEMBERS
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.members.manifest import Manifest
 
-FOLDER = "guild-members"  # of a project, and of the home
+FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
 WORKER = "worker"  # the capability of a member that takes work
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"

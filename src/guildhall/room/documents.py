@@ -54,6 +54,11 @@ class Documents:
         content = await self._shelf.read(check_path(file or DEFAULT))
         return None if content is None else pin(content)
 
+    async def tidy(self) -> None:
+        """Takes away what a crash has left half written."""
+        async with self._turns:
+            await self._shelf.tidy()
+
     async def listing(self) -> list[Listed]:
         """Every document, for a person who only looks."""
         return await self._shelf.list()

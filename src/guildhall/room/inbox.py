@@ -33,6 +33,11 @@ def unread(connection: Connection, room: str, agent: str) -> list[Mail]:
     return batch
 
 
+def left(connection: Connection, room: str, agent: str, batch: Sequence[Mail]) -> int:
+    """How much unread mail there is beyond a batch of it."""
+    return records.count_unread_after(connection, room, agent, batch[-1].message.id) if batch else 0
+
+
 def waiting(connection: Connection, room: str) -> dict[str, int]:
     """The seated agents that have unread mail, and how much. What is held, done or dead does not count."""
     return records.count_unread(connection, room)

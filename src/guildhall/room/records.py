@@ -49,6 +49,13 @@ _READ_INBOX = _INBOX.where(
     deliveries.c.room == bindparam("room"), deliveries.c.agent == bindparam("agent"), _UNREAD
 ).limit(bindparam("limit"))
 
+_UNREAD_AFTER = select(func.count()).where(
+    deliveries.c.room == bindparam("room"),
+    deliveries.c.agent == bindparam("agent"),
+    _UNREAD,
+    deliveries.c.message > bindparam("message"),
+)
+
 
 @contextmanager
 def all_or_nothing(connection: Connection) -> Generator[None]:
@@ -204,6 +211,11 @@ def count_unread(connection: Connection, room: str) -> dict[str, int]:
         .group_by(deliveries.c.agent)
     )
     return {row[0]: row[1] for row in connection.execute(statement)}
+
+
+def count_unread_after(connection: Connection, room: str, agent: str, message: int) -> int:
+    """How much unread mail an agent has that is newer than a message."""
+    return connection.execute(_UNREAD_AFTER, {"room": room, "agent": agent, "message": message}).scalar_one()
 
 
 def cursors(connection: Connection, room: str) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.clock import stamp
@@ -152,6 +153,8 @@ class Room:
 
     async def mend(self) -> None:
         """Makes up for what a crash has kept from following its commit. For whoever opens the room."""
+        with suppress(GuildError):  # a folder that cannot be used is told when it is
+            await self.documents.tidy()
         await self._archive()
         await self.project()
 

@@ -7,6 +7,9 @@ other programs meanwhile; nothing but a regular file of text beneath the folder 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -16,7 +19,7 @@ from guildhall.core.errors import Conflict, InvalidFile, NotFound, Refused, Usag
 from guildhall.room import shared_records as records
 from guildhall.room.model import MAX_TEXT, check_text
 from guildhall.tools.model import Folder, View
-from guildhall.tools.rooted import Rooted
+from guildhall.tools.rooted import HALF, Rooted
 
 if TYPE_CHECKING:
     from guildhall.core.clock import Clock
@@ -26,6 +29,7 @@ _LONGEST_NAME = 200  # bytes of one part of a path: a temporary file beside it h
 _LONGEST_PATH = 500  # characters
 _DEEPEST = 16
 _MOST = 10_000  # documents that are listed
+_HALF_WRITTEN = re.compile(rf"\.[0-9a-f]{{16}}{re.escape(HALF)}")
 _OWN = ".workflow"  # from here on a path is ours, and no part of it may be a link
 
 
@@ -48,6 +52,10 @@ class Shelf(Protocol):
         """Puts a text there, all at once: whoever looks meanwhile, or after a crash, sees the old or the new."""
         ...
 
+    async def tidy(self) -> None:
+        """Takes away what a crash has left of a text that was being written."""
+        ...
+
     async def list(self) -> list[Listed]:
         """What is there, in order."""
         ...
@@ -67,6 +75,9 @@ class FileShelf:
 
     async def list(self) -> list[Listed]:
         return await asyncio.to_thread(self._list)
+
+    async def tidy(self) -> None:
+        await asyncio.to_thread(self._tidy)
 
     def _read(self, path: str) -> str | None:
         rooted, folder = self._rooted()
@@ -104,6 +115,14 @@ class FileShelf:
                     break
         return sorted(found, key=lambda listed: listed.path)
 
+    def _tidy(self) -> None:
+        check_folder(self._path)
+        for folder, _, names in os.walk(self._path):
+            for name in names:
+                if _HALF_WRITTEN.fullmatch(name):
+                    with contextlib.suppress(OSError):
+                        (Path(folder) / name).unlink()
+
     def _rooted(self) -> tuple[Rooted, Folder]:
         check_folder(self._path)
         folder = Folder(path=self._path, name="documents", writable=True, max_bytes=MAX_TEXT)
@@ -124,6 +143,9 @@ class TableShelf:
     async def write(self, path: str, content: str) -> None:
         at = stamp(self._clock.now())
         await self._store.write(lambda connection: records.put_document(connection, self._room, path, content, at))
+
+    async def tidy(self) -> None:
+        pass  # what is not committed has never been
 
     async def list(self) -> list[Listed]:
         found = self._store.read(lambda connection: records.document_sizes(connection, self._room))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import CTE, Connection, Integer, RowMapping, func, insert, literal_column, select, update
+from sqlalchemy import CTE, Connection, Integer, RowMapping, bindparam, func, insert, literal_column, select, update
 
 from guildhall.runs.model import ENDED, HALL, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
@@ -20,18 +20,27 @@ _PROGRESS = ("model_answered", "tool_ended", "worker_created")  # what a run nee
 _other = runs.alias()
 _TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
 _RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
+# What is needed all the time is put together once: making a statement costs more than executing it.
+_ADD_RUN = insert(runs)
+_CHANGE_RUN = update(runs).where(runs.c.id == bindparam("which"))
+_FIND_RUN = _RUNS.where(runs.c.id == bindparam("which"))
+_RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call == bindparam("call"))
+_RUNS_OF_WORKER = select(func.count()).where(
+    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), (runs.c.workflow == runs.c.id).is_not(True)
+)
+_ADD_ENTRY = insert(journal)
 
 
 def add_run(connection: Connection, **columns: Any) -> None:
-    connection.execute(insert(runs).values(**columns))
+    connection.execute(_ADD_RUN, columns)
 
 
 def change_run(connection: Connection, run: str, **columns: Any) -> None:
-    connection.execute(update(runs).where(runs.c.id == run).values(**columns))
+    connection.execute(_CHANGE_RUN, {"which": run, **columns})
 
 
 def find_run(connection: Connection, run: str) -> Run | None:
-    row = connection.execute(_RUNS.where(runs.c.id == run)).mappings().first()
+    row = connection.execute(_FIND_RUN, {"which": run}).mappings().first()
     return _run(row) if row else None
 
 
@@ -126,15 +135,12 @@ def running_seconds(connection: Connection, run: str) -> float:
 
 def runs_of_worker(connection: Connection, root: str, worker: str) -> int:
     """How many runs of a worker a tree has. A workflow's own run is none, though an agent may be named alike."""
-    team = runs.c.workflow == runs.c.id
-    query = select(func.count()).where(runs.c.root == root, runs.c.worker == worker, team.is_not(True))
-    return connection.execute(query).scalar_one()
+    return connection.execute(_RUNS_OF_WORKER, {"top": root, "whose": worker}).scalar_one()
 
 
 def run_of_call(connection: Connection, parent: str, call: str) -> Run | None:
     """The run that a call of another one has made."""
-    query = _RUNS.where(runs.c.parent == parent, runs.c.parent_call == call)
-    row = connection.execute(query).mappings().first()
+    row = connection.execute(_RUN_OF_CALL, {"by": parent, "call": call}).mappings().first()
     return _run(row) if row else None
 
 
@@ -180,9 +186,6 @@ def _rounded(dollars: float | None) -> float | None:
 
 
 # journal
-
-
-_ADD_ENTRY = insert(journal)  # put together once: making it costs more than executing it
 
 
 def add_entry(connection: Connection, entry: Entry) -> None:

@@ -32,7 +32,7 @@ from guildhall.tools.model import Tool, ToolResult
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
 
-    from guildhall.tools.mcp_model import Link, ServerSpec
+    from guildhall.tools.mcp_model import Link, Offered, ServerSpec
 
 START_SECONDS = 60.0
 CALL_SECONDS = 600.0
@@ -59,7 +59,8 @@ class Server:
         self._numbers = itertools.count(1)
         self._modern = False
         self._broken = False  # the last call found nobody there
-        self.tools: tuple[Tool, ...] = ()
+        self.offered: tuple[Offered, ...] = ()  # as the server names them
+        self.tools: tuple[Tool, ...] = ()  # as a run has them
 
     @staticmethod
     async def connect(
@@ -71,7 +72,8 @@ class Server:
         try:
             async with asyncio.timeout(start_seconds):
                 await server._begin(start_seconds)
-                server.tools = tuple(server._tools(await server._listing(start_seconds)))
+                server.offered = tuple(offered(spec, await server._listing(start_seconds)))
+                server.tools = tuple(server._tools())
         except TimeoutError:
             await link.close()
             raise spec.wrong(f"was not ready after {start_seconds:g} s and was given up") from None
@@ -112,8 +114,8 @@ class Server:
                 return found
         raise _Refused(None, "its list of tools has no end")
 
-    def _tools(self, listed: Iterable[Any]) -> Iterable[Tool]:
-        for one in offered(self.spec, listed):
+    def _tools(self) -> Iterable[Tool]:
+        for one in self.offered:
             yield Tool(
                 name=tool_name(self.spec.name, one.name),
                 description=one.description,

@@ -99,6 +99,9 @@ class Offered:
     input_schema: Mapping[str, Any]
     repeatable: bool  # by the server's own word
 
+    def as_shown(self) -> dict[str, Any]:
+        return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
+
 
 def offered(spec: ServerSpec, listed: Iterable[Any]) -> list[Offered]:
     """The tools of a listing that the worker is to have; ToolUnavailable says what is wrong with it."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MAX_PATH = 4096
 _MAX_VISITED = 100_000
 _CHUNK = 1_048_576
+HALF = ".guild-tmp"  # how the name of a file ends that is being written
 
 
 def settled(view: View) -> View:
@@ -364,7 +365,7 @@ def _write(trail: Trail, name: str, data: bytes, shown: str) -> bool:
         _must_be_regular(existing, shown)
         if not existing.st_mode & 0o222:
             raise Refused(f"{shown} is marked read-only", hint="Write to another file.")
-    temporary = f".{secrets.token_hex(8)}.guild-tmp"
+    temporary = f".{secrets.token_hex(8)}{HALF}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     fd = os.open(temporary, flags, 0o600 if existing else 0o666, dir_fd=trail.here.fd)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable, did_you_mean
-from guildhall.core.paths import PROJECT_SETTINGS
+from guildhall.core.paths import MEMBERS, PROJECT_SETTINGS
 from guildhall.policy.model import ALIASES, CAPABILITIES, Rule
 from guildhall.tools.model import Folder
 
@@ -22,7 +22,7 @@ Scope = Literal["project", "home", "shipped", "given", "workflow"]
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
 # What decides what the runs of a project may do: read by all, changed by none of them.
-DECIDING = (WORKERS, "prompts", "toolboxes", PROJECT_SETTINGS)
+DECIDING = (WORKERS, "prompts", "toolboxes", MEMBERS, PROJECT_SETTINGS)
 
 # Tools that a rule may name although no toolbox of the worker's brings them.
 BUILT_IN_TOOLS = ("Read", "Grep", "Glob", "Write", "Edit", "Bash", "WebFetch", "WebSearch")

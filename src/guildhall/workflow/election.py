@@ -69,11 +69,13 @@ class Election:
         """Returns when the documents have an owner. Who cannot be asked, or does not answer in time, has no vote."""
         actor = Actor.system(run=self.instance, key="election")
         proposal = await self.room.elect_owner(actor, _SECONDS)
-        if proposal.status != "open":
+        is_open = proposal.status == "open"
+        voters = self.workflow.agents if is_open else self.cut_off()
+        if not voters:
             return
-        voting = [asyncio.create_task(self._vote(agent, proposal)) for agent in self.workflow.agents]
+        voting = [asyncio.create_task(self._vote(agent, proposal)) for agent in voters]
         try:
-            await asyncio.wait(voting, timeout=self._left(proposal))
+            await asyncio.wait(voting, timeout=self._left(proposal) if is_open else _SECONDS)
             in_time = all(task.done() for task in voting)
         finally:
             for task in voting:
@@ -82,9 +84,20 @@ class Election:
         stood = {run.status for run in asked if not isinstance(run, BaseException) and run is not None}
         if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
-        if in_time and "waiting" in stood:
+        if is_open and in_time and "waiting" in stood:
             raise Stops(Stretch(status="waiting", reason="ask"))
         await self._close(proposal)
+
+    def cut_off(self) -> list[Agent]:
+        """Those whose run in which they voted has not come to its end: the hall may have died just then."""
+
+        def read(connection: Connection) -> list[Agent]:
+            made = (
+                (one, run_records.run_of_call(connection, self.instance, _call(one))) for one in self.workflow.agents
+            )
+            return [agent for agent, run in made if run is not None and run.status not in ENDED]
+
+        return self.store.read(read)
 
     async def _close(self, proposal: Proposal) -> None:
         """Ends the election with the votes that there are, and whatever of it still goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 
 from guildhall.runs.records import run_of_call
 from guildhall.store.tables import agents, databases, runs, schedules, workflows
@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.runs.model import Run
+
+# What every turn of an agent needs is put together once: making a statement costs more than executing it.
+_AGENT = select(agents).where(agents.c.workflow == bindparam("instance"), agents.c.name == bindparam("name"))
+_CHANGE_AGENT = update(agents).where(agents.c.workflow == bindparam("instance"), agents.c.name == bindparam("who"))
+_RUNS_OF_AGENT = select(func.count()).where(runs.c.workflow == bindparam("instance"), runs.c.agent == bindparam("name"))
 
 
 def add(connection: Connection, instance: Instance, names: Sequence[str]) -> None:
@@ -84,8 +89,7 @@ def add_agent(connection: Connection, instance: str, name: str, ordinal: int) ->
 
 
 def agent(connection: Connection, instance: str, name: str) -> AgentState:
-    query = select(agents).where(agents.c.workflow == instance, agents.c.name == name)
-    return _agent(connection.execute(query).mappings().one())
+    return _agent(connection.execute(_AGENT, {"instance": instance, "name": name}).mappings().one())
 
 
 def agents_of(connection: Connection, instance: str) -> list[AgentState]:
@@ -95,8 +99,7 @@ def agents_of(connection: Connection, instance: str) -> list[AgentState]:
 
 
 def change_agent(connection: Connection, instance: str, name: str, **columns: Any) -> None:
-    here = (agents.c.workflow == instance) & (agents.c.name == name)
-    connection.execute(update(agents).where(here).values(**columns))
+    connection.execute(_CHANGE_AGENT, {"instance": instance, "who": name, **columns})
 
 
 def seat_run(connection: Connection, instance: str, name: str, run: str) -> None:
@@ -130,8 +133,7 @@ def forget_talk(connection: Connection, instance: str) -> None:
 
 def runs_of_agent(connection: Connection, instance: str, name: str) -> int:
     """How many runs an agent has had."""
-    query = select(func.count()).where(runs.c.workflow == instance, runs.c.agent == name)
-    return connection.execute(query).scalar_one()
+    return connection.execute(_RUNS_OF_AGENT, {"instance": instance, "name": name}).scalar_one()
 
 
 def last_run(connection: Connection, instance: str, name: str) -> Run | None:

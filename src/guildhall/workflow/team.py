@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError
 from guildhall.room import mentions
-from guildhall.room.model import Actor
+from guildhall.room import records as room_records
+from guildhall.room.model import SYSTEM, Actor
 from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
-from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
-from guildhall.runs.grants import Grant
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
@@ -28,10 +28,10 @@ from guildhall.workflow.instance import OVER
 from guildhall.workflow.minding import POLL, Minder, seconds_until
 from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.pace import Pace, begins, ends, who
-from guildhall.workflow.quiet import Standing, look, movable
+from guildhall.workflow.quiet import Standing, look, movable, who_waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
-from guildhall.workflow.steps import next_step, try_again
+from guildhall.workflow.steps import grant_for, next_step, try_again
 from guildhall.workflow.turn import AgentTurn
 
 if TYPE_CHECKING:
@@ -48,14 +48,13 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
-    from guildhall.tools.model import ToolCall
+    from guildhall.tools.model import Tool, ToolCall
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
     from guildhall.workflow.steps import Step
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
-_GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
 
 
 @dataclass(kw_only=True)
@@ -93,12 +92,16 @@ class Team:
         )
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        await self._phase("setup")
+        if self.instance.status != "setup":  # it was cut off
+            await self.room.mend()
+        if not self._goes_on():
+            await self._phase("setup")
         outputs = await run_steps(self.workflow, self.values, doors.tool)
         self.values = after_setup(self.workflow, self.values, outputs)
-        if election.is_needed(self.workflow, self.room.record()):
+        elected = self._election()
+        if election.is_needed(self.workflow, self.room.record()) or elected.cut_off():
             await self._phase("election")
-            await self._elect()
+            await elected.hold()
         await self._phase("kickoff")
         await self._kick_off()
         if self.granted is not None:
@@ -129,17 +132,7 @@ class Team:
 
     def answered(self, ask: Ask) -> None:
         """Something that was asked is open no more: whoever waits for it goes on."""
-
-        def waiting(connection: Connection) -> frozenset[str]:
-            states = records.agents_of(connection, self.instance.id)
-            runs = {state.name: state.run for state in states if state.run is not None}
-            if ask.run == self.instance.id:  # it was about all of them
-                return frozenset(runs)
-            below = run_records.below
-            mine = (name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run))))
-            return frozenset(mine)
-
-        self.wake(self.store.read(waiting))
+        self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
 
     def happened(self, type: HappenedType) -> None:
         """Something has happened in the room."""
@@ -169,8 +162,15 @@ class Team:
 
     # Beginning
 
-    async def _elect(self) -> None:
-        await election.Election(
+    def _goes_on(self) -> bool:
+        """Whether it was past its beginning already, which is then gone through again but not done again."""
+        if not self.workflow.definition.kickoff:
+            return self.instance.status != "setup"
+        kicked = partial(room_records.recorded, room=self.room.id, run=self.instance.id, key="kickoff")
+        return self.store.read(kicked) is not None
+
+    def _election(self) -> election.Election:
+        return election.Election(
             instance=self.instance.id,
             workflow=self.workflow,
             room=self.room,
@@ -179,7 +179,7 @@ class Team:
             runs=self.runs,
             request=self.request,
             pace=self.pace,
-        ).hold()
+        )
 
     async def _kick_off(self) -> None:
         said = kickoff(self.workflow, self.values)
@@ -273,7 +273,7 @@ class Team:
         seat = self._seat(agent, turn, mine)
         try:
             if step.run is not None:
-                grant = self._grant_for(step.run)
+                grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
                 return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
             worker = self.workflow.seated(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, workflow=None, budget=None)
@@ -291,23 +291,20 @@ class Team:
             self.pace.done(begins(mine))
             self.pace.done(ends(mine))
 
-    def _grant_for(self, run: str) -> Grant | None:
-        """More of what a run has used up, where a person has granted that."""
-        stopped = self.store.read(lambda connection: run_records.find_run(connection, run))
-        error = (stopped.error if stopped else None) or {}
-        name = _GRANTED.get(error.get("limit", "")) if error.get("run") == run else None
-        more = (self.granted or {}).get("budget" if name == "budget" else name or "")
-        return Grant(**{name: more}) if name and more is not None else None
-
     def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(
-            tools=() if self.alone else room_tools(self.room, agent.name),
+            tools=() if self.alone else self._tools,
             execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
             began=turn.began,
             ended=turn.ended,
             closed=None if self.alone else self._closed,
             around=self.workflow.around(agent),
         )
+
+    @cached_property
+    def _tools(self) -> tuple[Tool, ...]:
+        """The same for all: whose call it is, is known at the desk that it comes to."""
+        return room_tools(self.room, SYSTEM)
 
     def _closed(self, call: ToolCall) -> str | None:
         """Why the team keeps a tool closed for now."""

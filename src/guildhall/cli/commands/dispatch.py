@@ -11,11 +11,12 @@ from guildhall.cli import exit_codes, visible
 from guildhall.cli.commands.run import worker_name
 from guildhall.cli.commands.wait import until_it_stands
 from guildhall.cli.follow import how_to_go_on, text_of
+from guildhall.cli.member_jobs import of_member, print_end, told_end, until_over
 from guildhall.cli.named import Named
 from guildhall.cli.named import text_of as given_text
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.start import is_embedded
 
 if TYPE_CHECKING:
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client import HallClient, Trusting
     from guildhall.jobs.model import Job
 
 _LABEL = 80  # characters of a description that nobody has given
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("worker", metavar="WORKER", help="a worker's name (`guild worker ls`), or its file")
+    help = "a worker's name (`guild worker ls`), its file, or a guild member's name (`guild member ls`)"
+    parser.add_argument("worker", metavar="WORKER|MEMBER", help=help)
     parser.add_argument("task", metavar="TASK", nargs="?", help="all that it is told; `-` reads standard input")
     parser.add_argument("--description", metavar="D", help="a short label for listings; without it the first line")
     help = "an object: maxTurns, maxBudgetUsd, artifacts, model, and whatever the worker is to read"
@@ -67,13 +69,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
             return exit_codes.DONE
 
-        return await once_trusted(dispatched, lambda: client.trust_look(frame, worker=name), client, screen)
+        async def look() -> Trusting:
+            try:
+                return await client.trust_look(frame, worker=name)
+            except NotFound:  # it is a member's name
+                return await client.trust_look(frame)
+
+        return await once_trusted(dispatched, look, client, screen)
 
     return with_hall(work, screen)
 
 
 async def _waited(job: Job, client: HallClient, frame: Frame, as_json: bool, screen: Screen) -> int:
     screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
+    if (theirs := of_member(job.id)) is not None:
+        standing = await until_over(*theirs, client, frame)
+        return await (told_end if as_json else print_end)(theirs[0], standing, client, frame, screen)
     assert job.run is not None
     code, shown = await until_it_stands(Named(run=job.run), client, replace(frame, interactive=False))
     if as_json:

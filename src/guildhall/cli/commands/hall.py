@@ -66,7 +66,8 @@ def _print(told: dict[str, Any], screen: Screen) -> None:
     ]
     if told["runs"] is not None:
         rows += [["runs", str(told["runs"])], ["clients", str(told["clients"])]]
-        rows += [["leaves", f"after {told['idle']:g} s without either"]]
+        idle = told["idle"]
+        rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
     screen.table(rows)
 
 

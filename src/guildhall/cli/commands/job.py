@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.jobs import job_id, print_job
 from guildhall.cli.lines import age
+from guildhall.cli.member_jobs import of_member, print_listing, print_standing
 from guildhall.cli.parser import positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.core.clock import SystemClock
+from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -27,12 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     if command == "job ls":
         help = "only those whose whole description fits, such as '*report*'"
         parser.add_argument("--filter", metavar="GLOB", help=help)
-        parser.add_argument("--worker", metavar="NAME", help="only those of one worker")
+        of = parser.add_mutually_exclusive_group()
+        of.add_argument("--worker", metavar="NAME", help="only those of one worker")
+        of.add_argument("--member", metavar="NAME", help="those of a guild member instead (`guild member ls`)")
         parser.add_argument("--limit", metavar="N", type=positive_int, help=f"at most so many; without it {_SHOWN}")
         parser.add_argument("--cursor", metavar="C", help="go on where an earlier listing ended")
         parser.add_argument("--all", action="store_true", help="all of them")
     else:
-        parser.add_argument("id", metavar="JOB", help="the id of the job")
+        parser.add_argument("id", metavar="JOB", help="the id of the job; of a member's: MEMBER/JOB")
     if command in ("job rm", "rm"):
         parser.add_argument("--force", action="store_true", help="also one that has failed")
     parser.add_argument("--json", action="store_true", help="print an object")
@@ -41,7 +45,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     if args.command == "job ls":
         return _ls(args, screen)
-    id, verb = job_id(args.id), args.command.rpartition(" ")[2]
+    verb = args.command.rpartition(" ")[2]
+    if (theirs := of_member(args.id)) is not None:
+        return _of_member(verb, *theirs, args, screen)
+    id = job_id(args.id)
 
     async def look(client: HallClient, frame: Frame) -> int:
         if verb == "show":
@@ -69,8 +76,43 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     return with_look(look, screen) if verb in ("show", "result") else with_hall(change, screen)
 
 
+def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
+    """The same verbs for a job of a member, which has the last word on them."""
+    if verb == "rm" and args.force:
+        raise UsageError("--force: a member deletes no job that has failed")
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        match verb:
+            case "show":
+                standing = await client.member_job(member, job, frame)
+                screen.json(standing.as_wire()) if args.json else print_standing(member, standing, screen)
+            case "result":
+                result = await client.member_job_result(member, job, frame)
+                screen.json(result.as_wire()) if args.json else screen.result(result.output)
+            case "cancel":
+                status = await client.member_job_cancel(member, job, frame)
+                screen.json({"jobId": job, "status": status}) if args.json else screen.result(f"{args.id} is {status}")
+            case _:
+                await client.member_job_delete(member, job, frame)
+                screen.json({"jobId": job, "deleted": True}) if args.json else screen.result(f"{args.id} is deleted")
+        return exit_codes.DONE
+
+    return with_hall(work, screen)
+
+
+def _ls_of_member(args: argparse.Namespace, limit: int | None, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        listing = await client.member_jobs(args.member, frame, filter=args.filter, limit=limit, cursor=args.cursor)
+        screen.json(listing.as_wire()) if args.json else print_listing(args.member, listing, screen)
+        return exit_codes.DONE
+
+    return with_hall(work, screen)
+
+
 def _ls(args: argparse.Namespace, screen: Screen) -> int:
     limit = None if args.all else args.limit or _SHOWN
+    if args.member is not None:
+        return _ls_of_member(args, limit, screen)
 
     async def work(client: HallClient, frame: Frame) -> int:
         page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)

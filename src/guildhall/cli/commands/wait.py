@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_go_on, result_of, text_of
+from guildhall.cli.member_jobs import of_member, print_end, told_end, until_over
 from guildhall.cli.named import named
 from guildhall.cli.parser import seconds
 from guildhall.cli.reach import with_hall
@@ -37,6 +38,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if (theirs := of_member(args.id) if "@" not in args.id else None) is not None:
+        return _member(*theirs, args, screen)
+
     async def work(client: HallClient, frame: Frame) -> int:
         found = await named(args.id, client)
         try:
@@ -56,6 +60,18 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return code
 
     return with_hall(work, screen, readonly=True)
+
+
+def _member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        try:
+            async with asyncio.timeout(args.timeout):
+                standing = await until_over(member, job, client, frame)
+        except TimeoutError:
+            raise TimedOut(f"{args.id} is still at it", hint=f"See guild job show {args.id}.") from None
+        return await (told_end if args.json else print_end)(member, standing, client, frame, screen)
+
+    return with_hall(work, screen)
 
 
 async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:

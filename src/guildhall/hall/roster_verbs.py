@@ -1,0 +1,66 @@
+"""The verbs about guild members, carried out in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import NotFound, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
+    from guildhall.members.handle import WorkerHandle
+    from guildhall.members.model import MemberShown
+    from guildhall.members.wire import JobListing, JobStanding, Result
+
+
+class RosterVerbs:
+    """That part of a hall inside this process."""
+
+    _hall: Hall
+
+    async def members(self, frame: Frame) -> list[MemberShown]:
+        found = self._hall.members
+        return [found.shown(member) for member in found.roster(frame).listed()]
+
+    async def member(self, name: str, frame: Frame) -> MemberShown:
+        return self._hall.members.shown(self._hall.members.find(name, frame))
+
+    async def member_new(self, name: str, frame: Frame, *, template: str | None = None) -> Path:
+        from guildhall.members.create import new_member
+
+        return new_member(frame.root, name, template)
+
+    async def member_tools(self, name: str, frame: Frame) -> list[Mapping[str, Any]]:
+        async with self._hall.members.connected(name, frame) as server:
+            return [tool.as_shown() for tool in server.offered]
+
+    async def member_call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
+        async with self._hall.members.connected(name, frame) as server:
+            known = [one.name for one in server.offered]
+            if tool not in known:
+                raise NotFound(f"the member {name} has no tool {tool!r}", hint=did_you_mean(tool, known))
+            return (await server.call(tool, arguments)).as_dict()
+
+    async def member_jobs(
+        self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> JobListing:
+        return await self._handle(name, frame).list(detailed=True, filter=filter, limit=limit, cursor=cursor)
+
+    async def member_job(self, name: str, job: str, frame: Frame) -> JobStanding:
+        return await self._handle(name, frame).status(job)
+
+    async def member_job_result(self, name: str, job: str, frame: Frame) -> Result:
+        return await self._handle(name, frame).result(job)
+
+    async def member_job_cancel(self, name: str, job: str, frame: Frame) -> str:
+        return await self._handle(name, frame).cancel(job)
+
+    async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
+        await self._handle(name, frame).delete(job)
+
+    def _handle(self, name: str, frame: Frame) -> WorkerHandle:
+        return self._hall.members.handle(self._hall.members.find(name, frame), frame)

@@ -1,0 +1,110 @@
+"""Which members have jobs that go on. The hall stays for them, and the next hall starts those members again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError, MemberRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.core.clock import Clock
+    from guildhall.members.client import MemberClient
+    from guildhall.members.model import Member
+
+    Reach = Callable[[], Awaitable[MemberClient]]
+
+_EVERY = 3.0  # seconds between two looks
+_MOST = 1_000  # entries of the file that are believed
+_log = logging.getLogger("guildhall.members")
+
+
+class Work:
+    """Watches the jobs of members until they have ended."""
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        """`file`: where it is written down, for the next hall."""
+        self._file = file
+        self._clock = clock
+        self._going_on: dict[Path, set[str]] = {}  # by the member's folder: the jobs that are known
+        self._watching: dict[Path, asyncio.Task[None]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._watching)
+
+    def left_behind(self) -> list[tuple[Path, Path]]:
+        """The members that were at work when an earlier hall ended: each one's folder, and the project it was in."""
+        return [(Path(folder), Path(root)) for folder, root in self._read().items()]
+
+    def began(self, member: Member, root: Path, reach: Reach, job: str | None = None) -> None:
+        """A job was dispatched; None: whatever the member has going on."""
+        jobs = self._going_on.setdefault(member.folder, set())
+        jobs |= {job} if job is not None else set[str]()
+        self._write({**self._read(), str(member.folder): str(root)})
+        if member.folder not in self._watching:
+            task = asyncio.create_task(self._watch(member, reach, everything=job is None))
+            self._watching[member.folder] = task
+
+    async def close(self) -> None:
+        """Stops watching. What is written down stays: those jobs have not ended."""
+        tasks = list(self._watching.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, member: Member, reach: Reach, *, everything: bool) -> None:
+        jobs = self._going_on[member.folder]
+        try:
+            if everything:
+                listing = await (await reach()).list_workers()
+                jobs |= {job.id for job in listing.jobs if job.status == "running"}
+            while jobs:
+                for job in tuple(jobs):
+                    if not await _runs(await reach(), job):
+                        jobs.discard(job)
+                if jobs:
+                    await self._clock.sleep(_EVERY)
+            told = self._read()
+            told.pop(str(member.folder), None)
+            self._write(told)
+        except GuildError as error:
+            _log.warning("what the member %s has going on is not known: %s", member.name, error)
+        finally:
+            del self._watching[member.folder]
+            del self._going_on[member.folder]
+
+    def _read(self) -> dict[str, str]:
+        try:
+            told: Any = json.loads(self._file.read_text())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        if not isinstance(told, dict):
+            return {}
+        pairs = list(cast("dict[str, Any]", told).items())[:_MOST]
+        return {folder: root for folder, root in pairs if isinstance(root, str) and folder and root}
+
+    def _write(self, told: dict[str, str]) -> None:
+        if told == self._read():
+            return
+        with suppress(OSError):  # it is a help for the next hall, and nothing else depends on it
+            if not told:
+                self._file.unlink(missing_ok=True)
+                return
+            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            beside.write_text(json.dumps(told))
+            beside.replace(self._file)
+
+
+async def _runs(client: MemberClient, job: str) -> bool:
+    try:
+        return (await client.worker_status(job)).status == "running"
+    except MemberRefused:  # it was deleted, or the member does not know it any more
+        return False

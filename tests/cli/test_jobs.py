@@ -1,0 +1,270 @@
+"""`guild dispatch` and `guild job`: the whole line as a person types it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.ids import JOB, is_id
+from tests.jobs.shop import LATE, Shop, call, say, submit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild, GuildWithHall
+
+ASK = call("log_question", question="Which door?\nFront or back?", wait=True)
+
+
+@pytest.fixture
+def shop(home: Home, project: Path) -> Shop:
+    shop = Shop(home=home, project=project)
+    shop.worker()
+    return shop
+
+
+@pytest.mark.req("WD-5", "WD-12", "WD-13")
+def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWithHall, shop: Shop) -> None:
+    note = call("update_summary", summary="looking for iron")
+    why = call("record_decision", question="Which metal?", decision="iron", reasoning="it is there")
+    shop.script(
+        [{"calls": [note, why]}, ASK, call("write_artifact", path="plan.md", content="# Plan"), submit("a key"), say()]
+    )
+    sent = guild_hall("dispatch", "smith", "Forge a key.\nFor Ada.", "--config", '{"metal": "iron"}', "--json")
+    assert sent.code == 0, sent.err
+    job = sent.json["jobId"]
+    assert is_id(job, JOB)
+    waited = guild_hall("wait", job)
+    assert waited.code == 4
+    shown = guild_hall("job", "show", job, "--json").json
+    assert (shown["status"], shown["description"], shown["summary"]) == ("running", "Forge a key.", "looking for iron")
+    assert shown["questions"] == ["Which door?\nFront or back?"]
+    assert shown["decisions"] == [{"question": "Which metal?", "decision": "iron", "reasoning": "it is there"}]
+    (ask,) = shown["waiting"]
+    listed = guild_hall("ls")
+    assert f"guild answer {ask}" in listed.out
+    result = guild_hall("job", "result", job, "--json")
+    assert result.code == 1
+    assert result.json["error"]["code"] == "not_finished"
+    assert (result.json["error"]["job"], result.json["error"]["status"]) == (job, "running")
+    refused = guild_hall("job", "rm", job)
+    assert refused.code == 1
+    assert "is running" in refused.err
+    assert guild_hall("answer", ask, "the front door").code == 0
+    waited = guild_hall("wait", job)
+    assert (waited.code, waited.out.strip()) == (0, "a key")
+    result = guild_hall("job", "result", job, "--json").json
+    assert result == {"jobId": job, "output": "a key", "artifacts": ["artifacts/plan.md"]}
+    text = guild_hall("show", job).out
+    assert "the front door" in text
+    assert "artifacts/plan.md" in text
+    assert "submit_result" in guild_hall("log", job).out
+    assert "all as on record" in guild_hall("replay", job).out
+    (row,) = guild_hall("job", "ls", "--filter", "Forge*", "--worker", "smith", "--json").json["jobs"]
+    assert (row["jobId"], row["status"], row["worker"]) == (job, "completed", "smith")
+    assert job in guild_hall("ls").out
+    assert guild_hall("job", "cancel", job, "--json").json == {"jobId": job, "status": "completed"}
+    assert guild_hall("rm", job, "--json").json == {"jobId": job, "deleted": True}
+    gone = guild_hall("job", "show", job, "--json")
+    assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
+
+
+@pytest.mark.req("WD-47", "WD-16", "WD-17")
+def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), {"sleep": 0.5, **submit("a key")}, say()])
+    job = guild_hall("dispatch", "smith", "Forge it.").out.strip()
+    guild_hall.kill_hall()
+    shown = guild_hall("job", "show", job, "--json").json  # read by the command itself: no hall is there
+    assert shown["status"] == "running"
+    shop.worker("cooper", model="script:late.yaml")
+    (shop.project / "late.yaml").write_text(json.dumps({"workers": {"cooper": [[LATE]]}}))
+    other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which goes on with the first
+    assert guild_hall("wait", job).out.strip() == "a key"
+    assert guild_hall("job", "cancel", other).out.strip() == f"{other} is cancelled"
+    assert guild_hall("job", "result", other).code == 1
+    assert guild_hall("job", "rm", other).code == 0
+
+
+def test_a_command_that_is_the_hall_itself_waits(guild: Guild, shop: Shop) -> None:
+    shop.script([submit("a key"), say()])
+    refused = guild("dispatch", "smith", "Forge it.")
+    assert refused.code == 2
+    assert "--wait" in refused.err
+    done = guild("dispatch", "smith", "-", "--wait", "--description", "a key", input="Forge it.")
+    assert (done.code, done.out.strip()) == (0, "a key")
+    told = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
+    assert (told["status"], told["output"], told["artifacts"]) == ("completed", "a key", None)
+    page = guild("job", "ls", "--limit", "1", "--json").json
+    assert [job["jobId"] for job in page["jobs"]] == [told["jobId"]]
+    rest = guild("job", "ls", "--cursor", page["nextCursor"]).out
+    assert "a key" in rest
+    assert len(guild("job", "ls", "--all", "--json").json["jobs"]) == 2
+
+
+@pytest.mark.req("WD-44", "WD-32", "X-6")
+def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), say("done")])
+    failed = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"artifacts": ["key.md"]}')
+    assert failed.code == 1
+    assert "the artifact key.md is not there" in failed.err
+    (job,) = guild("job", "ls", "--json").json["jobs"]
+    assert job["status"] == "failed"
+    kept = guild("job", "rm", job["jobId"])
+    assert kept.code == 1
+    assert "--force" in kept.err
+    (shop.home.jobs / job["jobId"] / "artifacts").mkdir()
+    (shop.home.jobs / job["jobId"] / "artifacts" / "key.md").write_text("by hand")
+    assert guild("resume", job["jobId"]).code == 0
+    assert guild("job", "result", job["jobId"]).out.strip() == "done"
+    limited = guild("dispatch", "smith", "Forge it.", "--wait", "--config", '{"maxTurns": 1}')
+    assert limited.code == 5
+    assert "max_turns" in limited.err
+    (job, _) = guild("job", "ls", "--json").json["jobs"]
+    assert guild("job", "rm", job["jobId"], "--force").code == 0
+
+
+def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: Guild, shop: Shop) -> None:
+    shop.script([ASK, submit("a key"), say()])
+    waits = guild("dispatch", "smith", "Forge it.", "--wait")
+    assert waits.code == 4
+    (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
+    assert ask["kind"] == "question"
+    assert "guild answer" in guild("show", ask["ask"]).err
+    done = guild("answer", ask["ask"], "the front door")
+    assert (done.code, done.out.strip()) == (0, "a key")
+    assert guild("answer", ask["ask"], "again").code == 1
+
+
+@pytest.fixture
+def done(guild: Guild, shop: Shop) -> dict[str, Any]:
+    """A job that has used all of its tools, as `guild dispatch --wait --json` tells it."""
+    parts = [
+        call("update_summary", summary="first"),
+        call("update_summary", summary="looking for iron"),
+        call("record_decision", question="Which metal?", decision="iron", reasoning="it is there"),
+        call("record_decision", question="Which bit?", decision="the long one", reasoning="the lock is deep"),
+        call("log_question", question="Which door?\n---\nFront or back?"),
+        call("log_question", question="And when?"),
+        call("write_artifact", path="report.md", content="# Report"),
+    ]
+    shop.script([*parts, submit("a key"), say()])
+    config = json.dumps({"metal": "iron", "maxTurns": 30})
+    task = "Forge a key.\nFor Ada."
+    told = guild("dispatch", "smith", task, "--wait", "--json", "--description", "keys/a key", "--config", config)
+    assert told.code == 0, told.err
+    return told.json
+
+
+@pytest.mark.req("WD-15", "WD-20", "WD-21")
+def test_a_job_is_a_directory_of_plain_files(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
+    assert [path.name for path in shop.home.jobs.iterdir()] == [done["jobId"]]
+    files = shop.files(done["jobId"])
+    assert files["task.md"] == "Forge a key.\nFor Ada."
+    assert json.loads(files["config.json"]) == {"metal": "iron", "maxTurns": 30}
+    meta = json.loads(files["meta.json"])
+    assert (meta["id"], meta["status"], meta["description"]) == (done["jobId"], "completed", "keys/a key")
+    assert files["result.md"] == guild("job", "result", done["jobId"]).out.rstrip("\n") == "a key"
+    assert files["artifacts/report.md"] == "# Report"
+    result = guild("job", "result", done["jobId"], "--json").json
+    assert result == {"jobId": done["jobId"], "output": "a key", "artifacts": ["artifacts/report.md"]}
+
+
+@pytest.mark.req("WD-23", "WD-24", "WD-25")
+def test_the_worker_reports_through_its_tools(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
+    files = shop.files(done["jobId"])
+    assert files["status.md"] == done["summary"] == "looking for iron"
+    decisions = [(one["question"], one["decision"]) for one in json.loads(files["decisions.json"])]
+    assert decisions == [("Which metal?", "iron"), ("Which bit?", "the long one")]
+    assert done["decisions"][1]["reasoning"] == "the lock is deep"
+    assert done["questions"] == ["Which door?\n---\nFront or back?", "And when?"]
+    assert "> Which door?\n> ---\n> Front or back?\n" in files["questions.md"]
+    asks = guild("ls", "--json").json["needs_you"]["asks"]
+    assert [ask["body"] for ask in asks] == done["questions"]
+
+
+@pytest.mark.req("WD-11", "WD-8", "WD-10")
+def test_a_job_is_found_again(guild: Guild, done: dict[str, Any]) -> None:
+    shown = guild("job", "show", done["jobId"], "--json").json
+    assert [shown[name] for name in ("jobId", "status", "error")] == [done["jobId"], "completed", None]
+    assert shown["startedAt"] < shown["completedAt"]
+    for filter, found in (("keys*", 1), ("*key", 1), ("keys", 0), ("KEYS*", 0), ("*door*", 0)):
+        rows = guild("job", "ls", "--filter", filter, "--json").json["jobs"]
+        assert len(rows) == found, filter
+        for row in rows:
+            told = (row["jobId"], row["status"], row["description"], row["summary"])
+            assert told == (done["jobId"], "completed", "keys/a key", "looking for iron")
+
+
+@pytest.mark.req("WD-18", "WD-14", "WD-7")
+def test_a_job_that_is_deleted_is_gone_with_all_it_held(shop: Shop, guild: Guild, done: dict[str, Any]) -> None:
+    assert guild("rm", done["jobId"]).code == 0
+    assert list(shop.home.jobs.iterdir()) == []
+    assert guild("ls", "--json").json["needs_you"]["asks"] == []
+    for command in ("show", "result", "cancel", "rm"):
+        gone = guild("job", command, done["jobId"], "--json")
+        assert (gone.code, gone.json["error"]["code"]) == (3, "unknown_job")
+    shop.script([{"fail": 400}])
+    again = guild("dispatch", "smith", "Forge it.", "--wait", "--json").json
+    assert again["status"] == "failed"
+    assert again["jobId"] != done["jobId"]
+    none = guild("job", "result", again["jobId"], "--json")
+    assert (none.code, none.json["error"]["code"], none.json["error"]["status"]) == (1, "not_finished", "failed")
+
+
+@pytest.mark.req("WD-31", "WD-34", "WD-6")
+def test_a_worker_in_a_job_reads_and_is_told_how_to_report(guild: Guild, shop: Shop, done: dict[str, Any]) -> None:
+    first = json.loads(guild("log", done["jobId"], "--json").out.splitlines()[0])["data"]
+    names = {tool["name"] for tool in first["tools"]}
+    assert {"Read", "Grep", "Glob", "update_summary", "record_decision", "log_question", "store_memory"} < names
+    assert not names & {"Write", "Edit", "Bash", "sandbox_write_text"}
+    assert "report through your tools" in first["system_prompt"]
+    assert first["first_message"].startswith("Forge a key.\nFor Ada.\n")
+    assert '"metal": "iron"' in first["first_message"]
+    assert "keys/a key" not in first["first_message"]
+    shop.worker(tools=["Read", "Write", "Edit"])
+    refused = guild("dispatch", "smith", "Forge it.", "--wait")
+    assert refused.code == 4
+    assert "tools: Write, tools: Edit" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["dispatch", "smith", " ", "--wait"], 2),
+        (["dispatch", "smith", "go", "--wait", "--config", "{"], 2),
+        (["dispatch", "smith", "go", "--wait", "--config", "[]"], 2),
+        (["dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "x"}'], 2),
+        (["dispatch", "smith", "go", "--wait", "--description", "a\nb"], 2),
+        (["dispatch", "nobody", "go", "--wait"], 3),
+        (["job", "show", "nothing"], 3),
+        (["job", "show", "j-2345678923"], 3),
+        (["job", "result", "../.."], 3),
+        (["job", "cancel", "r-2345678923"], 3),
+        (["job", "rm", "\x1b[31m"], 3),
+        (["rm", "r-2345678923"], 3),
+        (["wait", "j-2345678923"], 3),
+        (["log", "j-2345678923"], 3),
+        (["resume", "j-2345678923"], 3),
+        (["show", "j-2345678923"], 3),
+        (["fork", "j-2345678923", "--at", "1"], 3),
+        (["job", "ls", "--cursor", "x"], 2),
+        (["job", "ls", "--limit", "0"], 2),
+        (["job", "ls", "--filter", "x" * 2000], 2),
+    ],
+)
+def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code: int) -> None:
+    shop.script([say()])
+    done = guild(*words)
+    assert done.code == code, done.err
+    assert done.err.startswith("guild: ")
+    assert "Traceback" not in done.err
+    assert "\x1b" not in done.err
+
+
+def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:
+    nothing: dict[str, Any] = {"jobs": []}
+    assert json.loads(guild("job", "ls", "--json").out) == nothing
+    assert "guild dispatch" in guild("job", "ls").err

@@ -1,0 +1,188 @@
+"""`guild member`, and `guild dispatch`, `job` and `wait` for jobs of members, through the real command."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.members.places import put_member
+from tests.members.test_process import alive, marks
+from tests.runs.places import put_worker, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild, GuildWithHall
+
+
+@pytest.mark.req("WD-1", "WD-2", "WD-38")
+def test_the_roster_says_who_is_there_and_who_takes_work(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "ant")
+    put_member(home.path, "bee", work=False)
+    put_member(project, "cat")
+    put_member(project, "bad", version=5)
+    rows = {row["name"]: row for row in guild("member", "ls", "--json").json}
+    assert list(rows) == ["bad", "cat", "ant", "bee"]
+    assert {name: row["capabilities"] for name, row in rows.items()} == {
+        "bad": [],
+        "cat": ["worker"],
+        "ant": ["worker"],
+        "bee": [],
+    }
+    assert "guild-member.json:5: version: expected text" in rows["bad"]["error"]
+    assert {name: row["state"] for name, row in rows.items() if name != "bad"} == {
+        "cat": "declared",
+        "ant": "trusted",
+        "bee": "trusted",
+    }
+    shown = guild("member", "ls").out.splitlines()
+    assert [line.split()[:2] for line in shown] == [
+        ["name", "state"],
+        ["bad", "invalid"],
+        ["cat", "not"],
+        ["ant", "not"],
+        ["bee", "not"],
+    ]
+    doctor = {check["name"]: check for check in guild("doctor", "--json").json}
+    assert doctor["members"]["detail"] == "2 usable, 1 not trusted: cat, 1 with errors: bad"
+    assert not doctor["members"]["ok"]
+
+
+def test_where_there_are_none_it_says_how_to_make_one(guild: Guild, project: Path) -> None:
+    ran = guild("member", "ls")
+    assert (ran.code, ran.out) == (0, "")
+    assert "guild member new NAME" in ran.err
+    assert guild("member", "ls", "--json").json == []
+    assert "members" not in {check["name"] for check in guild("doctor", "--json").json}
+
+
+def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home) -> None:
+    mcp = {"command": "${PYTHON}", "args": ["server.py", "${PORT}"], "env": {"KEY": "${A_KEY}"}}
+    put_member(project, "cat", mcp=mcp, description="Says \x1b[31mmeow")
+    ran = guild("member", "show", "cat")
+    assert "${PYTHON} server.py ${PORT}" in ran.out
+    assert "A_KEY" in ran.out
+    assert "\x1b" not in ran.out
+    assert "guild trust" in ran.err
+    assert guild("member", "show", "cat", "--json").json["displayName"] == "Cat"
+    gone = guild("member", "show", "cot")
+    assert gone.code == 3
+    assert "Did you mean 'cat'?" in gone.err
+
+
+@pytest.mark.req("WD-4")
+def test_its_tools_are_listed_and_called(guild: Guild, project: Path, home: Home) -> None:
+    folder = put_member(home.path, "ant")
+    assert [tool["name"] for tool in guild("member", "tools", "ant", "--json").json] == ["echo", "look", "die"]
+    assert guild("member", "call", "ant", "echo", '{"text": "hello"}').out == "echo: hello\n"
+    for arguments, code, said in (
+        (["ech"], 3, "Did you mean 'echo'?"),
+        (["echo", "["], 2, "not JSON"),
+        (["echo", "[]"], 2, "not an object"),
+    ):
+        ran = guild("member", "call", "ant", *arguments)
+        assert ran.code == code
+        assert said in ran.err
+    assert not any(map(alive, marks(folder))), "it is stopped with the command that is the hall"
+
+
+def test_nothing_of_a_project_is_started_before_it_is_trusted(guild: Guild, project: Path) -> None:
+    folder = put_member(project, "cat")
+    for words in (["member", "tools", "cat"], ["member", "call", "cat", "echo"], ["dispatch", "cat", "x", "--wait"]):
+        ran = guild(*words)
+        assert ran.code == 4, ran
+        assert "the member cat is code that is not trusted as it is" in ran.err
+    assert marks(folder) == []
+    assert guild("trust", "--yes").code == 0
+    assert guild("member", "call", "cat", "echo").code == 0
+
+
+@pytest.mark.req("WD-36")
+def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWithHall, project: Path, home: Home):
+    put_member(home.path, "ant")
+    guild = guild_hall
+    sent = guild("dispatch", "ant", "quick: what is it?", "--description", "a question", "--json")
+    assert sent.json == {"jobId": "ant/j-1"}, sent
+    assert guild("wait", "ant/j-1").out == "done: quick: what is it?\n"
+    assert guild("job", "result", "ant/j-1", "--json").json["artifacts"] == ["artifacts/report.md"]
+    assert guild("job", "show", "ant/j-1", "--json").json["questions"] == ["Which one?\n\nThe red one?"]
+    assert "Which one?" in guild("job", "show", "ant/j-1").out
+    slow = guild("dispatch", "ant", "think").out.strip()
+    assert slow == "ant/j-2"
+    late = guild("wait", slow, "--timeout", "0.1")
+    assert late.code == 6
+    unfinished = guild("job", "result", slow)
+    assert unfinished.code == 1
+    assert "the job is running" in unfinished.err
+    assert [job["jobId"] for job in guild("job", "ls", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
+    assert guild("job", "ls", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
+    assert guild("job", "rm", slow).code == 1
+    assert guild("job", "cancel", slow).out == "ant/j-2 is cancelled\n"
+    assert guild("job", "rm", slow).out == "ant/j-2 is deleted\n"
+    gone = guild("job", "show", slow)
+    assert (gone.code, "there is no job 'j-2'" in gone.err) == (1, True)
+    member = guild("member", "show", "ant", "--json").json
+    assert member["state"] == "ready"
+    assert guild("hall", "stop").code == 0
+    assert not alive(member["pid"])
+
+
+def test_a_member_that_takes_no_work_and_other_odd_names(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "bee", work=False)
+    put_member(home.path, "scribe")
+    put_worker(project)
+    refused = guild("dispatch", "bee", "x", "--wait")
+    assert (refused.code, "takes no work" in refused.err) == (4, True)
+    both = guild("dispatch", "scribe", "x", "--wait")
+    assert both.code == 1
+    assert "there are a worker and a member named 'scribe'" in both.err
+    assert "project/scribe or home/scribe" in both.err
+    for odd in ("/j-1", "ant/", "a\nb/j", "x" * 500 + "/j"):
+        assert guild("job", "show", odd).code == 3
+    assert guild("job", "show", "nobody/j-1").code == 3
+    assert guild("job", "rm", "bee/j-1", "--force").code == 2
+
+
+@pytest.mark.req("WD-2")
+def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
+    made = guild("member", "new", "clock")
+    folder = project / "guild-members" / "clock"
+    assert made.out == f"{folder}\n"
+    assert json.loads((folder / "guild-member.json").read_text())["name"] == "clock"
+    assert guild("member", "new", "clock").code == 1
+    assert guild("member", "new", "../x").code == 2
+    gone = guild("member", "new", "x", "--from", "reseacher")
+    assert (gone.code, "Did you mean 'researcher'?" in gone.err) == (3, True)
+    assert guild("trust", "--yes").code == 0
+    assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
+
+
+def test_a_copy_of_the_researcher_is_a_member_that_takes_work(guild: Guild, project: Path) -> None:
+    assert guild("member", "new", "legal-analyst", "--from", "researcher").code == 0
+    (row,) = guild("member", "ls", "--json").json
+    assert (row["name"], row["displayName"], row["capabilities"]) == ("legal-analyst", "Legal Analyst", ["worker"])
+    assert row["error"] is None
+
+
+def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    folder = put_member(home.path, "ant")
+    home.settings.write_text("hall: {idle: 0.4s}\n")
+    guild = guild_hall
+    assert guild("dispatch", "ant", "think long").code == 0
+    first = guild.hall()
+    (pid,) = marks(folder)
+    until(lambda: guild("hall", "status", "--json").code == 0)
+    guild.kill_hall()
+    until(lambda: not alive(pid))
+    assert json.loads((home.path / "members-at-work.json").read_text()) == {str(folder.resolve()): str(project)}
+    assert guild("member", "show", "ant", "--json").json["state"] == "trusted", "looking starts nothing"
+    assert guild("job", "ls", "--member", "ant").code == 0
+    assert guild.hall().pid != first.pid
+    assert len(marks(folder)) == 2
+    # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
+    until(lambda: not (home.path / "members-at-work.json").exists())

@@ -1,0 +1,151 @@
+"""Does a job from its dispatch to its deletion again and again, and each time is killed at the next step.
+
+Run as a program: `crash.py FOLDER STRIDE`. A step is a commit of the database, or whatever touches the disk below
+`jobs/`, counted by the interpreter's audit events; with a stride of 1 none is left out. After each death another
+process puts right what is there, as a hall that starts does, and one line of JSON says what was heard of the job
+before, and what there is now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.ids import JOB, is_id
+from guildhall.core.paths import Home
+from guildhall.hall.recover import Recovery
+from guildhall.store import engine
+from guildhall.store.migrate import prepare
+from tests.jobs.shop import Shop, call, say, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STEPS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir"}
+FOUR = [
+    call("update_summary", summary="half of it"),
+    call("record_decision", question="metal?", decision="iron", reasoning="there"),
+    call("log_question", question="Which door?"),
+    call("write_artifact", path="report.md", content="# Report"),
+]
+
+
+def main(folder: Path, stride: int) -> None:
+    clean = Shop.anywhere(folder)
+    clean.worker()
+    clean.script([{"calls": FOUR}, submit("a key"), say()])
+    prepare(clean.home.database)
+    warm_up(folder, clean)
+    number = 0
+    while True:
+        shop = Shop(home=Home(folder / f"home-{number}"), project=clean.project)
+        shutil.copytree(clean.home.path, shop.home.path)
+        heard = folder / f"heard-{number}"
+        code = forked(lambda: done(shop, heard, number))  # noqa: B023
+        now = folder / f"now-{number}"
+        forked(lambda: put_right(shop, now))  # noqa: B023
+        told = heard.read_text().split() if heard.exists() else []
+        print(json.dumps({"number": number, "code": code, "heard": told, **json.loads(now.read_text())}))
+        shutil.rmtree(shop.home.path)
+        if code == 0:
+            return
+        number += stride
+
+
+def warm_up(folder: Path, clean: Shop) -> None:
+    """What is imported for a job is imported once, without a thread that a fork could not have."""
+    shop = Shop(home=Home(folder / "warm"), project=clean.project)
+    shutil.copytree(clean.home.path, shop.home.path)
+    for name in ("guildhall.runs.lifecycle", "guildhall.jobs.jobs", "guildhall.runtimes.pydantic", "jsonschema"):
+        __import__(name)
+
+
+def forked(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            work()
+            code = 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            raise
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def done(shop: Shop, heard: Path, number: int) -> None:
+    """The whole life of a job, killed at the step of this number."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == number + 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    below = str(shop.home.jobs)
+
+    def looks(event: str, args: tuple[Any, ...]) -> None:
+        if event in STEPS and str(args[0]).startswith(below):
+            step()
+
+    commit = engine._commit
+
+    def commits(connection: Any, batch: list[Any]) -> list[Any]:
+        outcomes = commit(connection, batch)
+        step()
+        return outcomes
+
+    engine._commit = commits
+    sys.addaudithook(looks)
+
+    def hear(word: str) -> None:
+        with heard.open("a") as file:
+            file.write(f"{word} ")
+
+    async def life(shop: Shop) -> None:
+        job = await shop.dispatch()
+        hear(job.id)
+        await shop.ended(job.id)
+        hear("ended")
+        await shop.jobs.delete(job.id)
+        hear("deleted")
+
+    shop.inside(life)
+
+
+def put_right(shop: Shop, now: Path) -> None:
+    """What a hall does that starts, and what there is then."""
+
+    async def work(shop: Shop) -> dict[str, Any]:
+        await Recovery(shop.hall).go_on()
+        await shop.until(lambda: not any(job.status == "running" for job in shop.jobs.page().jobs))
+        runs = [run.status for run in shop.hall.history.recent()]
+        jobs = [
+            {**shop.jobs.status(job.id).as_dict(), "files": shop.files(job.id), "output": _output(shop, job.id)}
+            for job in shop.jobs.page().jobs
+        ]
+        names = os.listdir(shop.home.jobs) if shop.home.jobs.exists() else []  # noqa: PTH208
+        asks = [ask.question.body for ask in shop.hall.asks.open()]
+        return {"jobs": jobs, "runs": runs, "stray": [name for name in names if not is_id(name, JOB)], "asks": asks}
+
+    now.write_text(json.dumps(shop.inside(work)))
+
+
+def _output(shop: Shop, job: str) -> str | None:
+    return shop.jobs.result(job).output if shop.jobs.get(job).status == "completed" else None
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

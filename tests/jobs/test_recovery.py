@@ -1,0 +1,129 @@
+"""What a new hall does with the jobs that an earlier one has left behind."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.hall.recover import MOST_CRASHES, Recovery
+from guildhall.runs.model import SHUTDOWN
+from tests.jobs.shop import LATE, call, say, submit
+
+if TYPE_CHECKING:
+    from tests.jobs.shop import Shop
+
+
+def left(shop: Shop) -> str:
+    """A job that a hall has left as it went."""
+
+    async def work(shop: Shop) -> str:
+        job = await shop.dispatch()
+        await shop.until(lambda: shop.jobs.get(job.id).summary)
+        await shop.hall.runs.park_all(SHUTDOWN)
+        assert shop.jobs.get(job.id).status == "running"
+        return job.id
+
+    return shop.inside(work)
+
+
+def sql(shop: Shop, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(shop.home.database)) as connection:
+        connection.execute(statement, values)
+        connection.commit()
+
+
+@pytest.mark.req("WD-47")
+def test_a_job_of_a_hall_that_left_goes_on_by_itself(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), {**LATE, "sleep": 0.3, **submit()}, say()])
+    id = left(shop)
+
+    async def work(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        job = await shop.ended(id)
+        assert (job.status, job.summary) == ("completed", "one")
+
+    shop.inside(work)
+
+
+@pytest.mark.req("WD-47")
+def test_a_job_that_cannot_go_on_has_failed_and_says_why(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), LATE])
+    id = left(shop)
+    (shop.project / "script.yaml").unlink()
+
+    async def work(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        job = shop.jobs.get(id)
+        assert job.status == "failed"
+        assert "script" in (job.error or "")
+        assert shop.hall.history.get(job.run).status == "failed"
+        shop.script([call("update_summary", summary="one"), submit(), say()])
+        async for _ in shop.client.resume(job.run, shop.frame):
+            pass
+        assert shop.jobs.get(id).status == "completed"
+
+    shop.inside(work)
+
+
+@pytest.mark.req("WD-47")
+def test_a_job_whose_process_died_again_and_again_is_given_up(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), LATE])
+    id = left(shop)
+    sql(shop, "UPDATE runs SET status='lost', crashes=?", MOST_CRASHES)
+
+    async def work(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        job = shop.jobs.get(id)
+        assert job.status == "failed"
+        assert "died" in (job.error or "")
+
+    shop.inside(work)
+
+
+@pytest.mark.req("WD-47")
+def test_a_job_whose_record_was_lost_has_failed(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), LATE])
+    id = left(shop)
+    for file in shop.home.path.glob("hall.db*"):
+        file.unlink()
+
+    async def work(shop: Shop) -> None:
+        job = shop.jobs.get(id)
+        assert job.status == "failed"
+        assert "no run behind it" in (job.error or "")
+        assert shop.jobs.status(id).as_wire()["summary"] == "one"
+        await shop.jobs.delete(id, force=True)
+
+    shop.inside(work)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [("completed", "completed"), ("failed", "failed"), ("cancelled", "cancelled")]
+)
+def test_an_end_that_the_directory_had_no_time_to_say_is_said_at_the_start(shop: Shop, status: str, said: str) -> None:
+    shop.script([call("update_summary", summary="one"), LATE])
+    id = left(shop)
+    (shop.home.jobs / id / "result.md").write_text("it was there")
+    sql(shop, "UPDATE runs SET status=?, ended_at='2026-01-01T00:00:00.000Z'", status)
+
+    async def work(shop: Shop) -> None:
+        job = shop.jobs.get(id)
+        assert (job.status, job.completed_at) == (said, "2026-01-01T00:00:00.000Z")
+
+    shop.inside(work)
+
+
+def test_a_run_whose_job_was_never_told_of_is_over(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), LATE])
+    id = left(shop)
+    (shop.home.jobs / id / "meta.json").unlink()
+
+    async def work(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        assert not (shop.home.jobs / id).exists()
+        assert [run.status for run in shop.hall.history.recent()] == ["cancelled"]
+
+    shop.inside(work)

@@ -1,0 +1,84 @@
+"""The process of a member is killed at many points of a job: started again, it ends the job as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.hall.test_member import free_port, until_up
+from tests.members.dying import Dying
+from tests.members.small import SECRET, make_member, serving, speaking
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+ANSWERS = [
+    {"call": "update_summary", "with": {"summary": "begun"}},
+    {"call": "log_question", "with": {"question": "Who pays?"}},
+    {"call": "record_decision", "with": {"question": "Which?", "decision": "This.", "reasoning": "It is nearer."}},
+    {"call": "store_memory", "with": {"key": "fact", "content": "It is nearer."}},
+    {"call": "write_artifact", "with": {"path": "report.md", "content": "All of it."}},
+    {"call": "submit_result", "with": {"output": "All is well."}},
+    {"say": "done"},
+]
+STEP = 3  # each third commit is a point; before and after it in turn
+
+
+@pytest.fixture(scope="module")
+def dying() -> Generator[Dying]:
+    with Dying() as dying:
+        yield dying
+
+
+async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[str | None, bool]:
+    """Dispatches to a member that dies at a commit: the job, if that was answered; and whether it has died."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/mcp"
+    process = dying.start(folder, port, SECRET, number, when)
+    job = None
+    with suppress(httpx.TransportError):
+        await until_up(url)
+        async with speaking(url) as member:
+            job = await member.dispatch("Do it.", "A job")
+            await member.ended(job)
+        os.kill(process, signal.SIGTERM)  # it has outlived the job
+    return job, await asyncio.to_thread(dying.ended) == "killed"
+
+
+async def finished(folder: Path, job: str | None) -> dict[str, Any]:
+    """What comes of the job in a member that lives; one that nobody was told of is dispatched anew."""
+    async with serving(folder) as member:
+        listed = [row["jobId"] for row in (await member.worker("list"))["jobs"]]
+        assert len(listed) <= 1
+        assert job is None or listed == [job]
+        shown = await member.ended(listed[0] if listed else await member.dispatch("Do it.", "A job"))
+        result = await member.worker("result", jobId=shown["jobId"])
+    files = [path.name for path in (folder / "jobs").iterdir()]
+    assert files == [shown["jobId"]]  # nothing is left of one that never was
+    memory = (folder / "memory" / "fact.md").read_text()
+    return {**shown, **result, "memory": memory, "jobId": "", "startedAt": "", "completedAt": ""}
+
+
+@pytest.mark.req("WD-47")
+def test_killed_at_any_commit_a_member_ends_its_job_as_if_nothing_had_been(tmp_path: Path, dying: Dying) -> None:
+    whole = make_member(tmp_path / "whole" / "clerk", answers=ANSWERS)
+    expected = asyncio.run(finished(whole, None))
+    assert (expected["status"], expected["questions"]) == ("completed", ["Who pays?"])
+    points = 0
+    for number in itertools.count(2, STEP):
+        folder = make_member(tmp_path / str(number) / "clerk", answers=ANSWERS)
+        when = ("before", "after")[points % 2]
+        job, died = asyncio.run(killed(dying, folder, number, when))
+        assert asyncio.run(finished(folder, job)) == expected, (number, when)
+        if not died:
+            break
+        points += 1
+    assert points >= 8

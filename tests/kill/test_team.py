@@ -1,0 +1,201 @@
+"""The hall killed at any instant of a workflow: the room that comes out is the one that comes out undisturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kill.team import RUN, SCRIPT, TeamScene
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from guildhall.core.paths import Home
+    from tests.conftest import GuildWithHall
+    from tests.kill.scene import Driver, When
+
+# The commits of the commands of an undisturbed workflow: until it waits for the person, and after each answer. The
+# first test holds them to what is really there.
+COMMITS = {"sqlite": (37, 71), "talk": (63, 37, 9)}
+# The usual suite takes a few of the points, to keep its time.
+FEW = {"sqlite": ((12, 46), (75,)), "file": ((31,), (110,)), "memory": ((57,), ()), "talk": ((39, 100), (21,))}
+SIDES: tuple[When, ...] = ("before", "after")
+DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+
+End = dict[str, Any]
+Undisturbed = Callable[[str], tuple[list[int], End]]
+
+
+def points(command: int) -> list[tuple[str, int, When]]:
+    """Where each kind of team is killed in one of its commands."""
+    found: list[tuple[str, int, When]] = []
+    for kind, few in FEW.items():
+        commits = COMMITS.get(kind, COMMITS["sqlite"])[command]
+        every: list[tuple[str, int, When]] = [(kind, n, when) for n in range(1, commits + 1) for when in SIDES]
+        found += every if DEEP else [every[place] for place in few[command]]
+    return found
+
+
+def lay_out(scene: TeamScene, kind: str) -> TeamScene:
+    return scene.lay_out_talk() if kind == "talk" else scene.lay_out(provider=kind)
+
+
+@pytest.fixture
+def team(project: Path, home: Home, driver: Driver) -> Generator[TeamScene]:
+    yield TeamScene(project=project, home=home.path, driver=driver)
+    driver.settle()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, driver: Driver) -> Undisturbed:
+    """What comes of a team that nobody kills, and the commits of each command."""
+    found: dict[str, tuple[list[int], End]] = {}
+
+    def of(kind: str) -> tuple[list[int], End]:
+        if kind not in found:
+            place = tmp_path_factory.mktemp(kind)
+            (place / "project").mkdir()
+            scene = lay_out(TeamScene(project=place / "project", home=place / "home", driver=driver), kind)
+            ended = scene.start()
+            commits = [ended.commits]
+            while ended.code == 4:
+                ended = scene.answer(ended.json["asks"][0])
+                commits.append(ended.commits)
+            assert ended.code == 0, ended
+            found[kind] = commits, scene.end()
+        return found[kind]
+
+    return of
+
+
+def judge(team: TeamScene, end: End) -> None:
+    """Lets the killed workflow go on to its end, and asks the witnesses."""
+    team.go_on()
+    assert team.whole()
+    came = team.end()
+    for what, was in end.items():
+        assert came[what] == was, what
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "talk"])
+def test_the_sweep_goes_over_every_commit(undisturbed: Undisturbed, kind: str) -> None:
+    commits, end = undisturbed(kind)
+    assert tuple(commits) == COMMITS[kind]
+    assert end["workflow"] == [("team", 1, "done")]
+    assert {status for _, status, _ in end["agents"]} == {"idle"}
+
+
+@pytest.mark.req("X-2", "AW-14")
+@pytest.mark.parametrize(("kind", "number", "when"), points(0))
+def test_killed_at_a_commit(team: TeamScene, undisturbed: Undisturbed, kind: str, number: int, when: When) -> None:
+    """With every provider; the one that talks elects first, and comes to a loop that a person is asked about."""
+    assert lay_out(team, kind).killed(number, when, *RUN)
+    judge(team, undisturbed(kind)[1])
+
+
+@pytest.mark.req("X-2")
+@pytest.mark.parametrize(("kind", "number", "when"), points(1))
+def test_killed_at_a_commit_after_an_answer(
+    team: TeamScene, undisturbed: Undisturbed, kind: str, number: int, when: When
+) -> None:
+    """An approval, or what a person says about a loop: it is taken once, and acted upon once."""
+    ask = lay_out(team, kind).start().json["asks"][0]
+    assert team.killed(number, when, "answer", ask["ask"], team.choice(ask), "--output", "json")
+    judge(team, undisturbed(kind)[1])
+
+
+@pytest.mark.req("X-2")
+@pytest.mark.parametrize("kills", [(30, 9, 21), (9, 30, 14)][: 2 if DEEP else 1])
+def test_killed_again_and_again(team: TeamScene, undisturbed: Undisturbed, kills: tuple[int, ...]) -> None:
+    assert lay_out(team, "sqlite").killed(kills[0], "after", *RUN)
+    run = team.rows("SELECT id FROM runs WHERE parent IS NULL")[0][0]
+    for number in kills[1:]:
+        team.killed(number, "before", "resume", run, "--output", "json")
+    judge(team, undisturbed("sqlite")[1])
+
+
+# The hall as a process of its own
+
+
+@pytest.mark.req("X-1", "X-2", "AW-15")
+def test_a_started_team_is_killed_while_it_is_busy(
+    guild_hall: GuildWithHall, team: TeamScene, undisturbed: Undisturbed
+) -> None:
+    """The hall dies twice under agents who are at work; whoever speaks next finds them at it again."""
+    slow = {name: [[{"sleep": 0.2, **answer} for answer in run] for run in runs] for name, runs in SCRIPT.items()}
+    lay_out(team, "sqlite")
+    (team.project / "script.yaml").write_text(json.dumps({"workers": slow}))
+    run = guild_hall("start", "team.yaml", "--background", "--json").json["run"]
+    for messages in (1, 2):
+        until(lambda most=messages: len(team.rows("SELECT 1 FROM messages")) >= most)
+        guild_hall.kill_hall()
+        guild_hall("schedule", "@team", "clear")  # nothing is set; it starts the next one
+    until(lambda: bool(team.rows("SELECT 1 FROM asks WHERE status = 'open'")))
+    for (ask,) in team.rows("SELECT id FROM asks WHERE status = 'open'"):
+        assert guild_hall("answer", ask, "yes").code == 0
+    until(lambda: team.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(5,)])
+    assert guild_hall("wait", "@team", "--timeout", "20s").code == 0
+    assert guild_hall("stop", "@team").code == 0
+    came, end = team.end(), undisturbed("sqlite")[1]
+    for what in ("messages", "mail", "documents", "proposals", "votes", "files", "made"):
+        assert came[what] == end[what], what
+    assert [row for row in came["runs"] if row[0] != "team"] == [row for row in end["runs"] if row[0] != "team"]
+    replayed = guild_hall("replay", run)
+    assert replayed.code == 0, replayed.out + replayed.err
+
+
+@pytest.mark.req("AW-21", "X-2")
+def test_the_processes_of_agents_are_killed_while_they_work(
+    guild_hall: GuildWithHall, team: TeamScene, undisturbed: Undisturbed
+) -> None:
+    """The hall lives: nobody is asked anything but what would be asked anyway."""
+    slow = {name: [[{"sleep": 0.2, **answer} for answer in run] for run in runs] for name, runs in SCRIPT.items()}
+    lay_out(team, "file")
+    (team.project / "script.yaml").write_text(json.dumps({"workers": slow}))
+    run = guild_hall("start", "team.yaml", "--background", "--json").json["run"]
+    hall = guild_hall.hall().pid
+
+    def kill_when(asked: int) -> None:
+        until(lambda: len(team.rows("SELECT 1 FROM journal WHERE kind = 'model_asked'")) >= asked)
+        for child in children_of(hall):
+            os.kill(child, signal.SIGKILL)
+
+    kill_when(2)
+    kill_when(4)
+    until(lambda: bool(team.rows("SELECT 1 FROM asks WHERE status = 'open'")))
+    assert team.rows("SELECT kind FROM asks") == [("approval",)]
+    assert guild_hall("answer", team.rows("SELECT id FROM asks")[0][0], "yes").code == 0
+    kill_when(9)
+    until(lambda: team.rows("SELECT count(*) FROM runs WHERE status = 'completed'") == [(5,)])
+    assert guild_hall("wait", "@team", "--timeout", "20s").code == 0
+    assert guild_hall("stop", run).code == 0
+    came, end = team.end(), undisturbed("file")[1]
+    for what in ("messages", "mail", "documents", "proposals", "votes", "files", "made"):
+        assert came[what] == end[what], what
+    assert len(team.rows("SELECT 1 FROM journal WHERE kind = 'crashed'")) >= 2
+
+
+def children_of(hall: int) -> list[int]:
+    """The processes of runs: those below the warm parent, which is below the hall."""
+
+    def below(pid: int) -> list[int]:
+        try:
+            return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except OSError:
+            return []
+
+    return [child for parent in below(hall) for child in below(parent)]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < limit, "it did not come to that"
+        time.sleep(0.02)

@@ -1,0 +1,98 @@
+"""A member that dies at a chosen commit: a process that has imported everything, and forks one for each order.
+
+The one function that commits is wrapped here, from outside; the product does not know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+_PR_SET_PDEATHSIG = 1
+_NEEDED = ("guildhall.hall.small", "guildhall.runs.lifecycle", "guildhall.runtimes.pydantic", "jsonschema")
+
+
+class Dying:
+    """Starts members that die."""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert self._told() == "ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def start(self, folder: Path, port: int, secret: str, number: int, when: str) -> int:
+        """A member that is killed before or after its commit of this number; its process."""
+        assert self._process.stdin is not None
+        order = {"folder": str(folder), "port": port, "secret": secret, "number": number, "when": when}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._told())
+
+    def ended(self) -> str:
+        """How it ended: `killed`, or its exit code. Waits for that."""
+        return self._told()
+
+    def _told(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def serve() -> None:
+    for name in _NEEDED:
+        importlib.import_module(name)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _child(json.loads(line))
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print("killed" if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)
+
+
+def _child(order: dict[str, Any]) -> NoReturn:
+    from guildhall import Member
+    from guildhall.hall.log import Log
+    from guildhall.store import engine
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    commit, count = engine._commit, 0
+
+    def counted(connection: Any, batch: list[Any]) -> list[Any]:
+        nonlocal count
+        outcomes: list[Any] = []
+        for write in batch:  # each its own commit, so that no point hides inside a group
+            count += 1
+            if count == order["number"] and order["when"] == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            outcomes += commit(connection, [write])
+            if count == order["number"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return outcomes
+
+    engine._commit = counted
+    code = 70
+    try:
+        member = Member(Path(order["folder"]) / "server.py")
+        asyncio.run(member._serve(order["port"], order["secret"], {}, Log({})))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    serve()

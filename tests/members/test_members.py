@@ -1,0 +1,151 @@
+"""The members of a hall: one process each, started anew when they change, and the hall stays while they work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import NotTrusted, ToolUnavailable
+from guildhall.core.frame import Frame
+from guildhall.members.manifest import Manifest
+from guildhall.members.members import Members
+from guildhall.members.process import Pace
+from guildhall.members.trust import member_code
+from guildhall.members.work import Work
+from guildhall.workers.trust import Pin, Trust
+from tests.members.places import put_member
+from tests.members.test_process import alive, marks, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from guildhall.core.paths import Home
+    from guildhall.members.model import Member
+
+PAGE = Path(__file__).parents[2] / "docs" / "members.md"
+
+
+@asynccontextmanager
+async def members_of(home: Home, trust: Trust | None = None) -> AsyncGenerator[Members]:
+    pace = Pace(first_pause=0.02, leave=0.2)
+    found = Members(home=home, clock=SystemClock(), trust=lambda: trust or Trust({}), pace=pace)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+def test_all_who_need_a_member_share_one_process(home: Home, project: Path) -> None:
+    folder = put_member(home.path, "ant")
+    frame = Frame.here(project, os.environ)
+
+    async def work() -> None:
+        async with members_of(home) as members:
+            ant = members.find("ant", frame)
+            assert members.shown(ant).state == "trusted"
+            clients = await asyncio.gather(*(members.client(ant, frame) for _ in range(8)))
+            assert len({id(client) for client in clients}) == 1
+            assert len(marks(folder)) == 1
+            shown = members.shown(ant)
+            assert (shown.state, shown.port is not None) == ("ready", True)
+        assert not any(map(alive, marks(folder)))
+        with pytest.raises(ToolUnavailable, match="the hall is leaving"):
+            await members.client(ant, frame)
+
+    asyncio.run(work())
+
+
+def test_one_that_has_changed_is_started_anew_and_only_as_it_is_trusted(home: Home, project: Path) -> None:
+    folder = put_member(project, "ant")
+    program = folder / "server.py"
+    # What the toy notes in its folder would count as a change of it: it notes it where members write.
+    (folder / "logs").mkdir()
+    program.write_text(
+        program.read_text().replace('Path("marks")', 'Path("logs/marks")').replace('"left"', '"logs/left"')
+    )
+    frame = Frame.here(project, os.environ)
+    pins: dict[Path, Pin] = {}
+
+    async def work() -> None:
+        async with members_of(home, Trust(pins)) as members:
+            ant = members.find("ant", frame)
+            with pytest.raises(NotTrusted):
+                await members.client(ant, frame)
+            assert marks(folder / "logs") == []
+            pins.update(pinned(ant))
+            await members.client(ant, frame)
+            program.write_text(f"# other\n{program.read_text()}")
+            with pytest.raises(NotTrusted, match="changed since"):
+                await members.client(ant, frame)
+            pins.update(pinned(ant))
+            await members.client(ant, frame)
+            first, second = marks(folder / "logs")
+            assert (alive(first), alive(second)) == (False, True)
+
+    asyncio.run(work())
+
+
+def pinned(member: Member) -> dict[Path, Pin]:
+    return {f.path: Pin(path=f.path, digest=f.digest, trusted_at="now") for f in member_code(member).files}
+
+
+def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
+    put_member(home.path, "ant")
+    frame = Frame.here(project, os.environ)
+    note = home.path / "members-at-work.json"
+
+    async def work() -> None:
+        async with members_of(home) as members:
+            handle = members.handle(members.find("ant", frame), frame)
+            await handle.list()
+            await until(lambda: not members.busy)  # it had nothing going on
+            job = await handle.dispatch("d", "slow")
+            assert members.busy
+            assert json.loads(note.read_text()) == {str(handle.member.folder): str(project)}
+            await handle.cancel(job)
+            await until(lambda: not members.busy)
+            assert not note.exists()
+            await handle.dispatch("d", "slow again")
+        assert note.exists(), "it had not ended, and the next hall will start the member again"
+        async with members_of(home) as members:
+            assert members.go_on(lambda root: Frame.here(root, os.environ)) == ["ant"]
+            assert members.busy
+            await until(lambda: not members.busy)  # this one forgets its jobs with its process
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 5}', '{"": "x"}', "[" * 9999, '{"/nowhere": "/nowhere"}'])
+def test_a_note_that_is_odd_is_not_believed(home: Home, text: str) -> None:
+    home.path.mkdir(parents=True)
+    (home.path / "members-at-work.json").write_text(text)
+    left = Work(home.path / "members-at-work.json", SystemClock()).left_behind()
+    assert left == ([(Path("/nowhere"), Path("/nowhere"))] if "nowhere" in text else [])
+
+    async def work() -> None:
+        async with members_of(home) as members:
+            assert members.go_on(lambda root: Frame(cwd=root, root=root)) == []
+
+    asyncio.run(work())
+
+
+def test_the_page_says_what_is_so() -> None:
+    text = PAGE.read_text()
+    example = re.search(r"```json\n(.*?)```", text, re.S)
+    assert example
+    manifest = Manifest.model_validate(json.loads(example[1]))
+    assert manifest.mcp.variables == ("TZ_KEY",)
+    for name, field in Manifest.model_fields.items():
+        assert f"`{field.alias or name}" in text
+    pace = Pace()
+    assert f"{pace.listen:g} seconds to listen at its port and then {pace.handshake:g} to answer" in text
+    assert f"doubles from {pace.first_pause:g} to {pace.longest_pause:g} seconds" in text
+    assert (pace.tries, pace.leave) == (5, 5.0)
