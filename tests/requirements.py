@@ -37,7 +37,6 @@ IN_PART: dict[str, str] = {
     "WKR-15": "the pydantic runtime",
     "WKR-16": "the pydantic runtime",
     "X-3": "runs and workflows; there are no jobs yet",
-    "X-8": "worker/*; there is no `guild mcp` yet",
     "X-14": "the pydantic runtime",
     "X-6": "artifacts and the schema; there are no checks and no reviewers yet",
     "X-15": "approvals, questions, limits, loops and unknown effects",

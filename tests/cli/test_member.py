@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.members.places import put_member
+from tests.members.small import make_member
 from tests.members.test_process import alive, marks
 from tests.runs.places import put_worker, until
 
@@ -59,12 +60,14 @@ def test_where_there_are_none_it_says_how_to_make_one(guild: Guild, project: Pat
     assert "members" not in {check["name"] for check in guild("doctor", "--json").json}
 
 
+@pytest.mark.req("WD-37")
 def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home) -> None:
     mcp = {"command": "${PYTHON}", "args": ["server.py", "${PORT}"], "env": {"KEY": "${A_KEY}"}}
     put_member(project, "cat", mcp=mcp, description="Says \x1b[31mmeow")
     ran = guild("member", "show", "cat")
     assert "${PYTHON} server.py ${PORT}" in ran.out
     assert "A_KEY" in ran.out
+    assert ["capabilities", "worker"] in [line.split() for line in ran.out.splitlines()]
     assert "\x1b" not in ran.out
     assert "guild trust" in ran.err
     assert guild("member", "show", "cat", "--json").json["displayName"] == "Cat"
@@ -100,7 +103,7 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted(guild: Guild, proj
     assert guild("member", "call", "cat", "echo").code == 0
 
 
-@pytest.mark.req("WD-36")
+@pytest.mark.req("WD-36", "WD-35")
 def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWithHall, project: Path, home: Home):
     put_member(home.path, "ant")
     guild = guild_hall
@@ -186,3 +189,29 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     assert len(marks(folder)) == 2
     # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
     until(lambda: not (home.path / "members-at-work.json").exists())
+
+
+def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    asks = [
+        {"call": "log_question", "with": {"question": "Which?", "wait": True}},
+        {"expect": "(?s)The second\\.\nMind the paint\\.", "say": "the second, then"},
+    ]
+    make_member(home.path / "guild-members" / "clerk", answers=asks)
+    made = guild_hall("dispatch", "clerk", "Choose.")
+    assert made.code == 0, made.err
+    job = made.out.strip()
+    waits = guild_hall("wait", job)
+    assert (waits.code, waits.out) == (4, "")
+    assert "Which?" in waits.err
+    assert f"guild answer {job}" in waits.err
+    told = guild_hall("wait", job, "--json")
+    assert (told.code, told.json["questions"], told.json["waiting"]) == (4, ["Which?"], True)
+    for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
+        assert guild_hall(*words).code == code, words
+    assert guild_hall("answer", "clerk/", "x").code == 3
+    answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
+    assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
+    ended = guild_hall("wait", job)
+    assert (ended.code, ended.out.strip()) == (0, "the second, then")

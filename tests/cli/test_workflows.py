@@ -79,6 +79,21 @@ def test_what_is_said_and_done_is_told_in_whole_lines(guild: Guild, review: Path
     assert "$0.0" in lines[-1]
 
 
+def test_what_it_costs_is_told_of_those_who_ask_a_model(guild: Guild, review: Path) -> None:
+    (review.parent / "guildhall.yaml").write_text("model: script:script.yaml\n")
+    good(guild("run", "review.yaml"))
+    assert {line["worker"] for line in good(guild("cost", "--json")).json["lines"]} == {"ann", "bob"}
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".yaml", "a/" * 2_000 + "b.yaml", "~nobody-at-all/x.yaml"])
+def test_a_name_that_no_file_can_have_is_told(guild: Guild, review: Path, name: str) -> None:
+    for verb in (("run", name), ("start", name), ("plan", name)):
+        ran = guild(*verb)
+        assert ran.code in (2, 3), (verb, ran.err)
+        assert "Traceback" not in ran.err
+        assert "Errno" not in ran.err or "cannot be a file" in ran.err
+
+
 @pytest.mark.req("AW-14")
 def test_programs_read_the_same_as_json(guild: Guild, review: Path) -> None:
     told = good(guild("run", "review.yaml", "--tag", "a", "--output", "json")).json

@@ -30,7 +30,7 @@ def settings(home: Home, root: Path, user: str = "", project: str = "") -> Setti
 def test_without_files_the_defaults_hold(home: Home, tmp_path: Path):
     found = load_settings(home, tmp_path)
     assert (found.model, found.budget, found.env, found.approvals.timeout) == (None, 5.0, (), None)
-    assert (found.memory.limit_tokens, found.hall.idle) == (8000, 60.0)
+    assert (found.memory.limit_tokens, found.hall.idle, found.hall.run_memory) == (8000, 60.0, 1024**3)
     assert found == settings(home, tmp_path)
 
 
@@ -39,12 +39,12 @@ def test_the_user_s_settings_hold(home: Home, tmp_path: Path):
         home,
         tmp_path,
         "model: anthropic:claude-sonnet-4-5\nbudget: 20\nenv: [DOCS_TOKEN]\nweb_search: {searxng: http://localhost:8888}\n"
-        "approvals: {timeout: 2h}\nmemory: {limit_tokens: 12000}\nprojects: {}\nhall: {idle: 10m}\n"
+        "approvals: {timeout: 2h}\nmemory: {limit_tokens: 12000}\nprojects: {}\nhall: {idle: 10m, run_memory: 512MB}\n"
         "worker_creation: {model: null, tools: [Read], sandboxes: {notes: {path: ./notes}}, tool_rules: {}}\n",
     )
     assert found.model == "anthropic:claude-sonnet-4-5"
     assert (found.budget, found.env, found.approvals.timeout) == (20.0, ("DOCS_TOKEN",), 7200.0)
-    assert (found.memory.limit_tokens, found.hall.idle) == (12000, 600.0)
+    assert (found.memory.limit_tokens, found.hall.idle, found.hall.run_memory) == (12000, 600.0, 512 * 1024**2)
     assert found.web_search is not None
     assert found.web_search.searxng == "http://localhost:8888"
     assert found.worker_creation is not None
@@ -119,6 +119,9 @@ def test_the_settings_of_another_product_are_left_alone(home: Home, tmp_path: Pa
         ("memory: {limit_tokens: 0}", "memory.limit_tokens: it should be greater than 0 (it is 0)"),
         ("hall: {idle: 0s}", "hall.idle: '0s' is not a duration"),
         ("hall: {idle: never}", "hall.idle: 'never' is not a duration"),
+        ("hall: {run_memory: 1MB}", "hall.run_memory: write a size from 64MB"),
+        ("hall: {run_memory: 1024}", "hall.run_memory: write a size from 64MB"),
+        ("hall: {run_memory: 9999999GB}", "hall.run_memory: write a size from 64MB"),
         ("hall: {port: 80}", "hall.port: there is no such field"),
         ("hall: 60s", "hall: expected fields with values"),
         ("model: ''", "model: "),

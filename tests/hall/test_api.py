@@ -146,7 +146,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
         (400, "/api/show", {"body": {"run": 5}}),
         (400, "/api/show", {"body": {"run": None}}),
         (404, "/api/show", {"body": {"run": "r-2222222222"}}),
-        (404, "/api/show", {"body": {"run": "\x00' OR 1=1 --"}}),
+        (400, "/api/show", {"body": {"run": "\x00' OR 1=1 --"}}),
         (400, "/api/journal", {"body": {"run": "r-2222222222", "after": True}}),
         (400, "/api/answer", {"body": {"ask": "a-2222222222", "answer": {"choice": 1}}}),
         (400, "/api/trust", {"body": {"files": [{"path": "/x"}]}}),

@@ -15,6 +15,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from guildhall.core.errors import ServerGone
 from guildhall.hall import mcp as endpoint
 from guildhall.room.rooms import Rooms
 from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
@@ -715,6 +716,33 @@ def test_the_sender_is_whoever_has_the_token(home: Home, project: Path) -> None:
                     assert "result" in done.json()
                 await other.call("channel_send", {"message": "two"}, id="t-1")  # another run's ids are its own
             assert room.said() == [("coder", "one"), ("reviewer", "two")]
+
+    asyncio.run(work())
+
+
+def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Home, project: Path) -> None:
+    async def work() -> None:
+        async with table(home, project, "coder") as (hall, room):
+
+            async def gone(tool: Any, call: Any) -> Any:
+                raise ServerGone("the server of this tool is gone")
+
+            tools = room_tools(room.room, "coder")
+            seat = Seat(
+                tools=tools,
+                execute=lambda run: gone,
+                began=lambda connection, run: None,
+                ended=lambda connection, run, stretch: None,
+            )
+            run, token = await hall.live("clerk", seat=seat)
+            async with raw(f"{hall.url}/room/", token) as http:
+                assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]
+                async with asyncio.timeout(5):
+                    while hall.hall.runs.alive(run):  # noqa: ASYNC110 - nobody tells when
+                        await asyncio.sleep(0.01)
+                assert (await http.ask("tools/list")).status_code == 401
+            ended = hall.hall.history.get(run)
+            assert (ended.status, ended.error and "is gone" in ended.error["message"]) == ("failed", True)
 
     asyncio.run(work())
 

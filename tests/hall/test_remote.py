@@ -22,6 +22,7 @@ from guildhall.core.errors import (
     MemberRefused,
     NotFound,
     NotTrusted,
+    Refused,
     UnknownJob,
     WorkerLocked,
 )
@@ -163,6 +164,9 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
     assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
     assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    with pytest.raises(Refused, match="takes no answers"):
+        await both.once("member_job_answer", "ant", "j-1", "yes", frame)
+    assert isinstance(await both.once("members_at_work"), list)
     await both.once("member_job_delete", "ant", "j-1", frame)
     with pytest.raises(MemberRefused, match="there is no job"):
         await both.once("member_job", "ant", "j-1", frame)

@@ -117,13 +117,16 @@ def test_a_worker_stands_alone_and_ctrl_c_takes_only_it_along(
     process = guild_hall.start("start", "ann")
     _until(process, "ann is there")
     assert guild_hall("send", "ann", "hello").code == 0
-    assert "bob: thanks" in _until(process, "bob: thanks")
+    seen = _until(process, "ann to bob: @bob your turn")
+    assert guild_hall("wait", "bob", "--timeout", "20s").code == 0
     listed = guild_hall("ls").out
     assert "  ann  " in listed
     assert "global" not in listed
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=20)
     assert (process.returncode, "guild start ann" in err) == (130, True)
+    assert "bob: thanks" not in seen + err  # what others do is not for this terminal
+    assert "[bob]" not in seen + err
     assert guild_hall("ls", "bob", "--json").json["status"] == "idle"
     assert guild_hall("ls", "ann", "--json").json["status"] == "stopped"
     assert guild_hall("stop", "bob").code == 0

@@ -1,6 +1,6 @@
-"""Does a job from its dispatch to its deletion again and again, and each time is killed at the next step.
+"""Does the same with a job again and again, and each time is killed at the next step.
 
-Run as a program: `crash.py FOLDER STRIDE`. A step is a commit of the database, or whatever touches the disk below
+Run as a program: `crash.py FOLDER STRIDE SCENE`. A step is a commit of the database, or whatever touches the disk below
 `jobs/`, counted by the interpreter's audit events; with a stride of 1 none is left out. After each death another
 process puts right what is there, as a hall that starts does, and one line of JSON says what was heard of the job
 before, and what there is now.
@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.paths import Home
 from guildhall.hall.recover import Recovery
+from guildhall.runs.model import Answer
 from guildhall.store import engine
 from guildhall.store.migrate import prepare
 from tests.jobs.shop import Shop, call, say, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+
+    Hear = Callable[[str], None]
+    Life = Callable[[Shop, Hear], Awaitable[None]]
+    Answered = dict[str, Any]
 
 STEPS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir"}
 FOUR = [
@@ -35,10 +40,50 @@ FOUR = [
 ]
 
 
-def main(folder: Path, stride: int) -> None:
+async def whole_life(shop: Shop, hear: Hear) -> None:
+    job = await shop.dispatch()
+    hear(job.id)
+    await shop.ended(job.id)
+    hear("ended")
+    await shop.jobs.delete(job.id)
+    hear("deleted")
+
+
+async def answered(shop: Shop, hear: Hear) -> None:
+    """A question that waits, and its answer."""
+    job = await shop.dispatch()
+    hear(job.id)
+    await shop.until(shop.hall.asks.open)
+    await shop.until(lambda: not shop.hall.runs.alive(job.run))
+    await answer_all(shop)
+    hear("answered")
+    await shop.ended(job.id)
+    hear("ended")
+
+
+async def answer_all(shop: Shop) -> None:
+    for ask in shop.hall.asks.open():
+        await shop.client.answer(ask.id, Answer(choice="the front one"))
+
+
+async def cancelled(shop: Shop, hear: Hear) -> None:
+    job = await shop.dispatch()
+    hear(job.id)
+    await shop.until(lambda: shop.jobs.get(job.id).summary)
+    hear((await shop.jobs.cancel(job.id)).status)
+
+
+SCENES: dict[str, tuple[list[Answered], Life]] = {
+    "life": ([{"calls": FOUR}, submit("a key"), say()], whole_life),
+    "question": ([call("log_question", question="Which door?", wait=True), submit("a key"), say()], answered),
+    "cancel": ([FOUR[0], {"sleep": 0.3, **submit("a key")}, say()], cancelled),
+}
+
+
+def main(folder: Path, stride: int, scene: str) -> None:
     clean = Shop.anywhere(folder)
     clean.worker()
-    clean.script([{"calls": FOUR}, submit("a key"), say()])
+    clean.script(SCENES[scene][0])
     prepare(clean.home.database)
     warm_up(folder, clean)
     number = 0
@@ -46,7 +91,7 @@ def main(folder: Path, stride: int) -> None:
         shop = Shop(home=Home(folder / f"home-{number}"), project=clean.project)
         shutil.copytree(clean.home.path, shop.home.path)
         heard = folder / f"heard-{number}"
-        code = forked(lambda: done(shop, heard, number))  # noqa: B023
+        code = forked(lambda: done(shop, heard, number, SCENES[scene][1]))  # noqa: B023
         now = folder / f"now-{number}"
         forked(lambda: put_right(shop, now))  # noqa: B023
         told = heard.read_text().split() if heard.exists() else []
@@ -84,8 +129,8 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def done(shop: Shop, heard: Path, number: int) -> None:
-    """The whole life of a job, killed at the step of this number."""
+def done(shop: Shop, heard: Path, number: int, life: Life) -> None:
+    """What happens to a job, killed at the step of this number."""
     steps = 0
 
     def step() -> None:
@@ -114,15 +159,7 @@ def done(shop: Shop, heard: Path, number: int) -> None:
         with heard.open("a") as file:
             file.write(f"{word} ")
 
-    async def life(shop: Shop) -> None:
-        job = await shop.dispatch()
-        hear(job.id)
-        await shop.ended(job.id)
-        hear("ended")
-        await shop.jobs.delete(job.id)
-        hear("deleted")
-
-    shop.inside(life)
+    shop.inside(lambda shop: life(shop, hear))
 
 
 def put_right(shop: Shop, now: Path) -> None:
@@ -130,10 +167,25 @@ def put_right(shop: Shop, now: Path) -> None:
 
     async def work(shop: Shop) -> dict[str, Any]:
         await Recovery(shop.hall).go_on()
-        await shop.until(lambda: not any(job.status == "running" for job in shop.jobs.page().jobs))
+
+        def over() -> bool:
+            return not any(job.status == "running" for job in shop.jobs.page().jobs)
+
+        def held() -> bool:
+            return any(shop.jobs.status(job.id).waiting for job in shop.jobs.page().jobs)
+
+        await shop.until(lambda: over() or held())
+        if not over():
+            await answer_all(shop)
+        await shop.until(over)
         runs = [run.status for run in shop.hall.history.recent()]
         jobs = [
-            {**shop.jobs.status(job.id).as_dict(), "files": shop.files(job.id), "output": _output(shop, job.id)}
+            {
+                **shop.jobs.status(job.id).as_dict(),
+                "told": _told(shop, job.run),
+                "files": shop.files(job.id),
+                "output": _output(shop, job.id),
+            }
             for job in shop.jobs.page().jobs
         ]
         names = os.listdir(shop.home.jobs) if shop.home.jobs.exists() else []  # noqa: PTH208
@@ -143,9 +195,15 @@ def put_right(shop: Shop, now: Path) -> None:
     now.write_text(json.dumps(shop.inside(work)))
 
 
+def _told(shop: Shop, run: str | None) -> list[str]:
+    """What the model was told by its tools."""
+    ends = [entry.data["result"] for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
+    return [end["content"][0]["text"] for end in ends]
+
+
 def _output(shop: Shop, job: str) -> str | None:
     return shop.jobs.result(job).output if shop.jobs.get(job).status == "completed" else None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -16,39 +16,67 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "3"
+STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "5"
 FILES = {
     *("task.md", "config.json", "meta.json", "status.md", "result.md", "questions.md", "decisions.json"),
     "artifacts/report.md",
 }
 
 
+def lives(folder: Path, scene: str) -> list[dict[str, Any]]:
+    """What came of each of them; the last is one that nobody has disturbed."""
+    command = [sys.executable, "-m", "tests.jobs.crash", str(folder), STRIDE, scene]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [life["code"] for life in found] == [-9] * (len(found) - 1) + [0]
+    for life in found:
+        assert life["stray"] == [], life
+        assert set(life["runs"]) <= ENDED, life
+        assert len(life["jobs"]) <= 1, life
+        if life["heard"] and scene != "life":
+            assert [job["jobId"] for job in life["jobs"]] == life["heard"][:1], life
+    return found
+
+
 @pytest.mark.req("WD-47")
 @pytest.mark.timeout(180)
 def test_killed_at_any_step_a_job_is_whole_or_was_never_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.jobs.crash", str(tmp_path), STRIDE]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    lives = [json.loads(line) for line in done.stdout.splitlines()]
-    assert lives[-1]["code"] == 0, "the last life is one that nobody has disturbed"
-    assert lives[-1]["jobs"] == []
-    assert len(lives) > 15
-    assert {life["code"] for life in lives[:-1]} == {-9}
-    for life in lives:
-        judge(life)
+    every = lives(tmp_path, "life")
+    assert len(every) > 10
+    assert every[-1]["jobs"] == []
+    for life in every:
+        heard, jobs = life["heard"], life["jobs"]
+        if heard and "ended" not in heard:
+            assert [job["jobId"] for job in jobs] == [heard[0]], life
+        assert life["asks"] == ["Which door?"] * len(jobs), life
+        for job in jobs:
+            assert (job["status"], job["error"], job["output"]) == ("completed", None, "a key"), life
+            assert job["summary"] == "half of it"
+            assert job["questions"] == ["Which door?"]
+            assert job["decisions"] == [{"question": "metal?", "decision": "iron", "reasoning": "there"}]
+            assert set(job["files"]) == FILES
 
 
-def judge(life: dict[str, Any]) -> None:
-    heard, jobs = life["heard"], life["jobs"]
-    assert life["stray"] == [], life
-    assert set(life["runs"]) <= ENDED, life
-    if not heard:
-        assert len(jobs) <= 1, life
-    elif "ended" not in heard:
-        assert [job["jobId"] for job in jobs] == [heard[0]], life
-    assert life["asks"] == ["Which door?"] * len(jobs), life
-    for job in jobs:
-        assert (job["status"], job["error"], job["output"]) == ("completed", None, "a key"), life
-        assert job["summary"] == "half of it"
-        assert job["questions"] == ["Which door?"]
-        assert job["decisions"] == [{"question": "metal?", "decision": "iron", "reasoning": "there"}]
-        assert set(job["files"]) == FILES
+@pytest.mark.timeout(180)
+def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(tmp_path: Path) -> None:
+    for life in lives(tmp_path, "question"):
+        assert life["asks"] == [], life
+        for job in life["jobs"]:
+            assert (job["status"], job["output"]) == ("completed", "a key"), life
+            assert [(one["question"], one["answer"]) for one in job["asked"]] == [("Which door?", "the front one")], (
+                life
+            )
+            assert [text for text in job["told"] if "front" in text] == ["A person has answered: the front one"], life
+
+
+@pytest.mark.timeout(180)
+def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(tmp_path: Path) -> None:
+    every = lives(tmp_path, "cancel")
+    assert every[-1]["heard"][1:] == ["cancelled"]
+    for life in every:
+        for job in life["jobs"]:
+            assert job["status"] in ("completed", "cancelled"), life
+            assert life["runs"] == [job["status"]], life
+            assert (job["output"] == "a key") == (job["status"] == "completed"), life
+            if life["heard"][1:]:
+                assert job["status"] == life["heard"][1], life

@@ -376,3 +376,46 @@ def test_a_job_is_no_script_and_no_fork_and_its_replay_is_the_same(shop: Shop) -
         assert "Left out: the test" in await shop.client.script(job.run)
 
     shop.inside(work)
+
+
+def test_an_end_that_could_not_be_written_down_is_made_good_when_the_job_is_looked_at(shop: Shop) -> None:
+    shop.script([call("update_summary", summary="one"), {"sleep": 0.1, **say()}])
+
+    async def work(shop: Shop) -> None:
+        job = await shop.dispatch()
+        await shop.until(lambda: shop.jobs.get(job.id).summary)
+        draft = shop.home.jobs / job.id / ".meta.json.new"
+        draft.mkdir()  # in the way, as a full disk would be
+        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        assert shop.jobs.status(job.id).job.status == "running"
+        draft.rmdir()
+        assert shop.jobs.status(job.id).job.status == "completed"
+        assert shop.jobs.result(job.id).output == "done"
+        assert shop.jobs.get(job.id).status == "completed"
+
+    shop.inside(work)
+
+
+def test_where_no_directory_can_be_made_there_is_no_job(shop: Shop) -> None:
+    shop.script([say()])
+
+    async def work(shop: Shop) -> None:
+        shop.home.jobs.write_text("in the way")
+        with pytest.raises(GuildError, match="no job can be kept"):
+            await shop.dispatch()
+        assert shop.hall.history.recent() == []
+        assert shop.jobs.page().jobs == []
+
+    shop.inside(work)
+
+
+def test_a_label_may_be_in_any_language(shop: Shop) -> None:
+    shop.script([say()])
+
+    async def work(shop: Shop) -> None:
+        label = "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}\N{NO-BREAK SPACE}" + "\N{HIRAGANA LETTER A}" * 990
+        job = await shop.done(description=label)
+        assert shop.jobs.page(filter="*\N{HIRAGANA LETTER A}").jobs == [job]
+        assert job.description == label
+
+    shop.inside(work)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, UsageError
+from guildhall.hall.recover import Recovery
 from guildhall.runs.model import Answer
 from tests.jobs.shop import LATE, call, say, submit
 
@@ -205,3 +206,48 @@ def test_hostile_calls_of_the_job_tools_are_told_and_change_nothing(shop: Shop) 
         assert shop.hall.asks.open() == []
 
     shop.inside(work)
+
+
+def test_an_answer_that_nobody_acted_on_lets_the_job_go_on_at_the_next_start(shop: Shop) -> None:
+    shop.script([WAIT, submit(), say()])
+
+    async def ask(shop: Shop) -> str:
+        job = await shop.dispatch()
+        (ask,) = await asked(shop)
+        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        await shop.hall.asks.answer(ask.id, Answer(choice="the front door"))  # and here the process died
+        return job.id
+
+    async def work(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        assert (await shop.ended(job)).status == "completed"
+        assert [one.answer for one in shop.jobs.status(job).asked] == ["the front door"]
+
+    job = shop.inside(ask)
+    shop.inside(work)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bool) -> None:
+    shop.worker(tool_rules={"Glob": {"approval_required": True, "timeout": "1s"}})
+    shop.script([call("Glob", pattern="*"), submit(), say()])
+
+    async def work(shop: Shop) -> str:
+        await Recovery(shop.hall).go_on()
+        job = await shop.dispatch()
+        await asked(shop)
+        await shop.until(lambda: not shop.hall.runs.alive(job.run))
+        assert shop.jobs.expecting
+        assert shop.hall.busy()
+        return job.id if again else (await shop.ended(job.id)).id
+
+    async def later(shop: Shop) -> None:
+        await Recovery(shop.hall).go_on()
+        ended = await shop.ended(job)
+        assert ended.status == "completed"
+        ends = [e for e in shop.hall.history.entries(ended.run) if e.kind == "tool_refused"]
+        assert "in time" in ends[0].data["result"]["content"][0]["text"]
+        assert not shop.jobs.expecting
+
+    job = shop.inside(work)
+    shop.inside(later)

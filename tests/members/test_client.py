@@ -21,7 +21,7 @@ from tests.members.places import put_member
 from tests.members.toy_member import ODD
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from pathlib import Path
 
     from guildhall.core.paths import Home
@@ -117,6 +117,37 @@ def test_the_three_kinds_of_error(home: Home) -> None:
 
 def test_the_secret_is_not_shown() -> None:
     assert "xyz" not in repr(Door(name="a", url="u", secret="xyz"))
+
+
+def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_again(home: Home) -> None:
+    async def work() -> None:
+        async with running(home) as client:
+            member = Roster(home.path / "nowhere", home).find("ant")
+            gone = MemberClient(Door(name="ant", url="http://127.0.0.1:1/mcp", secret="x"))
+            closed = MemberClient(client.door)
+            await closed.close()
+            with pytest.raises(MemberUnreachable, match="not running any more"):
+                await closed.list_workers()
+            for first in (gone, closed):
+                assert (await WorkerHandle(member, _giving(first, client)).list()).jobs == ()
+            with pytest.raises(MemberUnreachable, match="cannot be reached"):
+                await WorkerHandle(member, _giving(gone, gone)).dispatch("d", "t")
+            slow = MemberClient(client.door, seconds=0.0001)
+            with pytest.raises(MemberTimedOut):
+                await WorkerHandle(member, _giving(slow)).dispatch("d", "t")  # it may have heard: not again
+            await slow.close()
+            await gone.close()
+
+    asyncio.run(work())
+
+
+def _giving(*clients: MemberClient) -> Callable[[], Awaitable[MemberClient]]:
+    ways = iter(clients)
+
+    async def reach() -> MemberClient:
+        return next(ways)
+
+    return reach
 
 
 @pytest.mark.req("WD-36", "WD-4")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from guildhall.members.trust import member_code
 from guildhall.members.work import Work
 from guildhall.workers.trust import Pin, Trust
 from tests.members.places import put_member
+from tests.members.small import make_member
 from tests.members.test_process import alive, marks, until
 
 if TYPE_CHECKING:
@@ -149,3 +151,27 @@ def test_the_page_says_what_is_so() -> None:
     assert f"{pace.listen:g} seconds to listen at its port and then {pace.handshake:g} to answer" in text
     assert f"doubles from {pace.first_pause:g} to {pace.longest_pause:g} seconds" in text
     assert (pace.tries, pace.leave) == (5, 5.0)
+
+
+def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: Path) -> None:
+    folder = make_member(home.path / "guild-members" / "smith", answers=[{"sleep": 60, "say": "late"}])
+    frame = Frame.here(project, os.environ)
+
+    async def work() -> None:
+        async with members_of(home) as members:
+            smith = members.find("smith", frame)
+            handle = members.handle(smith, frame)
+            job = await handle.dispatch("d", "slow")
+            await until(lambda: members.at_work())
+            (theirs,) = members.at_work()
+            assert (theirs.id, theirs.job.status) == (f"home/smith/{job}", "running")
+            keeper = members.shown(smith).pid
+            assert keeper
+            os.kill(keeper, signal.SIGKILL)
+            await until(lambda: members.shown(smith).pid not in (None, keeper))
+            assert (await handle.status(job)).status == "running"
+            assert members.busy
+            assert await handle.cancel(job) == "cancelled"
+        assert (folder / "jobs" / job / "meta.json").is_file()
+
+    asyncio.run(work())

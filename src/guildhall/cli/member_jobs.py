@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import NotFound
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -15,28 +14,22 @@ if TYPE_CHECKING:
     from guildhall.members.wire import JobListing, JobStanding
 
 _EVERY = 0.3  # seconds between two looks
-_LONGEST = 400
-
-
-def of_member(text: str) -> tuple[str, str] | None:
-    """The member and the job that a word names; None: it names a job of the hall's own."""
-    member, slash, job = text.rpartition("/")
-    if not slash:
-        return None
-    if not member or not job or len(text) > _LONGEST or not text.isprintable():
-        raise NotFound("there is no such job", hint="A job of a member is MEMBER/JOB, as `guild dispatch` printed it.")
-    return member, job
 
 
 async def until_over(member: str, job: str, client: HallClient, frame: Frame) -> JobStanding:
-    """Waits until a job has ended."""
-    while (standing := await client.member_job(member, job, frame)).status == "running":
+    """Waits until a job has ended, or does nothing more until a person says something."""
+    while (standing := await client.member_job(member, job, frame)).status == "running" and not standing.waiting:
         await SystemClock().sleep(_EVERY)
     return standing
 
 
 async def print_end(member: str, standing: JobStanding, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """What came of a job that has ended."""
+    """What came of a job that has ended; what it waits for, where it has not."""
+    if standing.waiting:
+        for question in standing.questions or ():
+            screen.note(screen.barred(question, wrapped=screen.out.isatty()))
+        screen.note(f'It waits for you: guild answer {member}/{standing.id} "..."', "yellow")
+        return exit_codes.NEEDS_YOU
     if standing.status == "completed":
         screen.result((await client.member_job_result(member, standing.id, frame)).output)
         return exit_codes.DONE
@@ -50,6 +43,8 @@ async def told_end(member: str, standing: JobStanding, client: HallClient, frame
     if standing.status == "completed":
         told |= (await client.member_job_result(member, standing.id, frame)).as_wire()
     screen.json({**told, "member": member})
+    if standing.waiting:
+        return exit_codes.NEEDS_YOU
     return exit_codes.DONE if standing.status == "completed" else exit_codes.FAILED
 
 

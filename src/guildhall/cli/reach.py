@@ -42,16 +42,9 @@ def with_hall(
     """
     import asyncio
 
-    environ = dict(os.environ)
-    home = Home.locate(environ)
-
     async def done() -> int:
+        client, frame = await reached(screen, readonly=readonly, here=here, model=model)
         try:
-            client, allowed = await _reached(home, environ, readonly=readonly, here=here)
-        except OSError as error:
-            raise _unusable(home, error) from None
-        try:
-            frame = _frame(environ, allowed, screen, model)
             code = await work(client, frame)
             if code != exit_codes.INTERRUPTED:
                 tell_rest(await client.settle(), screen)
@@ -60,6 +53,19 @@ def with_hall(
             await client.close()
 
     return asyncio.run(until_stopped(done(), screen))
+
+
+async def reached(
+    screen: Screen, *, readonly: bool = False, here: bool = False, model: str | None = None
+) -> tuple[HallClient, Frame]:
+    """A client of the hall, to be closed by the caller, and the frame of this command."""
+    environ = dict(os.environ)
+    home = Home.locate(environ)
+    try:
+        client, allowed = await _client(home, environ, readonly=readonly, here=here)
+    except OSError as error:
+        raise _unusable(home, error) from None
+    return client, _frame(environ, allowed, screen, model)
 
 
 def with_look(work: Work, screen: Screen) -> int:
@@ -89,7 +95,7 @@ def without_loop(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("this work has to wait, and there is no event loop")
 
 
-async def _reached(
+async def _client(
     home: Home, environ: dict[str, str], *, readonly: bool, here: bool
 ) -> tuple[HallClient, frozenset[str]]:
     """A client, and the names of the variables that may travel with what is asked."""

@@ -158,6 +158,9 @@ COMMANDS = (
         "offer a worker at a port, as a guild member is",
         example="guild serve reviewer --port 7500",
     ),
+    Command(
+        "mcp", "", "the hall as tools of Claude Code, Cursor and others", example="claude mcp add guild -- guild mcp"
+    ),
     Command("cost", "[TARGET]", "what the runs used, by worker and model", example="guild cost", first=True),
     Command("worker", "ls|show|new|...", "the workers: list, make, check, lock", example="guild worker ls", first=True),
     Command(

@@ -25,7 +25,19 @@ DEFAULT_BUDGET = 5.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)\s*")
 _LONGEST = 10 * 365 * 86400.0
+_SIZE = re.compile(r"\s*(\d{1,6})\s*([mMgG][bB])\s*")
+_BYTES = {"MB": 1024**2, "GB": 1024**3}
+_LEAST, _MOST = 64 * 1024**2, 1000 * 1024**3
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def size(value: object) -> int:
+    """Bytes of a size as people write it: `512MB`, `2GB`; not less than a run needs at all."""
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    count = int(found[1]) * _BYTES[found[2].upper()] if found else 0
+    if not _LEAST <= count <= _MOST:
+        raise ValueError("write a size from 64MB to 1000GB, such as 512MB or 2GB")
+    return count
 
 
 def duration(value: object) -> float:
@@ -104,10 +116,14 @@ class Memory(_Part):
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 
 
+Size = Annotated[int, BeforeValidator(size, json_schema_input_type=str)]
+
+
 class HallSettings(_Part):
-    """How long the process of a hall stays when nothing lives in it."""
+    """How long the process of a hall stays when nothing lives in it, and what the process of a run may use."""
 
     idle: Duration = 60.0
+    run_memory: Size = 1024**3  # bytes, beside what such a process is born with
 
 
 class WorkerCreation(_Part):

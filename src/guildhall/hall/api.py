@@ -18,10 +18,11 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError, did_you_mean
 from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
-from guildhall.hall.codec import decode, encode, verb
+from guildhall.hall.codec import decode, encode, texts_in, verb
 from guildhall.hall.job_client import JobClient
 from guildhall.hall.roster_client import RosterClient
 from guildhall.hall.team_client import TeamClient
+from guildhall.runs.model import is_text
 from guildhall.tools.http_guard import bearer, refused
 
 if TYPE_CHECKING:
@@ -186,10 +187,12 @@ class Api:
         if missing := sorted(known.needs - body.keys()):
             raise UsageError(f"{name} needs {', '.join(missing)}")
         arguments = {part: decode(known.takes[part], value, part) for part, value in body.items()}
-        for value in arguments.values():
+        for part, value in arguments.items():
             if isinstance(value, Frame):
                 _check_frame(value)
                 self._house.secrets({**value.env, **value.keys})
+            elif not all(is_text(text) for text in texts_in(value)):
+                raise UsageError(f"{part}: it holds what is no text: half of a character, or a NUL")
         return arguments
 
     async def _stream(self, items: AsyncGenerator[Any], receive: Receive, send: Send) -> None:

@@ -9,22 +9,28 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import os
 import types
 import typing
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall.core import errors
 from guildhall.core.errors import GuildError, UsageError, did_you_mean
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 # The names that annotations use and that their modules import for the type checker only.
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
 _HOMES = {
     "Answer": "guildhall.runs.model",
     "Asked": "guildhall.jobs.model",
     "Ask": "guildhall.runs.model",
+    "AtWork": "guildhall.members.wire",
     "Attachment": "guildhall.runtimes.model",
     "Blame": "guildhall.memory.provenance",
     "Bounds": "guildhall.runs.model",
@@ -212,8 +218,7 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
     if kind is float:
         return _checked(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
     if kind is Path:
-        fits = isinstance(data, str) and data != "" and "\0" not in data
-        return Path(data) if fits else _checked(False, None, place, "a path", data)
+        return Path(data) if _is_path(data) else _checked(False, None, place, "a path", data)
     if kind is bytes:
         return _bytes(data, place)
     if is_dataclass(kind):
@@ -221,6 +226,17 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
     if issubclass(kind, GuildError):
         return error_of(data)
     return kind.model_validate(data)
+
+
+def _is_path(data: object) -> bool:
+    """Whether a file could have this name: one that is too long is an error wherever it is looked at."""
+    if not isinstance(data, str):
+        return False
+    try:
+        name = os.fsencode(data)
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) < _LONGEST_PATH and b"\0" not in name and max(map(len, name.split(b"/"))) <= _LONGEST_NAME
 
 
 def _checked(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
@@ -278,6 +294,19 @@ def _record(kind: type, data: Any, place: str) -> Any:
         if needed and name not in data:
             raise UsageError(f"{before}{name}: this field is required")
     return kind(**{name: decode(known[name][0], part, f"{before}{name}") for name, part in data.items()})
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in what a verb was given. Paths are none: they may hold any bytes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        every = cast("Iterable[Any]", (*value.keys(), *value.values()) if isinstance(value, dict) else value)
+        for part in every:
+            yield from texts_in(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name in _fields(type(value)):
+            yield from texts_in(getattr(value, name))
 
 
 # errors

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 MOST_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
 _LONGEST_ID = 200
+_ANOTHER = "this is the id of another call"
 _ENDED = "the run has ended, or was put away: nothing is called any more"
 
 
@@ -110,6 +111,8 @@ async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> 
     call = _asked(request, door, tools)
     under_way = door.calls.get(call.key)
     if under_way is None:
+        if door.execution.is_another(call):
+            raise _wrong(request, INVALID_PARAMS, _ANOTHER)
         if len(door.calls) >= MOST_CALLS:
             raise _wrong(request, INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
         task = asyncio.ensure_future(door.call(call))
@@ -117,7 +120,7 @@ async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> 
         task.add_done_callback(partial(_over, door, call.key))
     first, task = under_way
     if first != call:
-        raise _wrong(request, INVALID_PARAMS, "this is the id of another call")
+        raise _wrong(request, INVALID_PARAMS, _ANOTHER)
     await asyncio.wait([task])  # not cancelled with us
     if task.cancelled():
         raise _wrong(request, INTERNAL_ERROR, _ENDED)
@@ -131,8 +134,9 @@ async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> 
 
 def _over(door: ToolDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
     door.calls.pop(key, None)
-    if not task.cancelled():
-        task.exception()  # seen, also where nobody waits for it any more
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
+        door.execution.breaks(error)
 
 
 def _asked(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolCall:

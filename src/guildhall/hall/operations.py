@@ -74,7 +74,8 @@ class Operations:
         return page.as_wire(detail)
 
     async def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        return (await self._shown(params)).as_wire()
+        shown = await self._shown(params)
+        return {**shown.as_wire(), "waiting": True} if shown.waiting else shown.as_wire()
 
     async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
         shown = await self._shown(params)
@@ -122,7 +123,10 @@ def refusal(error: GuildError) -> Refusal:
 
 
 def _said(error: GuildError) -> str:
-    return " ".join(str(error).split())
+    """What was wrong and what to do, in a line."""
+    where = f"{error.where}: " if error.where else ""
+    hint = f". {error.hint}" if error.hint else ""
+    return " ".join(f"{where}{error.message}{hint}".split())
 
 
 def _only(params: Mapping[str, Any], *known: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class Recovery:
                     await _give_up(part, run)
                 else:
                     await go_on(part, run)
+            self._hall.jobs.keep_going(partial(go_on, self._hall))
+            self._hall.lives.append(lambda: self._hall.jobs.expecting)
         finally:
             self.under_way = False
 

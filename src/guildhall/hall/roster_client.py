@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.members.model import MemberShown
-    from guildhall.members.wire import JobListing, JobStanding, Result
+    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
 
 
 class RosterClient(Protocol):
@@ -41,3 +41,10 @@ class RosterClient(Protocol):
     async def member_job_cancel(self, name: str, job: str, frame: Frame) -> str: ...  # how it stands then
 
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None: ...
+
+    # what a person says to a question of it; where several are open, to which
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> None: ...
+
+    async def members_at_work(self) -> list[AtWork]: ...  # jobs of members that go on, as far as is known here

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.members.model import MemberShown
-    from guildhall.members.wire import JobListing, JobStanding, Result
+    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
 
 
 class RemoteRoster(ABC):
@@ -51,3 +51,11 @@ class RemoteRoster(ABC):
 
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
         await self._call("member_job_delete", name=name, job=job, frame=frame)
+
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> None:
+        await self._call("member_job_answer", name=name, job=job, answer=answer, frame=frame, question=question)
+
+    async def members_at_work(self) -> list[AtWork]:
+        return await self._call("members_at_work")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from guildhall.hall.wiring import Hall
     from guildhall.members.handle import WorkerHandle
     from guildhall.members.model import MemberShown
-    from guildhall.members.wire import JobListing, JobStanding, Result
+    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
 
 
 class RosterVerbs:
@@ -61,6 +61,14 @@ class RosterVerbs:
 
     async def member_job_delete(self, name: str, job: str, frame: Frame) -> None:
         await self._handle(name, frame).delete(job)
+
+    async def member_job_answer(
+        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
+    ) -> None:
+        await self._handle(name, frame).answer(job, answer, question)
+
+    async def members_at_work(self) -> list[AtWork]:
+        return self._hall.members.at_work() if "members" in vars(self._hall) else []
 
     def _handle(self, name: str, frame: Frame) -> WorkerHandle:
         return self._hall.members.handle(self._hall.members.find(name, frame), frame)

@@ -261,7 +261,8 @@ class Hall:
         from guildhall.runtimes.childruntime import ChildRuntime
 
         self.warm()
-        return ChildRuntime(self.nursery)
+        most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
+        return ChildRuntime(self.nursery, memory_bytes=most)
 
     @cached_property
     def nursery(self) -> Nursery | None:
@@ -324,6 +325,7 @@ class Hall:
             history=self.history,
             asks=self.asks,
             runs=lambda: self.runs,
+            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             find=self._for_new_work,
             output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
             readonly=self._lock is None,
@@ -440,11 +442,15 @@ class Hall:
 
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
+        if "jobs" in vars(self):
+            self.jobs.close()
         await self.annexes.park_all(SHUTDOWN)
         await self.settle(_SETTLING)
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
+        if "jobs" in vars(self):
+            self.jobs.close()
         await self.settle()
         await self.annexes.park_all(BY_USER)
         if "members" in vars(self):

@@ -40,6 +40,7 @@ _DRAFT = ".{}.new"  # one name for each file is enough: whoever writes is alone
 LARGEST = 20_000_000  # bytes of a file that is read whole
 _MOST_LISTED = 10_000  # artifacts
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_stat = os.stat
 _STATUSES = frozenset(get_args(JobStatus))
 
 
@@ -53,15 +54,22 @@ class JobFolder:
 
     def make(self, task: str, config: dict[str, Any]) -> None:
         """The directory of a job that is to be: it is none until it has its meta.json."""
-        self.path.mkdir(parents=True)
+        try:
+            self.path.mkdir(parents=True)
+        except OSError as error:
+            raise Conflict(f"no job can be kept: {error.strerror or error}", where=str(self.path.parent)) from None
         self._put("task.md", task)
         self._put("config.json", _json(config))
 
     def remove(self) -> None:
         """Removes it with all that it holds. Seen from outside it is gone at once."""
         going = self.path.with_name(f"{GONE}{self.path.name}")
-        with suppress(FileNotFoundError):
+        try:
             self.path.rename(going)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise Conflict(f"it cannot be removed: {error.strerror or error}", where=str(self.path)) from None
         sweep(going)
 
     # How it stands
@@ -87,19 +95,11 @@ class JobFolder:
         text = self._get(META)
         if text is None:
             return None
-        return replace(_job(text, self.path), summary=self.summary())
+        return _job(text, self.path, self.summary())
 
     def seen(self) -> tuple[int, ...] | None:
         """Changes when somebody changes how the job stands, or its summary; None: it is not there."""
-        try:
-            meta = os.stat(f"{self.path}/{META}", follow_symlinks=False)  # noqa: PTH116 - thousands of times
-        except OSError:
-            return None
-        try:
-            status = os.stat(f"{self.path}/{STATUS}", follow_symlinks=False)  # noqa: PTH116
-        except OSError:
-            return meta.st_mtime_ns, meta.st_ino, meta.st_size
-        return meta.st_mtime_ns, meta.st_ino, meta.st_size, status.st_mtime_ns, status.st_ino, status.st_size
+        return look(str(self.path))
 
     def summary(self) -> str | None:
         try:
@@ -191,21 +191,29 @@ class JobFolder:
     def _get(self, name: str) -> str | None:
         """The text of a file; None: it is not there."""
         try:
-            descriptor = os.open(self.path / name, _READ)
+            descriptor = os.open(f"{self.path}/{name}", _READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise self._wrong(name, error.strerror or str(error)) from None
-        with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise self._wrong(name, "it is not a regular file")
-            if about.st_size > LARGEST:
+        try:
+            return self._text(descriptor, name)
+        finally:
+            os.close(descriptor)
+
+    def _text(self, descriptor: int, name: str) -> str:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise self._wrong(name, "it is not a regular file")
+        data = b""
+        while piece := os.read(descriptor, max(about.st_size - len(data), 0) + 1):
+            data += piece
+            if len(data) > LARGEST:
                 raise self._wrong(name, f"it is larger than {LARGEST:,} bytes")
-            try:
-                return file.read(LARGEST).decode()
-            except UnicodeDecodeError:
-                raise self._wrong(name, "it is not UTF-8 text") from None
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise self._wrong(name, "it is not UTF-8 text") from None
 
     def _wrong(self, name: str, what: str) -> InvalidFile:
         return InvalidFile(f"{name} of the job cannot be read: {what}", where=str(self.path / name))
@@ -214,12 +222,25 @@ class JobFolder:
 _DECIDED = ("question", "decision", "reasoning")
 
 
+def look(path: str) -> tuple[int, ...] | None:
+    """What tells the files of a job from what they were before. Light: it is done for thousands of jobs at once."""
+    try:
+        meta = _stat(f"{path}/{META}", follow_symlinks=False)
+    except OSError:
+        return None
+    try:
+        status = _stat(f"{path}/{STATUS}", follow_symlinks=False)
+    except OSError:
+        return meta.st_mtime_ns, meta.st_ino, meta.st_size
+    return meta.st_mtime_ns, meta.st_ino, meta.st_size, status.st_mtime_ns, status.st_ino, status.st_size
+
+
 def _is_decision(value: Any) -> bool:
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     return all(isinstance(fields.get(name), str) for name in _DECIDED)
 
 
-def _job(text: str, path: Path) -> Job:
+def _job(text: str, path: Path, summary: str | None) -> Job:
     try:
         told: Any = json.loads(text)
         texts = {name: told[name] for name in ("id", "worker", "description", "status", "startedAt")}
@@ -241,6 +262,7 @@ def _job(text: str, path: Path) -> Job:
         error=others["error"],
         late_error=others["lateError"],
         run=others["run"],
+        summary=summary,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import JOB, is_id
-from guildhall.jobs.folder import GONE, JobFolder, sweep
+from guildhall.jobs.folder import GONE, JobFolder, look, sweep
 from guildhall.jobs.model import Page, check_filter
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Index:
         if not is_id(id, JOB):
             return None
         known = self._jobs.get(id)
-        if known is not None and known[1] is not None and self.folder(id).seen() == known[1]:
+        if known is not None and known[1] is not None and known[1] == look(f"{self._folder}/{id}"):
             return known[0]
         job = self._look(id)
         if known is not None and (job is None or job.place != known[0].place):
@@ -132,8 +132,12 @@ class Index:
 
     def _after(self, place: tuple[str, str]) -> Iterator[Job]:
         at = bisect_left(self._places, place)
+        top = str(self._folder)
         for _, id in reversed(self._places[:at]):
-            if (job := self.get(id)) is not None:
+            known = self._jobs.get(id)
+            if known is not None and known[1] == look(f"{top}/{id}"):
+                yield known[0]
+            elif (job := self.get(id)) is not None:
                 yield job
 
 

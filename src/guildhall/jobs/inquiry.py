@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.jobs.model import Asked
 from guildhall.runs import records
-from guildhall.runs.model import WORDS, Question
+from guildhall.runs.model import RELAYED, WORDS, Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 
 def said(ask: Ask) -> str:
-    """The person's words, with their note."""
+    """The person's words, with their note; it is told where somebody else has passed them on."""
     if ask.answer is None:
         return ""
-    return f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
+    words = f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
+    return f"{words}\n(passed on by another model)" if ask.answer.by == RELAYED else words
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,20 +20,18 @@ from guildhall.core.errors import (
     GuildError,
     InvalidFile,
     NotDeletable,
-    NotFinished,
     NotFulfilled,
-    UnknownJob,
-    did_you_mean,
 )
-from guildhall.core.ids import JOB, is_id, new_id
+from guildhall.core.ids import JOB, new_id
+from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.contract import as_text, fulfil
-from guildhall.jobs.index import Index
 from guildhall.jobs.inquiry import Inquiry, said
-from guildhall.jobs.model import Contract, Job, JobResult, JobShown
+from guildhall.jobs.model import Contract, Job
+from guildhall.jobs.register import LATE, Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
 from guildhall.jobs.toolbox import SERVER, Desk, job_tools, submitted
 from guildhall.runs import records
-from guildhall.runs.model import ENDED, RunRequest, Stretch
+from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
 from guildhall.runs.seat import Seat, seat_on_record
 from guildhall.tools.define import invoke
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Asked, Dispatch, Page
+    from guildhall.jobs.model import Dispatch
     from guildhall.runs.asks import Asks
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
@@ -57,12 +56,10 @@ if TYPE_CHECKING:
     from guildhall.tools.model import ToolResult
     from guildhall.workers.model import Worker
 
-_LATE = "after the result was submitted: "
-_NEAR = 200  # jobs among which the nearest id is looked for
 _log = logging.getLogger("guildhall.jobs")
 
 
-class Jobs:
+class Jobs(Register):
     """Knows the jobs of one folder, and lets their runs live."""
 
     def __init__(
@@ -74,23 +71,26 @@ class Jobs:
         history: History,
         asks: Asks,
         runs: Callable[[], Runs],
+        alive: Callable[[str], bool],
         find: Callable[[str, Frame], Worker],
         output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]],
         readonly: bool = False,
     ) -> None:
         """`find` gives a worker that may be given work. `readonly`: it only looks, and puts nothing right."""
-        self._store = store
-        self._clock = clock
+        super().__init__(
+            folder=folder,
+            store=store,
+            clock=clock,
+            asks=asks,
+            alive=alive,
+            readonly=readonly,
+        )
         self._history = history
-        self._asks = asks
         self._runs = runs
         self._find = find
         self._output_schema = output_schema
-        self._index = Index(folder, tidy=not readonly)
-        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
-        self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        if not readonly:
-            self._put_right()
+        self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
+        self._awaiting: Awaiting | None = None
 
     # Beginning
 
@@ -185,73 +185,6 @@ class Jobs:
             heard=inquiry.heard,
         )
 
-    # Looking
-
-    def get(self, id: str) -> Job:
-        if (job := self._index.get(id)) is not None:
-            return job
-        hint = did_you_mean(id[:40], self._index.ids[-_NEAR:]) or "`guild job ls` lists the jobs."
-        if is_id(id, JOB) and self._index.folder(id).path.exists():
-            hint = f"{self._index.folder(id).path} is there, but has no meta.json that can be read."
-        raise UnknownJob(f"there is no job {id[:100]!r}", hint=hint)
-
-    def page(
-        self,
-        *,
-        filter: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-        worker: str | None = None,
-    ) -> Page:
-        """Jobs, newest first, of one worker or of all; `filter` is a glob over the whole description."""
-        return self._index.page(filter=filter, limit=limit, cursor=cursor, worker=worker)
-
-    def status(self, id: str) -> JobShown:
-        """All about a job but for its result."""
-        job, folder = self.get(id), self._index.folder(id)
-        run = self._run_of(job)
-        asks = self._asks.of_run(run.id) if run else []
-        asked = _with_answers(folder.questions(), asks)
-        others = [ask for ask in asks if ask.status == "open" and ask.kind != "question"]
-        return JobShown(
-            job=job,
-            questions=[
-                *(one.question for one in asked if one.answer is None),
-                *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
-            ],
-            decisions=folder.decisions(),
-            waiting=[ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"],
-            asked=asked,
-            artifacts=folder.artifacts(),
-            cost_usd=run.cost_usd if run else None,
-        )
-
-    def result(self, id: str) -> JobResult:
-        """What came out of a job. NotFinished: nothing has."""
-        job, folder = self.get(id), self._index.folder(id)
-        if job.status != "completed":
-            why = {
-                "running": "is running: it has no result yet",
-                "failed": f"has failed and has no result: {job.error}",
-                "cancelled": "was cancelled and has no result",
-            }
-            raise NotFinished(
-                f"the job {id} {why[job.status]}", job=id, status=job.status, hint=f"guild job show {id} says more."
-            )
-        output = folder.result()
-        if output is None:
-            raise InvalidFile("the result of the job is not there any more", where=str(folder.path / "result.md"))
-        return JobResult(id=id, output=output, artifacts=folder.artifacts())
-
-    def folder(self, id: str) -> Path:
-        """Where a job's files are."""
-        self.get(id)
-        return self._index.folder(id).path
-
-    def _run_of(self, job: Job) -> Run | None:
-        run = job.run
-        return self._store.read(lambda connection: records.find_run(connection, run)) if run else None
-
     # Ending
 
     async def cancel(self, id: str) -> Job:
@@ -261,7 +194,7 @@ class Jobs:
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run)
+                await self._runs().park(job.run, SHUTDOWN)  # who dies now has cancelled nothing: it goes on
             run = self._run_of(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -273,7 +206,9 @@ class Jobs:
 
     async def _end(self, run: Run, folder: JobFolder) -> None:
         """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
-        output = folder.result() if submitted(self._history.entries(run.id)) else None
+        output = None
+        with suppress(InvalidFile):  # it is none any more
+            output = folder.result() if submitted(self._history.entries(run.id)) else None
         if output is None:
             await self._runs().cancel(run.id)
             return
@@ -307,7 +242,7 @@ class Jobs:
     def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
         try:
             if submitted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = f"{_LATE}{stretch.error['message']}" if stretch.error else None
+                late = f"{LATE}{stretch.error['message']}" if stretch.error else None
                 return Stretch(status="completed", reason=late, output=output)
             if stretch.status == "failed":
                 return stretch
@@ -324,6 +259,8 @@ class Jobs:
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """The end of a stretch is on record: the directory says so too."""
         job = self._index.get(id)
+        if stretch.status == "waiting" and self._awaiting is not None:
+            self._awaiting.expect(run)
         if stretch.status not in ENDED or job is None:
             return
         try:
@@ -343,6 +280,23 @@ class Jobs:
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on jobs that wait go on by themselves, by `go_on`, when nothing holds them any more."""
+        self._awaiting = Awaiting(asks=self._asks, history=self._history, clock=self._clock, go_on=go_on)
+        for job in self._index.running():
+            run = self._run_of(job)
+            if run is not None and run.status == "waiting":
+                self._awaiting.expect(run.id)
+
+    @property
+    def expecting(self) -> bool:
+        """Whether a job is about to go on by itself."""
+        return self._awaiting is not None and self._awaiting.busy
+
+    def close(self) -> None:
+        if self._awaiting is not None:
+            self._awaiting.close()
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
         """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
@@ -376,54 +330,6 @@ class Jobs:
         async with self._writing[told["id"]]:
             await asyncio.to_thread(folder.answer, ask.id, said(ask))
 
-    # On record
-
-    def _as_on_record(self, job: Job, run: Run | None, *, gone: str) -> Job:
-        """A job as its run stands; `gone` is what it is where there is no run any more."""
-        now = stamp(self._clock.now())
-        if run is None:
-            lost = "there is no run behind it any more: the record of the hall was lost"
-            return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
-        if run.status == "completed":
-            late = (run.reason or "").removeprefix(_LATE) or None
-            return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
-        if run.status == "failed":
-            error = run.error or {}
-            message = error.get("message") or run.reason or "no reason given"
-            message = f"{error['where']}: {message}" if error.get("where") else message
-            return replace(job, status="failed", completed_at=run.ended_at or now, error=message)
-        if run.status == "cancelled":
-            return replace(job, status="cancelled", completed_at=run.ended_at or now, error=None)
-        return job
-
-    def _put_right(self) -> None:
-        """What a process that died had no time to say."""
-        for job in self._index.running():
-            then = self._as_on_record(job, self._run_of(job), gone="failed")
-            if then != job:
-                try:
-                    self._index.folder(job.id).save(then)
-                    self._index.put(then)
-                except GuildError as error:
-                    _log.warning("%s: %s", job.id, error)
-        self._store.submit(self._withdraw_orphans).result()
-
-    def _withdraw_orphans(self, connection: Connection) -> None:
-        """What the jobs ask that are there no more."""
-        now = stamp(self._clock.now())
-        for ask in records.list_asks(connection, status="open"):
-            if ask.kind == "question" and (run := records.find_run(connection, ask.run)) is not None:
-                told = run.request.get("job")
-                if told and not self._index.folder(told["id"]).path.exists():
-                    records.withdraw_asks(connection, run.id, now)
-
-    async def _save(self, job: Job) -> Job:
-        folder = self._index.folder(job.id)
-        async with self._writing[job.id]:
-            await asyncio.to_thread(folder.save, job)
-        self._index.put(replace(job, summary=folder.summary()))
-        return job
-
 
 def seat_of(run: Run) -> Seat | None:
     """The seat of a run that does a job, as a replay sees it."""
@@ -431,9 +337,3 @@ def seat_of(run: Run) -> Seat | None:
     if not told:
         return None
     return seat_on_record(job_tools(Contract.of(told), remembers=told["remembers"]), seated)
-
-
-def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
-    """The questions; where an answer has not come to the file yet, it is the inbox that has it."""
-    answers = {ask.id: said(ask) for ask in asks if ask.answer is not None}
-    return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in asked]

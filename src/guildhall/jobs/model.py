@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
+from unicodedata import category
 
 from guildhall.core.errors import UsageError, did_you_mean
 from guildhall.runs.model import check_limits, is_text
@@ -56,9 +57,13 @@ class Dispatch:
     def check(self) -> None:
         """Raises where something is not what it should be."""
         _check_text("description", self.description, LONGEST_DESCRIPTION)
-        if not all(char.isprintable() for char in self.description):
+        if any(category(char) in ("Cc", "Zl", "Zp") for char in self.description):
             raise UsageError("description: there are line breaks or control characters in it", hint="It is one line.")
         _check_text("task", self.task, LONGEST_TASK)
+        if len(self.task.encode()) > LONGEST_TASK:
+            raise UsageError(
+                f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
+            )
         _check_config(self.config)
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
@@ -76,8 +81,8 @@ def _check_text(name: str, text: object, most: int) -> None:
     assert isinstance(text, str)
     if not text.strip():
         raise UsageError(f"{name}: it is empty")
-    if len(text) > most or len(text.encode()) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} bytes")
+    if len(text) > most:
+        raise UsageError(f"{name}: it is longer than {most:,} characters")
 
 
 def _check_config(config: object) -> None:
@@ -92,6 +97,12 @@ def _check_config(config: object) -> None:
         raise UsageError("config: it is not JSON") from None
     if len(text) > LONGEST_CONFIG:
         raise UsageError(f"config: it is longer than {LONGEST_CONFIG:,} bytes")
+
+
+def refuse_choice_of_model(config: Mapping[str, Any] | None) -> None:
+    """A model that hands work over does not choose the model that does it: that is for people to say."""
+    if config and "model" in config:
+        raise UsageError("config.model: which model does the work is for a person to say", hint="Leave it out.")
 
 
 def artifact_path(path: object) -> str:

@@ -37,8 +37,10 @@ class MemberClient:
         self._seconds = seconds
         self._numbers = itertools.count(1)
         self._http: httpx.AsyncClient | None = None
+        self._closed = False
 
     async def close(self) -> None:
+        self._closed = True
         if self._http is not None:
             await self._http.aclose()
 
@@ -92,6 +94,11 @@ class MemberClient:
         if told.data.get("deleted") is not True:
             raise told.wrong("deleted", "true")
 
+    async def answer_worker(self, job: str, answer: str, question: str | None = None) -> None:
+        """The words of a person on what a job has asked. A member need not take them."""
+        params = {"jobId": job, "answer": answer, **({} if question is None else {"question": question})}
+        self._shape("worker/answer", await self._ask("worker/answer", params))
+
     # the wire
 
     def _shape(self, method: str, data: Any) -> Shape:
@@ -101,6 +108,8 @@ class MemberClient:
         """The result of a call."""
         import httpx
 
+        if self._closed:
+            raise MemberUnreachable(f"the member {self.door.name} is not running any more")
         seconds = self._seconds if seconds is None else seconds
         number = next(self._numbers)
         body = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
@@ -112,7 +121,9 @@ class MemberClient:
             raise MemberTimedOut(f"the member {name} did not answer {method} within {seconds:g} s") from None
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise MemberUnreachable(f"the member {name} cannot be reached: {shortened(str(error))}") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.StreamError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not self._closed:  # else it ended while it was asked
+                raise
             said = shortened(str(error)) or type(error).__name__
             message = f"the member {name} did not answer {method}: {said}"
             raise MemberUnreachable(message, sent=True) from None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from guildhall.core.errors import Refused
+from guildhall.core.errors import MemberRefused, MemberUnreachable, Refused
 from guildhall.members.model import WORKER
+from guildhall.tools.mcp_model import METHOD_NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from guildhall.members.client import MemberClient
     from guildhall.members.model import Member
     from guildhall.members.wire import JobListing, JobStanding, JobStatus, Result
+
+T = TypeVar("T")
+_MOMENT = 0.1  # seconds after which the end of a process has certainly been noticed
 
 
 class WorkerHandle:
@@ -33,7 +38,7 @@ class WorkerHandle:
 
     async def dispatch(self, description: str, task: str, config: Mapping[str, Any] | None = None) -> str:
         """The id of the new job; the work goes on after the answer."""
-        job = await (await self._reach()).dispatch_worker(description, task, config)
+        job = await self._asked(lambda client: client.dispatch_worker(description, task, config))
         if self._began is not None:
             self._began(job)
         return job
@@ -46,21 +51,42 @@ class WorkerHandle:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> JobListing:
-        client = await self._reach()
-        return await client.list_workers(detailed=detailed, filter=filter, limit=limit, cursor=cursor)
+        return await self._asked(
+            lambda client: client.list_workers(detailed=detailed, filter=filter, limit=limit, cursor=cursor)
+        )
 
     async def status(self, job: str) -> JobStanding:
-        return await (await self._reach()).worker_status(job)
+        return await self._asked(lambda client: client.worker_status(job))
 
     async def result(self, job: str) -> Result:
-        return await (await self._reach()).worker_result(job)
+        return await self._asked(lambda client: client.worker_result(job))
 
     async def cancel(self, job: str) -> JobStatus:
         """The status that the job has then."""
-        return await (await self._reach()).cancel_worker(job)
+        return await self._asked(lambda client: client.cancel_worker(job))
+
+    async def answer(self, job: str, answer: str, question: str | None = None) -> None:
+        """Beyond the six: the words of a person on what a job has asked."""
+        try:
+            await self._asked(lambda client: client.answer_worker(job, answer, question))
+        except MemberRefused as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            hint = "Its questions are shown; how it is to be told is the member's own affair."
+            raise Refused(f"the member {self.member.name} takes no answers", hint=hint) from None
 
     async def delete(self, job: str) -> None:
-        await (await self._reach()).delete_worker(job)
+        await self._asked(lambda client: client.delete_worker(job))
+
+    async def _asked(self, call: Callable[[MemberClient], Awaitable[T]]) -> T:
+        """The answer to a call. One that cannot have reached the member, which was just ending, is made again."""
+        try:
+            return await call(await self._reach())
+        except MemberUnreachable as error:
+            if error.sent:
+                raise
+        await asyncio.sleep(_MOMENT)
+        return await call(await self._reach())
 
 
 def takes_no_work(member: Member) -> Refused:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.members.client import MemberClient
     from guildhall.members.model import Member
+    from guildhall.members.wire import AtWork
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Trust
 
@@ -132,6 +133,10 @@ class Members:
     def busy(self) -> bool:
         """Whether jobs of members go on, as far as is known."""
         return self._work.busy
+
+    def at_work(self) -> list[AtWork]:
+        """The jobs of members that go on, as far as is known."""
+        return self._work.seen()
 
     def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
         """Starts the members that were at work when an earlier hall ended; their names."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core.errors import NotFound
 from guildhall.core.paths import MEMBERS
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ FOLDER = MEMBERS
 MANIFEST = "guild-member.json"
 WORKER = "worker"  # the capability of a member that takes work
 SECRET_VARIABLE = "GUILDHALL_MEMBER_SECRET"
+_LONGEST_NAME = 400  # characters of a member's job, with the member's name
 
 Scope = Literal["project", "home"]
 # declared -> trusted -> starting -> ready -> exited -> backoff -> starting | broken ; stopped
@@ -93,3 +95,13 @@ class Door:
     name: str
     url: str
     secret: str = field(repr=False)
+
+
+def of_member(text: str) -> tuple[str, str] | None:
+    """The member and the job that a word names; None: it names a job of the hall's own."""
+    member, slash, job = text.rpartition("/")
+    if not slash:
+        return None
+    if not member or not job or len(text) > _LONGEST_NAME or not text.isprintable():
+        raise NotFound("there is no such job", hint="A job of a member is MEMBER/JOB, as `guild dispatch` printed it.")
+    return member, job

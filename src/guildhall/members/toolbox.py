@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
+from guildhall.jobs.model import refuse_choice_of_model
 from guildhall.runs.arrange import OF_MEMBERS
 from guildhall.runs.tokens import DISPATCH
 from guildhall.tools.define import tool
@@ -50,6 +51,7 @@ def _dispatch(reach: Reach) -> Tool:
             task: All that the member has to know. It sees nothing of this conversation.
             config: What this member takes, such as {"maxTurns": 40}; leave it out if you do not know.
         """
+        refuse_choice_of_model(config)
         try:
             return {"jobId": await (await reach()).dispatch(description, task, config)}
         except MemberTimedOut as error:

@@ -129,6 +129,7 @@ class JobStanding:
     error: str | None
     started_at: str
     completed_at: str | None
+    waiting: bool = False  # for a person, and nothing goes on until then; not every member says so
 
     @staticmethod
     def of(told: Shape) -> JobStanding:
@@ -148,6 +149,7 @@ class JobStanding:
             error=told.text_or_none("error"),
             started_at=told.text("startedAt"),
             completed_at=told.text_or_none("completedAt"),
+            waiting=told.data.get("waiting") is True,
         )
 
     def as_wire(self) -> dict[str, Any]:
@@ -161,7 +163,23 @@ class JobStanding:
             "error": self.error,
             "startedAt": self.started_at,
             "completedAt": self.completed_at,
+            **({"waiting": True} if self.waiting else {}),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtWork:
+    """A job of a member that goes on."""
+
+    member: str  # with its place before it
+    job: JobStanding
+
+    @property
+    def id(self) -> str:
+        return f"{self.member}/{self.job.id}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.job.as_wire(), "member": self.member, "id": self.id}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError, MemberRefused
+from guildhall.core.errors import GuildError, MemberFailed, MemberRefused
+from guildhall.members.wire import AtWork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.members.client import MemberClient
     from guildhall.members.model import Member
+    from guildhall.members.wire import JobStanding
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
 _EVERY = 3.0  # seconds between two looks
+_MOST_FAILURES = 20  # looks in a row at a member that does not answer
 _MOST = 1_000  # entries of the file that are believed
 _log = logging.getLogger("guildhall.members")
 
@@ -33,12 +36,22 @@ class Work:
         """`file`: where it is written down, for the next hall."""
         self._file = file
         self._clock = clock
-        self._going_on: dict[Path, set[str]] = {}  # by the member's folder: the jobs that are known
+        self._going_on: dict[Path, dict[str, JobStanding | None]] = {}  # by the member's folder: its jobs, as last seen
+        self._names: dict[Path, str] = {}
         self._watching: dict[Path, asyncio.Task[None]] = {}
 
     @property
     def busy(self) -> bool:
         return bool(self._watching)
+
+    def seen(self) -> list[AtWork]:
+        """The jobs that go on, as they were when they were last looked at."""
+        return [
+            AtWork(member=self._names[folder], job=standing)
+            for folder, jobs in self._going_on.items()
+            for standing in jobs.values()
+            if standing is not None
+        ]
 
     def left_behind(self) -> list[tuple[Path, Path]]:
         """The members that were at work when an earlier hall ended: each one's folder, and the project it was in."""
@@ -46,8 +59,10 @@ class Work:
 
     def began(self, member: Member, root: Path, reach: Reach, job: str | None = None) -> None:
         """A job was dispatched; None: whatever the member has going on."""
-        jobs = self._going_on.setdefault(member.folder, set())
-        jobs |= {job} if job is not None else set[str]()
+        jobs = self._going_on.setdefault(member.folder, {})
+        self._names[member.folder] = member.qualified
+        if job is not None:
+            jobs.setdefault(job, None)
         self._write({**self._read(), str(member.folder): str(root)})
         if member.folder not in self._watching:
             task = asyncio.create_task(self._watch(member, reach, everything=job is None))
@@ -62,15 +77,21 @@ class Work:
 
     async def _watch(self, member: Member, reach: Reach, *, everything: bool) -> None:
         jobs = self._going_on[member.folder]
+        failures = 0
         try:
-            if everything:
-                listing = await (await reach()).list_workers()
-                jobs |= {job.id for job in listing.jobs if job.status == "running"}
-            while jobs:
-                for job in tuple(jobs):
-                    if not await _runs(await reach(), job):
-                        jobs.discard(job)
-                if jobs:
+            while everything or jobs:
+                try:
+                    if everything:
+                        listing = await (await reach()).list_workers()
+                        jobs |= {job.id: None for job in listing.jobs if job.status == "running"}
+                        everything = False
+                    await _look(jobs, reach)
+                    failures = 0
+                except MemberFailed:  # it has just ended, and is started again
+                    failures += 1
+                    if failures > _MOST_FAILURES:
+                        raise
+                if jobs or everything:
                     await self._clock.sleep(_EVERY)
             told = self._read()
             told.pop(str(member.folder), None)
@@ -103,8 +124,20 @@ class Work:
             beside.replace(self._file)
 
 
-async def _runs(client: MemberClient, job: str) -> bool:
+async def _look(jobs: dict[str, JobStanding | None], reach: Reach) -> None:
+    """Brings what is known of jobs up to date; those that have ended are left out."""
+    for job in tuple(jobs):
+        jobs[job] = await _standing(await reach(), job)
+        if jobs[job] is None:
+            del jobs[job]
+
+
+async def _standing(client: MemberClient, job: str) -> JobStanding | None:
+    """How a job stands that goes on; None: it does not."""
     try:
-        return (await client.worker_status(job)).status == "running"
-    except MemberRefused:  # it was deleted, or the member does not know it any more
-        return False
+        standing = await client.worker_status(job)
+    except MemberRefused as error:
+        if error.rpc_code is None:  # no answer at all
+            raise
+        return None  # it was deleted, or the member does not know it any more
+    return standing if standing.status == "running" else None

@@ -74,6 +74,8 @@ class Execution:
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
         self._park_reason = BY_USER
+        self._broken = asyncio.Event()
+        self._error: Exception | None = None  # what has broken it from outside
         self._in_time = asyncio.Event()
         self._in_time.set()
         self._under_way: set[asyncio.Task[ToolResult]] = set()
@@ -121,6 +123,19 @@ class Execution:
         """Whether whoever comes to the tool door from outside is let in."""
         return not self._parked.is_set() and not self._ending
 
+    def is_another(self, call: ToolCall) -> bool:
+        """Whether the record has another call under this one's key."""
+        try:
+            self._ledger.finished(call)
+        except RuntimeFailed:
+            return True
+        return False
+
+    def breaks(self, error: Exception) -> None:
+        """A call from outside has failed in a way that ends the run, as it does for a call from inside."""
+        self._error = self._error or error
+        self._broken.set()
+
     # the stretch
 
     def park(self, reason: str = BY_USER) -> None:
@@ -149,6 +164,7 @@ class Execution:
             asyncio.create_task(self._patience.stuck.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
             asyncio.create_task(self._time_over()): "late",
+            asyncio.create_task(self._broken.wait()): "broken",
         }
         try:
             done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +209,7 @@ class Execution:
             return Stretch(status="parked", reason=self._park_reason)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
-        error = body.exception()
+        error = self._error if first == "broken" else body.exception()
         if error is None:
             return Stretch(status="completed", output=body.result().output)
         if isinstance(error, Stops):

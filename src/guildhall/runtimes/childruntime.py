@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from guildhall.tools.model import ToolCall
 
 _GRACE = 1.0  # seconds between the last of a process and its end
-MEMORY_BYTES = 1024**3  # what a run may use beside what its process is born with
 
 
 class ChildRuntime:
     """Executes each assignment in a child of the nursery."""
 
-    def __init__(self, nursery: Nursery, *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, nursery: Nursery, *, memory_bytes: int = 1024**3) -> None:
+        """`memory_bytes`: what a run may use beside what its process is born with."""
         self._nursery = nursery
         self._memory_bytes = memory_bytes
 

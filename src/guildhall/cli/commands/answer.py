@@ -10,6 +10,7 @@ from guildhall.cli.follow import how_to_go_on, output_argument, result_of
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, UsageError
+from guildhall.members.model import of_member
 from guildhall.runs.model import Answer, choices_in_words
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _CHOICES = {"approve": "yes", "deny": "no"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ask", metavar="ASK", help="the id of the ask")
+    parser.add_argument("ask", metavar="ASK", help="the id of the ask; of a member's job: MEMBER/JOB")
     if choice := _CHOICES.get(parser.get_default("command")):
         parser.set_defaults(choice=choice)
     else:
@@ -34,11 +35,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             nargs="?",
             help="one of those that `guild show ASK` names; without it you are asked",
         )
+        help = "of a member's job, where it has several: the text of the one that you answer"
+        parser.add_argument("--question", metavar="Q", help=help)
     parser.add_argument("--note", metavar="N", help="words for the worker, such as why not")
     output_argument(parser)
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if (theirs := of_member(args.ask)) is not None:
+        return _to_member(*theirs, args, screen)
     name = ask_id(args.ask)
 
     async def work(client: HallClient, frame: Frame) -> int:
@@ -47,6 +52,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         await client.answer(name, answer)
         screen.note(f"{name}: {answer.choice}", "dim")
         return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
+
+    return with_hall(work, screen)
+
+
+def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
+    """What a person says to a question of a member's job, which goes on by itself."""
+    if args.command != "answer":
+        raise UsageError("a job of a member is answered in words", hint=f'guild answer {args.ask} "..."')
+    if args.choice is None:
+        raise UsageError(f"no answer was given to {args.ask}", hint="Give it in quotes.")
+    words = f"{args.choice}\n{args.note}" if args.note else args.choice
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        await client.member_job_answer(member, job, words, frame, question=args.question)
+        screen.note(f"{args.ask} has your answer.", "dim")
+        return exit_codes.DONE
 
     return with_hall(work, screen)
 

@@ -11,13 +11,14 @@ from guildhall.cli import exit_codes, visible
 from guildhall.cli.commands.run import worker_name
 from guildhall.cli.commands.wait import until_it_stands
 from guildhall.cli.follow import how_to_go_on, text_of
-from guildhall.cli.member_jobs import of_member, print_end, told_end, until_over
+from guildhall.cli.member_jobs import print_end, told_end, until_over
 from guildhall.cli.named import Named
 from guildhall.cli.named import text_of as given_text
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.hall.start import is_embedded
+from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
     import argparse

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.jobs import job_id, print_job
 from guildhall.cli.lines import age
-from guildhall.cli.member_jobs import of_member, print_listing, print_standing
+from guildhall.cli.member_jobs import print_listing, print_standing
 from guildhall.cli.parser import positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
+from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
     import argparse

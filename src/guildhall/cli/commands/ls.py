@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
+    from guildhall.members.wire import AtWork
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import WorkflowShown
 
@@ -44,9 +45,15 @@ class Groups:
     working: Sequence[Run]
     done: Sequence[Run]
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
+    members: Sequence[AtWork] = ()  # jobs of members that go on
 
     @staticmethod
-    def of(runs: Sequence[Run], asks: Sequence[Ask], workflows: Sequence[WorkflowShown] = ()) -> Groups:
+    def of(
+        runs: Sequence[Run],
+        asks: Sequence[Ask],
+        workflows: Sequence[WorkflowShown] = (),
+        members: Sequence[AtWork] = (),
+    ) -> Groups:
         asked = {ask.root for ask in asks}
         return Groups(
             asks=asks,
@@ -58,6 +65,7 @@ class Groups:
             working=[run for run in runs if run.status == "running"],
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
             workflows={workflow.run: workflow for workflow in workflows},
+            members=members,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,6 +77,7 @@ class Groups:
             "working": [run.as_dict() for run in self.working],
             "done": [run.as_dict() for run in self.done],
             "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
+            "members": [theirs.as_dict() for theirs in self.members],
         }
 
 
@@ -77,7 +86,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if args.target is not None:
             return await _one(args, client, screen)
         workflows = await client.workflows(over=False)
-        groups = Groups.of(await client.runs(everything=args.all), await client.asks(), workflows)
+        runs, asks = await client.runs(everything=args.all), await client.asks()
+        groups = Groups.of(runs, asks, workflows, await client.members_at_work())
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -111,6 +121,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         return text if place in (None, str(here)) else f"{text} (in {place})"
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
+    asks += [row for theirs in groups.members for row in _questions(theirs, screen)]
     stopped = [
         [id_of(run), run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {id_of(run)}"]
         for run in groups.stopped
@@ -122,6 +133,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working += working_rows(run, workflow, since)
         else:
             working.append([id_of(run), run.worker, task(run), since])
+    working += [_at_work(theirs, screen) for theirs in groups.members]
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
@@ -149,3 +161,14 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
     time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
     return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
+
+
+def _questions(theirs: AtWork, screen: Screen) -> list[list[str]]:
+    """What a job of a member asks."""
+    asked = theirs.job.questions or ()
+    return [[theirs.id, "question", screen.one_line(one, 80), "", f"guild answer {theirs.id}"] for one in asked]
+
+
+def _at_work(theirs: AtWork, screen: Screen) -> list[str]:
+    job = theirs.job
+    return [theirs.id, theirs.member, screen.one_line(job.description, 50), screen.one_line(job.started_at, 30)]

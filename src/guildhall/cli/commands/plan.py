@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.run import (
+    file_of,
     limits_arguments,
     mode_arguments,
     model_arguments,
@@ -41,9 +42,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     request, params = request_of(args), parse_params(args.param)
+    file = file_of(request.worker)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        if is_workflow(frame.cwd / request.worker):
+        if is_workflow(frame.cwd / file):
             plan = await client.plan_workflow(request, frame, tag=args.tag or MAIN, params=params)
         elif args.tag or params:
             raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")

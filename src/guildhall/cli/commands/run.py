@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.policy.model import Mode
     from guildhall.runs.model import RunRequest
-    from guildhall.workflow.instance import WorkflowShown
+    from guildhall.workflow.instance import Start, WorkflowShown
 
 MAX_INPUT = 1_000_000  # bytes
 _LONGEST_NAME = 4096
@@ -99,7 +99,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    if is_workflow(Path(worker_name(args.worker)).expanduser()):
+    if is_workflow(file_of(worker_name(args.worker))):
         return run_workflow(args, screen, "run")
     if args.tag or args.param or args.fresh:
         raise UsageError("--tag, --param and --fresh go with a workflow's file", hint="Leave them out for a worker.")
@@ -148,9 +148,11 @@ def run_workflow(args: argparse.Namespace, screen: Screen, mode: Literal["run", 
                 begun, lambda: client.trust_look(frame, at=frame.cwd / args.worker), client, screen
             )
         except Conflict as error:
-            if not screen.interactive or (code := await _attached(error, client, frame, screen)) is None:
+            living = await _living(start, client, frame) if screen.interactive else None
+            if living is None:
                 raise
-            return code
+            screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
+            return await Follower(client, screen).follow(client.follow(living.run, frame))
 
     return with_hall(work, screen, model=args.model)
 
@@ -164,21 +166,35 @@ def _left_to_the_hall(shown: WorkflowShown, as_json: bool, screen: Screen) -> in
     return exit_codes.DONE
 
 
-async def _attached(error: Conflict, client: HallClient, frame: Frame, screen: Screen) -> int | None:
-    """Follows the workflow that has the tag already, if it lives; leaving it does it no harm."""
-    living = [one for one in await client.workflows(over=False) if f"(run {one.run})" in error.message]
-    if not living or living[0].status == "paused":
-        return None
-    screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
-    return await Follower(client, screen).follow(client.follow(living[0].run, frame))
+async def _living(start: Start, client: HallClient, frame: Frame) -> WorkflowShown | None:
+    """The workflow of this very file that has the tag already, if it goes on."""
+    here = (frame.cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
+    for one in await client.workflows(over=False):
+        same = one.tag == start.tag and Path(one.file).resolve() == here  # noqa: ASYNC240
+        if same and one.status != "paused":
+            return one
+    return None
 
 
 def _refuse_missing(name: str) -> None:
     """A file that is not there is told before anybody asks what is to be done with it."""
-    path = Path(name).expanduser()
+    path = file_of(name)
     if path.suffix in SUFFIXES and not path.exists():
         near = did_you_mean(path.name, [one.name for one in workflows_in(path.parent)])
         raise NotFound(f"there is no file {name}", hint=near or "`guild worker ls` lists the workers.")
+
+
+def file_of(name: str) -> Path:
+    """The file that a name may mean."""
+    try:
+        path = Path(name).expanduser()
+        if path.suffix in SUFFIXES:
+            path.exists()
+    except OSError as error:  # it is too long
+        raise UsageError(f"{name[:100]!r} cannot be a file: {error.strerror}") from None
+    except RuntimeError:  # ~nobody
+        raise UsageError(f"{name[:100]!r} cannot be a file: there is no such user") from None
+    return path
 
 
 def worker_name(text: str) -> str:

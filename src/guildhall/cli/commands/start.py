@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.run import (
+    file_of,
     limits_arguments,
     mode_arguments,
     model_arguments,
@@ -64,7 +65,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             hint="Leave out --background, or unset GUILDHALL_EMBEDDED.",
         )
     name = worker_name(args.worker)
-    if is_workflow(Path(name).expanduser()):
+    if is_workflow(file_of(name)):
         return run_workflow(args, screen, "start")
     if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
         hint = "Of a worker only the model and --max-turns can be chosen."
@@ -103,12 +104,16 @@ def _stand_alone(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _followed(run: str, target: Target, client: HallClient, frame: Frame, screen: Screen) -> int:
-    follower = Follower(client, screen)
+    follower, own = Follower(client, screen), Own(run, target.agent or "")
     code = exit_codes.DONE
     try:
         async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, frame))) as events:
             async for event in events:
-                await follower.tell(event)
+                if event.run != run and own.unknown(event):
+                    shown = await client.workflow(target)
+                    own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
+                if own.concerns(event):
+                    await follower.tell(event)
     except (asyncio.CancelledError, ReaderGone):
         code = exit_codes.INTERRUPTED
         calm()
@@ -116,6 +121,35 @@ async def _followed(run: str, target: Target, client: HallClient, frame: Frame, 
         await client.stop_agent(target)
     screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
     return code
+
+
+class Own:
+    """Which events of global:main are about one of those who stand alone there: who started it sees no other."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self._root = root
+        self._name = name
+        self._others: set[str] = set()
+        self.runs: set[str] = set()
+
+    def unknown(self, event: Event) -> bool:
+        """Whether a run is heard of that had begun before anybody listened."""
+        return event.type != "run_started" and event.run not in self.runs | self._others
+
+    def concerns(self, event: Event) -> bool:
+        if event.run == self._root:
+            data = event.data
+            return event.type in ("run_started", "run_ended") or self._name in (
+                data.get("actor"),
+                *(data.get("reached") or ()),
+            )
+        if event.type == "run_started":
+            parent = event.data.get("parent")
+            mine = parent in self.runs or (parent == self._root and event.data.get("worker") == self._name)
+            (self.runs if mine else self._others).add(event.run)
+        elif event.run not in self.runs:
+            self._others.add(event.run)
+        return event.run in self.runs
 
 
 def _tell(shown: WorkflowShown, target: Target, as_json: bool, screen: Screen) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import how_to_go_on, result_of, text_of
-from guildhall.cli.member_jobs import of_member, print_end, told_end, until_over
+from guildhall.cli.member_jobs import print_end, told_end, until_over
 from guildhall.cli.named import named
 from guildhall.cli.parser import seconds
 from guildhall.cli.reach import with_hall
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
+from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
     import argparse

@@ -1,0 +1,108 @@
+"""Metric 7: listing 10,000 jobs, against looking at all of their directories and reading those of one page.
+
+The hall has them in memory, and looks at each that it lists: somebody may have changed or removed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+from bench.frame import Metric, seconds
+from guildhall.core.ids import JOB, new_id
+from guildhall.jobs.folder import JobFolder
+from guildhall.jobs.index import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from guildhall.jobs.model import Page
+
+JOBS = 10_000
+PAGE = 50
+
+
+def metrics(scratch: Path) -> list[Metric]:
+    folder = scratch / "jobs"
+    _fill(folder)
+    index = Index(folder, tidy=False)
+    return [
+        Metric(
+            name="7 a page of 50 out of 10,000 jobs",
+            floor_name="names, and reading 50",
+            floor=lambda: seconds(lambda: _page(folder)),
+            measured=lambda: _listed(lambda: index.page(limit=PAGE), PAGE),
+            target=5.0,
+        ),
+        Metric(
+            name="7 all of 10,000 jobs",
+            floor_name="looking at all of them",
+            floor=lambda: seconds(lambda: _look(folder)),
+            measured=lambda: _listed(index.page, JOBS),
+            target=2.0,
+        ),
+        Metric(
+            name="7 10,000 jobs, filtered",
+            floor_name="looking at all of them",
+            floor=lambda: seconds(lambda: _look(folder)),
+            measured=lambda: _listed(lambda: index.page(filter="*report 77*"), 111),
+            target=2.0,
+        ),
+        Metric(
+            name="7 10,000 jobs at the start of a hall",
+            floor_name="reading all of them",
+            floor=lambda: seconds(lambda: _read(folder)),
+            measured=lambda: _listed(lambda: Index(folder, tidy=True).page(limit=PAGE), PAGE),
+            target=None,
+            rounds=5,
+        ),
+    ]
+
+
+def _fill(folder: Path) -> None:
+    for number in range(JOBS):
+        id = new_id(JOB)
+        place = JobFolder(folder / id)
+        place.path.mkdir(parents=True)
+        (place.path / "task.md").write_text("Write the report.")
+        (place.path / "config.json").write_text("{}")
+        (place.path / "status.md").write_text("Two of three parts are written.")
+        meta = {
+            "id": id,
+            "worker": "reporter",
+            "description": f"the report {number}",
+            "status": "completed",
+            "startedAt": f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}.000Z",
+            "completedAt": None,
+            "error": None,
+            "run": "r-2345678923",
+        }
+        (place.path / "meta.json").write_text(json.dumps(meta))
+
+
+def _page(folder: Path) -> None:
+    for name in sorted(os.listdir(folder))[:PAGE]:  # noqa: PTH208
+        for file in ("meta.json", "status.md"):
+            (folder / name / file).read_bytes()
+
+
+def _look(folder: Path) -> None:
+    for name in os.listdir(folder):  # noqa: PTH208
+        os.stat(f"{folder}/{name}/meta.json")  # noqa: PTH116
+        os.stat(f"{folder}/{name}/status.md")  # noqa: PTH116
+
+
+def _read(folder: Path) -> None:
+    for name in os.listdir(folder):  # noqa: PTH208
+        for file in ("meta.json", "status.md"):
+            (folder / name / file).read_bytes()
+
+
+def _listed(page: Callable[[], Page], count: int) -> float:
+    def listed() -> None:
+        if len(page().jobs) != count:
+            raise RuntimeError(f"{len(page().jobs)} jobs were listed")
+
+    return seconds(listed)

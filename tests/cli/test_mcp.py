@@ -1,0 +1,181 @@
+"""`guild mcp`: another program's model reaches the hall over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.clis import claude
+from tests.jobs.shop import Shop, call, say, submit
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild, GuildWithHall
+
+GUILD = Path(sys.executable).with_name("guild")
+TOOLS = {"roster", "dispatch", "jobs", "status", "wait", "result", "answer", "cancel"}
+ASK = call("log_question", question="Front or back?", wait=True)
+
+
+@pytest.fixture
+def shop(home: Home, project: Path) -> Shop:
+    shop = Shop(home=home, project=project)
+    shop.worker(description="Forges things")
+    return shop
+
+
+def spoken(guild: Guild, work: Callable[[Any], Awaitable[Any]], mode: Any = "auto") -> Any:
+    """With the official client, connected to the real command."""
+
+    async def go() -> Any:
+        server = StdioServerParameters(command=str(GUILD), args=["mcp"], env=guild.environment(), cwd=Path.cwd())
+        async with asyncio.timeout(30), Client(server, mode=mode) as client:
+            return await work(client)
+
+    return asyncio.run(go())
+
+
+async def told(client: Any, tool: str, **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    text = result.content[0].text
+    return json.loads(text) if text.startswith("{") else text
+
+
+async def refused(client: Any, tool: str, **arguments: Any) -> str:
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return result.content[0].text
+
+
+@pytest.mark.req("X-8", "X-15")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
+    guild_hall: GuildWithHall, shop: Shop, mode: str
+) -> None:
+    shop.script([ASK, submit("a key"), say()])
+
+    async def work(client: Any) -> None:
+        assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+        roster = await told(client, "roster")
+        assert {"name": "smith", "description": "Forges things"} in roster["workers"]
+        job = (await told(client, "dispatch", worker="smith", task="Forge a key."))["jobId"]
+        standing = await told(client, "wait", job=job, seconds=20)
+        assert (standing["status"], standing["questions"]) == ("running", ["Front or back?"])
+        (ask,) = standing["asks"]
+        assert "running" in await refused(client, "result", job=job)
+        assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Passed on."
+        assert (await told(client, "wait", seconds=20))["status"] == "completed"
+        assert (await told(client, "result"))["output"] == "a key"
+        assert [one["jobId"] for one in (await told(client, "jobs"))["jobs"]] == [job]
+
+    spoken(guild_hall, work, mode)
+    shown = guild_hall("job", "show", guild_hall("job", "ls", "--json").json["jobs"][0]["jobId"], "--json").json
+    assert shown["asked"][0]["answer"] == "the front door\n(passed on by another model)"
+
+
+def test_what_only_the_person_may_decide_is_refused(guild_hall: GuildWithHall, shop: Shop) -> None:
+    shop.worker(tool_rules={"write_artifact": {"allowed": True, "approval_required": True}})
+    shop.script([call("write_artifact", path="a.txt", content="a"), submit(), say()])
+
+    async def work(client: Any) -> None:
+        await told(client, "dispatch", worker="smith", task="Write.")
+        (ask,) = (await told(client, "wait", seconds=20))["asks"]
+        assert ask["kind"] == "approval"
+        for text in ("yes", "session", "no"):
+            assert f"guild answer {ask['ask']}" in await refused(client, "answer", ask=ask["ask"], text=text)
+        assert (await told(client, "cancel", job=(await told(client, "jobs"))["jobs"][0]["jobId"]))["status"] == (
+            "cancelled"
+        )
+
+    spoken(guild_hall, work)
+    assert not list(shop.home.path.glob("jobs/*/artifacts/a.txt"))
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("dispatch", {"worker": "smth", "task": "x"}, "smith"),
+    ("dispatch", {"worker": "../../etc/passwd", "task": "x"}, "etc/passwd"),
+    ("dispatch", {"worker": "smith", "task": " "}, "empty"),
+    ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "max_turns"),
+    ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
+    ("dispatch", {"worker": "smith"}, "task"),
+    ("status", {"job": "j-nobody"}, "no job"),
+    ("status", {}, "which one"),
+    ("result", {"job": "../../x"}, "no "),
+    ("wait", {"job": 7}, "job"),
+    ("answer", {"ask": "a-nobody", "text": "x"}, "no ask"),
+    ("cancel", {"job": "nobody/j-1"}, "nobody"),
+]
+
+
+def test_wrong_arguments_are_told(guild: Guild, shop: Shop) -> None:
+    async def work(client: Any) -> list[str]:
+        return [await refused(client, tool, **arguments) for tool, arguments, _ in WRONG]
+
+    for answer, (tool, _, said) in zip(spoken(guild, work), WRONG, strict=True):
+        assert said in answer, tool
+
+
+def asked(process: subprocess.Popen[str], *lines: str) -> list[dict[str, Any]]:
+    """What is answered to some lines before the input ends."""
+    out, _ = process.communicate("".join(f"{line}\n" for line in lines), timeout=20)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_lines_that_are_no_requests_are_answered_and_disturb_nothing(guild: Guild, shop: Shop) -> None:
+    ping = {"jsonrpc": "2.0", "id": 9, "method": "ping"}
+    process = guild.start("mcp")
+    answers = asked(
+        process,
+        *("", "{", "[]", "7", '{"jsonrpc": "1.0"}', "[" * 5000, '{"jsonrpc": "2.0", "id": {}, "method": 1}', "\x00"),
+        '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "roster", "arguments": []}}',
+        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "rooster"}}',
+        '{"jsonrpc": "2.0", "id": 3, "method": "no/such"}',
+        '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": []}}',
+        json.dumps(ping),
+    )
+    by_id = {one["id"]: one for one in answers}
+    assert {one["error"]["code"] for one in answers if one["id"] is None} == {-32700, -32600}
+    assert by_id[1]["error"]["code"] == by_id[2]["error"]["code"] == -32602
+    assert "roster" in by_id[2]["error"]["message"]
+    assert by_id[3]["error"]["code"] == -32601
+    assert by_id[9]["result"] == {}
+    assert process.returncode == 0
+
+
+def test_a_line_without_end_is_refused(guild: Guild, shop: Shop) -> None:
+    process = guild.start("mcp")
+    (answer,) = asked(process, '{"x": "' + "y" * 5_000_000)
+    assert "at most" in answer["error"]["message"]
+    assert process.returncode == 0
+
+
+@pytest.mark.req("X-8")
+def test_the_real_claude_code_dispatches_a_job_and_reads_its_result(
+    guild_hall: GuildWithHall, shop: Shop, tmp_path: Path
+) -> None:
+    shop.script([submit("a key of iron"), say()])
+    script = tmp_path / "claude.yaml"
+    steps = [
+        call("mcp__guild__dispatch", worker="smith", task="Forge a key."),
+        call("mcp__guild__wait", seconds=20),
+        call("mcp__guild__result"),
+        {"expect": "a key of iron", "say": "The smith made a key of iron."},
+    ]
+    script.write_text(json.dumps({"workers": {"*": [steps]}}))
+    config = {"mcpServers": {"guild": {"command": str(GUILD), "args": ["mcp"], "env": guild_hall.environment()}}}
+    with ScriptedServer(script) as server:
+        ran = claude("Have a key made.", server=server, mcp=config, cwd=shop.project, scratch=tmp_path / "claude")
+    assert ran["result"] == "The smith made a key of iron.", ran
+    (job,) = guild_hall("job", "ls", "--json").json["jobs"]
+    assert job["status"] == "completed"

@@ -1,0 +1,46 @@
+"""The command-line programs of others, for real: `scripts/clis` has put them into a cache outside of the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.testing.scripted_server import ScriptedServer
+
+_CACHE = Path(os.environ.get("GUILDHALL_CLIS") or Path.home() / ".cache" / "guildhall" / "clis")
+_WITHIN = 60.0  # seconds
+
+
+def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:
+    """What Claude Code says at its end, asked once, with a scripted model and these servers of tools and no others."""
+    found = sorted(_CACHE.glob("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude"))
+    if not found:
+        pytest.skip("Claude Code is not there: run scripts/clis")
+    scratch.mkdir()
+    (scratch / "mcp.json").write_text(json.dumps(mcp))
+    words = ["-p", prompt, "--output-format", "json", "--mcp-config", str(scratch / "mcp.json"), "--strict-mcp-config"]
+    words += ["--tools", "", "--allowedTools", "mcp__guild__*", "--setting-sources", "", "--max-turns", "20"]
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(scratch),
+        "CLAUDE_CONFIG_DIR": str(scratch / "config"),
+        "ANTHROPIC_BASE_URL": server.anthropic_url,
+        "ANTHROPIC_API_KEY": "script-claude",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_MAX_RETRIES": "1",
+        "ENABLE_TOOL_SEARCH": "false",
+        "IS_SANDBOX": "1",
+    }
+    ran = subprocess.run(
+        [found[-1], *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
+    )
+    assert ran.returncode == 0, (ran.stdout, ran.stderr)
+    return json.loads(ran.stdout)

@@ -1,0 +1,97 @@
+"""Hostile text to every route, from the live list of verbs: each is answered, none breaks the hall."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.frame import Frame
+from guildhall.hall.api import VERBS
+from guildhall.hall.codec import _fields, verb
+from tests.hall.served import asked, served
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from guildhall.core.paths import Home
+
+TEXTS = [
+    "",
+    "a\0b",
+    "\ud800",
+    "\x1b[2J\u202e",
+    "x" * 150_000,
+    "../" * 40 + "etc/passwd",
+    "a/" * 3_000,
+    "/proc/self/environ",
+    "@team:main",
+    "'; DROP TABLE runs; --",
+]
+
+
+def good(kind: Any, folder: Path) -> Any:
+    """Something of a type that a verb takes, as the wire has it."""
+    if kind is Frame:
+        return {"cwd": str(folder), "root": str(folder)}
+    if dataclasses.is_dataclass(kind):
+        needed = {name: part for name, (part, must) in _fields(typing.cast("type", kind)).items() if must}
+        return {name: good(part, folder) for name, part in needed.items()}
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return parts[0]
+    if origin in (typing.Union, types.UnionType):
+        return good(parts[0], folder)
+    if origin in (Sequence, list, tuple):
+        return []
+    if origin in (Mapping, dict):
+        return {}
+    plain = {str: "x", bool: False, int: 1, float: 1.0, Path: str(folder / "nothing")}
+    return plain.get(kind)
+
+
+def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """What the verb takes, with each of its texts in turn replaced by each hostile one."""
+    takes = verb(name).takes
+    right = {part: good(takes[part], folder) for part in verb(name).needs}
+    for part, kind in takes.items():
+        for text in TEXTS:
+            if _is_text(kind):
+                yield {**right, part: text}
+            elif dataclasses.is_dataclass(kind) and kind is not Frame:
+                for inner, (of, _) in _fields(typing.cast("type", kind)).items():
+                    if _is_text(of):
+                        yield {**right, part: {**right.get(part, good(kind, folder)), inner: text}}
+
+
+def _is_text(kind: Any) -> bool:
+    return kind in (str, Path) or any(part in (str, Path) for part in typing.get_args(kind))
+
+
+@pytest.mark.timeout(120)
+def test_every_route_answers_hostile_text(home: Home, project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wrong: list[Any] = []
+
+    async def work() -> int:
+        count = 0
+        async with served(home) as hall:
+            for name in sorted(VERBS):
+                for body in bodies(name, project):
+                    answer = await asked(hall.address, f"/api/{name}", body)
+                    told = answer.body.decode()
+                    if answer.status >= 500 or "Traceback" in told or (answer.status >= 400 and not answer.error):
+                        wrong.append((name, str(body)[:200], told[:300]))
+                    count += 1
+            assert (await asked(hall.address, "/api/runs")).status == 200
+        return count
+
+    assert asyncio.run(work()) > 15 * len(TEXTS)
+    assert not wrong, wrong
+    broken = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert not broken, broken

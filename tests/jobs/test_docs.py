@@ -1,0 +1,30 @@
+"""The page about jobs names every file, tool, field and status, and nothing that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from guildhall.jobs import folder, model
+from guildhall.jobs.model import JobStatus
+from guildhall.jobs.toolbox import TOOLS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
+
+
+def rows(heading: str) -> list[str]:
+    """What the first columns of the tables under a heading name."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`|]*)` \|", section, re.M)
+
+
+def test_every_tool_file_and_field_is_named() -> None:
+    assert rows("The worker in a job") == list(TOOLS)
+    files = {"task.md", "config.json", folder.META, folder.STATUS, folder.QUESTIONS, folder.DECISIONS, folder.RESULT}
+    assert set(rows("The directory")) == {*files, f"{folder.ARTIFACTS}/"}
+    assert rows("What is asked for") == list(model._OURS)
+    for status in get_args(JobStatus):
+        assert status in PAGE
+    assert f"{model.LONGEST_DESCRIPTION:,} characters" in PAGE
+    assert f"{model.LONGEST_TASK:,} bytes" in PAGE

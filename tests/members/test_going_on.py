@@ -1,0 +1,130 @@
+"""Members and their halls die; the jobs go on. With real members, a real hall, and the real command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import MemberFailed
+from guildhall.core.frame import Frame
+from guildhall.members.members import Members
+from guildhall.members.process import Pace
+from guildhall.workers.trust import Trust
+from tests.members.small import make_member
+from tests.members.test_process import alive
+from tests.runs.places import until
+
+if TYPE_CHECKING:
+    from guildhall.core.paths import Home
+    from guildhall.members.handle import WorkerHandle
+    from guildhall.members.wire import JobStanding
+    from tests.conftest import GuildWithHall
+
+DECIDED = {"question": "Which?", "decision": "This.", "reasoning": "It is near."}
+ANSWERS: list[Any] = [
+    {"call": "update_summary", "with": {"summary": "one"}},
+    {"call": "record_decision", "with": DECIDED, "sleep": 0.2},
+    {"call": "log_question", "with": {"question": "Is that\n---\nall?"}},
+    {"call": "update_summary", "with": {"summary": "two"}},
+    {"call": "write_artifact", "with": {"path": "report.md", "content": "It is so."}, "sleep": 0.2},
+    {"call": "update_summary", "with": {"summary": "three"}},
+    {"call": "submit_result", "with": {"output": "It is so.", "artifacts": ["report.md"]}, "sleep": 0.2},
+    {"say": "done"},
+]
+
+
+def program_of(keeper: int) -> int:
+    """The process that a keeper keeps."""
+    (child,) = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+    return int(child)
+
+
+@pytest.mark.req("WD-47")
+def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home, project: Path) -> None:
+    folder = make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
+    frame = Frame.here(project, os.environ)
+
+    async def work() -> None:
+        members = Members(
+            home=home, clock=SystemClock(), trust=lambda: Trust({}), pace=Pace(first_pause=0.02, settled=0.1)
+        )
+        smith = members.find("smith", frame)
+        handle = members.handle(smith, frame)
+        try:
+            job = await handle.dispatch("a report", "Write it.", {"artifacts": ["report.md"]})
+            for word in ("one", "two", "three"):
+                await _until(handle, job, lambda s, word=word: s.summary == word)
+                keeper = members.shown(smith).pid
+                assert keeper is not None
+                os.kill(program_of(keeper), signal.SIGKILL)
+            ended = await _until(handle, job, lambda s: s.status != "running")
+            assert (ended.status, ended.error, ended.summary) == ("completed", None, "three")
+            assert [vars(one) for one in ended.decisions or ()] == [DECIDED]
+            assert ended.questions == ("Is that\n---\nall?",)
+            result = await handle.result(job)
+            assert (result.output, result.artifacts) == ("It is so.", ("artifacts/report.md",))
+            assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "It is so."
+        finally:
+            await members.close()
+
+    asyncio.run(work())
+
+
+async def _until(handle: WorkerHandle, job: str, true: Any) -> JobStanding:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                standing = await handle.status(job)
+            except MemberFailed:  # it died while it was asked
+                continue
+            if true(standing):
+                return standing
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.req("WD-47", "WD-36")
+def test_a_job_goes_on_when_the_hall_was_killed(guild_hall: GuildWithHall, project: Path, home: Home) -> None:
+    make_member(home.path / "guild-members" / "smith", answers=ANSWERS)
+    guild = guild_hall
+    job = guild("dispatch", "smith", "Write it.").out.strip()
+    until(lambda: guild("job", "show", job, "--json").json["summary"] is not None)
+    keeper = guild("member", "show", "smith", "--json").json["pid"]
+    program = program_of(keeper)
+    guild.kill_hall()
+    until(lambda: not alive(keeper) and not alive(program))
+    assert guild("wait", job, "--timeout", "30s").out == "It is so.\n"
+    shown = guild("job", "show", job, "--json").json
+    assert shown["decisions"] == [DECIDED]
+    assert json.loads(guild("job", "ls", "--member", "smith", "--json").out)["jobs"][0]["status"] == "completed"
+
+
+@pytest.mark.req("WD-12", "X-15")
+def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
+    guild_hall: GuildWithHall, project: Path, home: Home
+) -> None:
+    answers = [
+        {"call": "log_question", "with": {"question": "Red\nor blue?", "wait": True}},
+        {"expect": "Blue, please.", "call": "submit_result", "with": {"output": "It is blue."}},
+        {"say": "done"},
+    ]
+    make_member(home.path / "guild-members" / "smith", answers=answers)
+    guild = guild_hall
+    job = guild("dispatch", "smith", "Paint it.", "--description", "paint").out.strip()
+    until(lambda: guild("job", "show", job, "--json").json["questions"] is not None)
+    assert guild("job", "show", job, "--json").json["questions"] == ["Red\nor blue?"]
+    until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
+    listed = guild("ls").out
+    assert f"guild answer home/{job}" in listed
+    assert "Red" in listed
+    assert guild("answer", f"home/{job}").code == 2
+    assert guild("approve", f"home/{job}").code == 2
+    assert "no such open question" in guild("answer", job, "x", "--question", "Green?").err
+    assert guild("answer", f"home/{job}", "Blue, please.").code == 0
+    assert guild("wait", job, "--timeout", "30s").out == "It is blue.\n"

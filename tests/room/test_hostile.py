@@ -1,0 +1,100 @@
+"""Hostile input to every tool of a room, from the live table: each call has a result, and touches nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.room import records
+from guildhall.room.rooms import Furnishing, Rooms
+from guildhall.room.toolbox import TOOLS, Desk, room_tools
+from guildhall.tools.gate import Gate
+from guildhall.tools.model import ToolCall, ToolResult
+from tests.room.conftest import TEAM
+from tests.test_hostile import TEXTS, WRONG, Open
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from guildhall.room.room import Room
+    from guildhall.store.engine import Store
+    from guildhall.tools.model import Tool
+
+GOOD: dict[str, Any] = {
+    "message": "hello",
+    "until": 1,
+    "content": "text",
+    "file": "a.md",
+    "suggestion": "better",
+    "type": "decision",
+    "title": "Ship it?",
+    "options": ["yes", "no"],
+    "proposal": "p-1",
+    "choice": "yes",
+    "id": "res-1",
+}
+
+
+def attacks(tool: Tool, outside: Path) -> Iterator[Any]:
+    properties: dict[str, Any] = dict(tool.input_schema.get("properties", {}))
+    required = list(tool.input_schema.get("required", []))
+    assert all(name in GOOD for name in required), f"{tool.name}: say under GOOD what is right for {required}"
+    good = {name: GOOD[name] for name in required}
+    for name in properties:
+        for value in [*WRONG, *(text.replace("OUTSIDE", str(outside)) for text in TEXTS)]:
+            yield {**good, name: value}
+            if isinstance(value, str):
+                yield {**good, name: [value, value]}
+    yield from ({}, None, {**good, "\ud800": 1}, {**good, "sender": "reviewer"}, {**good, "x" * 100_000: 1})
+
+
+def shape(store: Store, room: str) -> list[Any]:
+    """What another room has."""
+    return [
+        store.read(lambda connection: records.count_messages(connection, room)),
+        store.read(lambda connection: records.seats_of(connection, room)),
+        store.read(lambda connection: records.history(connection, room)),
+    ]
+
+
+@pytest.mark.req("AW-19")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kept", ["file", "sqlite"])
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_hostile_arguments_give_results_and_nothing_else(
+    rooms: Rooms, store: Store, tmp_path: Path, name: str, kept: str
+) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    (outside / "secret").write_text("SECRET")
+
+    async def attack() -> tuple[Room, list[ToolResult]]:
+        furnishing = Furnishing(documents=inside / "documents") if kept == "file" else Furnishing()
+        other = await rooms.open("review", "other", TEAM)
+        room = await rooms.open("review", "main", TEAM, furnishing)
+        before = shape(store, other.id)
+        if kept == "file":
+            (inside / "documents").mkdir(parents=True)
+            (inside / "documents" / "link").symlink_to(outside)
+        tools = room_tools(room, "coder", (name,))
+        gate = Gate(tools, (), "ask", Open(), Desk(room, "coder", "r-1").execute)
+        calls = [ToolCall(key=f"m1/{i}", tool=name, arguments=a) for i, a in enumerate(attacks(tools[0], outside))]
+        results = [await gate.call(call) for call in calls]
+        assert shape(store, other.id) == before
+        return room, results
+
+    room, results = asyncio.run(attack())
+    assert results
+    for result in results:
+        assert isinstance(result, ToolResult)
+        assert "SECRET" not in result.text
+        assert "Traceback" not in result.text
+        json.dumps(result.as_dict()).encode()
+        result.text.encode()
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+    assert (outside / "secret").read_text() == "SECRET"
+    assert {message.sender for message in room.messages()} <= {"coder", "system"}
