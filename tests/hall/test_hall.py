@@ -16,6 +16,7 @@ from guildhall.core.frame import Frame
 from guildhall.hall.embedded import EmbeddedHall, open_hall
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
+from guildhall.runs.seat import Seat
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
+    from guildhall.runs.model import Stretch
 
 
 @pytest.fixture
@@ -247,5 +249,35 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
         run = inner.history.get(event.run)
         assert (run.status, run.output) == ("completed", "done")
         assert [entry.kind for entry in inner.history.journal(run.id).entries].count("ended") == 1
+
+    inside(home, work)
+
+
+def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Home, frame: Frame) -> None:
+    async def work(hall: EmbeddedHall) -> None:
+        inner, go_on = hall._hall, asyncio.Event()
+
+        async def judge(run: str, stretch: Stretch) -> Stretch:
+            await go_on.wait()  # it takes its time to be put away
+            return stretch
+
+        def nothing(*_: Any) -> Any: ...
+
+        seat = Seat(execute=nothing, began=nothing, ended=nothing, judge=judge)
+        request = RunRequest(worker="scribe", input="go")
+        prepared = await inner.runs.preparation.prepare(request, frame, seat=seat)
+        inner.runs.launch(prepared)
+        token = inner.runs.token(prepared.run)
+        async with asyncio.timeout(10):
+            while inner.runs.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                await asyncio.sleep(0.01)
+        (ask,) = await hall.asks()
+        answering = asyncio.create_task(hall.answer(ask.id, Answer(choice="yes")))
+        await asyncio.sleep(0.05)
+        assert inner.history.get(prepared.run).status == "running"
+        assert not answering.done()  # whoever looks now would think that it goes on
+        go_on.set()
+        await answering
+        assert inner.history.get(prepared.run).status == "waiting"
 
     inside(home, work)

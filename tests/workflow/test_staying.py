@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -358,5 +359,52 @@ def test_a_workflow_of_the_same_name_elsewhere_is_not_taken_for_it(team: Team) -
         with pytest.raises(Conflict, match="is the workflow of") as caught:
             await team.followed(team.client.run_workflow(start, asked, team.frame()))
         assert "--fresh" in str(caught.value.hint)
+
+    team.inside(work)
+
+
+def test_a_generation_that_failed_is_not_resumed_beside_a_later_one(team: Team) -> None:
+    team.file(agents="ann")
+    team.script(ann=[])
+
+    async def work(team: Team) -> None:
+        first = await run(team)
+        assert team.hall.history.get(first).status == "failed"
+        team.script(ann=[[send("hello"), {"sleep": 30, "say": "late"}]])
+        second = await start(team)
+        await until(lambda: ("ann", "hello") in said(team))
+        with pytest.raises(Conflict, match=f"begun anew as {second.run}, which is live"):
+            await team.resume(first)
+        assert team.hall.history.get(first).status == "failed"
+        await team.client.stop(second.run)
+        with pytest.raises(Conflict, match="which is stopped"):
+            await team.resume(first)
+
+    team.inside(work)
+
+
+@pytest.mark.req("AW-14")
+def test_what_a_person_says_as_it_ends_is_read_or_refused_and_never_lost(team: Team) -> None:
+    team.file(agents="ann")
+    team.script(ann=[[say()]])
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        held.set()
+        go_on.wait(10)
+
+    async def work(team: Team) -> None:
+        task = team.begun()
+        await team.until(lambda: len(team.heard("run_ended")) == 1)
+        team.hall.store.submit(hold)  # its end waits to be put on record
+        await asyncio.to_thread(held.wait, 10)
+        await asyncio.sleep(0.1)
+        sending = asyncio.create_task(team.client.send(parse("ann@team"), "one more thing"))
+        await asyncio.sleep(0.05)
+        go_on.set()
+        with pytest.raises(Conflict, match="@team is done: nobody is there"):
+            await sending
+        assert (await task).status == "completed"
+        assert said(team) == [("system", "@ann begin")]
 
     team.inside(work)

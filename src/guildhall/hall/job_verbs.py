@@ -60,7 +60,10 @@ class JobVerbs:
         """What a job asked was answered: it hears of it, and goes on if that is what it waits for."""
         from guildhall.hall.recover import go_on
 
-        root = self._hall.where(ask.root).history.get(ask.root)
+        part = self._hall.where(ask.root)
+        if "runs" in vars(part):
+            await part.runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
+        root = part.history.get(ask.root)
         if not root.request.get("job"):
             return
         await self._hall.jobs.answered(ask)

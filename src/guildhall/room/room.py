@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
     Do = Callable[[Turn], Mapping[str, Any]]
+    Check = Callable[[Connection], object]
 
 T = TypeVar("T")
 
@@ -91,11 +92,18 @@ class Room:
 
     # Doing
 
-    async def send(self, said: Said | str, actor: Actor, *, to: Sequence[str] = ()) -> Posted:
-        """Says something in the channel: a person, the kickoff, a schedule. `to` reaches agents without a mention."""
+    async def send(
+        self, said: Said | str, actor: Actor, *, to: Sequence[str] = (), check: Check | None = None
+    ) -> Posted:
+        """Says something in the channel: a person, the kickoff, a schedule. `to` reaches agents without a mention.
+
+        `check` raises where nothing is to be said any more: nobody can leave between it and the message.
+        """
         spoken = Said.own(said) if isinstance(said, str) else said
         arguments = {"said": spoken.as_list(), "to": list(to)}
-        result = await self.perform("send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict())
+        result = await self.perform(
+            "send", actor, arguments, lambda turn: channel.post(turn, spoken, to=to).as_dict(), check
+        )
         return Posted.from_dict(result)
 
     async def elect_owner(self, actor: Actor, within: float | None = None) -> Proposal:
@@ -130,9 +138,14 @@ class Room:
         """Ends every proposal whose time is up."""
         return await self._settle("expire", proposals.expire)
 
-    async def perform(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do) -> Mapping[str, Any]:
-        """Makes an operation, once: in the log and in effect together. What it is refused with is raised."""
-        taken = await self._to_its_end(self._take(op, actor, arguments, do))
+    async def perform(
+        self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do, check: Check | None = None
+    ) -> Mapping[str, Any]:
+        """Makes an operation, once: in the log and in effect together. What it is refused with is raised.
+
+        Where `check` raises, in the same transaction, there is no operation, and nothing of it in the log.
+        """
+        taken = await self._to_its_end(self._take(op, actor, arguments, do, check))
         return settled(taken.result)
 
     # In a transaction of somebody else's
@@ -179,10 +192,12 @@ class Room:
     def now(self) -> str:
         return stamp(self._clock.now())
 
-    async def _take(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do) -> Taken:
+    async def _take(self, op: str, actor: Actor, arguments: Mapping[str, Any], do: Do, check: Check | None) -> Taken:
         at = self.now()
 
         def write(connection: Connection) -> Taken:
+            if check is not None:
+                check(connection)
             return take(connection, self.id, op, actor, at, arguments, do)
 
         taken = await self._store.write(write)

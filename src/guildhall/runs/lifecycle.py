@@ -334,9 +334,9 @@ class Runs:
             await asyncio.wait({task})
 
     async def gone(self, run: str) -> None:
-        """Waits for a run that has stopped, as the record says, and is being put away."""
+        """Waits for a run that has stopped and is being put away, also where the record does not say so yet."""
         task = self._tasks.get(run)
-        if task is not None and self._history.get(run).status != "running":
+        if task is not None and not (self._alive[run].execution.is_open and self._history.get(run).status == "running"):
             await asyncio.wait({task})
 
     async def park_all(self, reason: str = BY_USER) -> None:

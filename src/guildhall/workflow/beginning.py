@@ -46,6 +46,13 @@ def refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) ->
         )
 
 
+def refuse_replaced(instance: Instance, newest: Instance | None) -> None:
+    """Raises where a later generation has taken the room over: two teams would answer the same mail."""
+    if newest is not None and newest.id != instance.id:
+        message = f"{instance.target} was begun anew as {newest.id}, which is {newest.status}: {instance.id} is over"
+        raise Conflict(message, hint=f"See guild show {newest.target}.")
+
+
 def asked_of(workflow: Workflow) -> str:
     """What the run of a workflow is on record as asked for."""
     return workflow.definition.kickoff or f"Start {workflow.name}."

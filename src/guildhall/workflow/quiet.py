@@ -85,6 +85,17 @@ def waits_for(connection: Connection, instance: str, run: str, at: str) -> list[
     return [ask for ask in mine if ask.expires_at is None or ask.expires_at > at]
 
 
+def who_waits_for(connection: Connection, instance: str, ask: Ask) -> frozenset[str]:
+    """The agents that can go on once an ask is open no more."""
+    runs = {state.name: state.run for state in records.agents_of(connection, instance) if state.run is not None}
+    if ask.run == instance:  # it was about all of them
+        return frozenset(runs)
+    below = run_records.below
+    return frozenset(
+        name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run)))
+    )
+
+
 def _asked_about(connection: Connection, instance: str) -> bool:
     """Whether a person is being asked about what is held back."""
     asks = run_records.list_asks(connection, run=instance, status="open")

@@ -54,7 +54,11 @@ class Steering:
         if not addressed:
             found = mentions.find(Said.own(text), [seat.agent for seat in room.seats()])
             addressed = [] if found.reached or found.missed else [ALL]
-        posted = await room.send(text, Actor.person(), to=addressed)
+
+        def check(connection: Connection) -> None:
+            _alive(records.find(connection, instance.id) or instance, to)  # it may just have come to its end
+
+        posted = await room.send(text, Actor.person(), to=addressed, check=check)
         stopped = {agent.name for agent in self._workflows.agents(instance.id) if agent.status == "stopped"}
         return Sent(
             run=instance.id,

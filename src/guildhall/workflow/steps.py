@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.room import inbox
+from guildhall.runs import records as run_records
+from guildhall.runs.grants import Grant
 from guildhall.workflow import records
 from guildhall.workflow.alone import alone_message
 from guildhall.workflow.effects import effects_before
@@ -13,13 +15,15 @@ from guildhall.workflow.quiet import waits_for
 from guildhall.workflow.turn import first_message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from guildhall.room.model import Mail
     from guildhall.workflow.instance import Instance
     from guildhall.workflow.model import Workflow
+
+_GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +99,12 @@ def try_again(connection: Connection, instance: Instance, at: str) -> None:
         records.change_agent(connection, instance.id, state.name, status=status, attempts=0)
         if state.run is None:
             inbox.deliver_again(connection, instance.room, state.name, at=at)
+
+
+def grant_for(connection: Connection, run: str, granted: Mapping[str, Any]) -> Grant | None:
+    """More of what a run has used up, where a person has granted that."""
+    stopped = run_records.find_run(connection, run)
+    error = (stopped.error if stopped else None) or {}
+    name = _GRANTED.get(error.get("limit", "")) if error.get("run") == run else None
+    more = granted.get(name) if name else None
+    return Grant(**{name: more}) if name and more is not None else None

@@ -19,9 +19,7 @@ from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor
 from guildhall.room.proposals import closed_by
 from guildhall.room.toolbox import Desk, room_tools
-from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
-from guildhall.runs.grants import Grant
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
@@ -30,10 +28,10 @@ from guildhall.workflow.instance import OVER
 from guildhall.workflow.minding import POLL, Minder, seconds_until
 from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.pace import Pace, begins, ends, who
-from guildhall.workflow.quiet import Standing, look, movable
+from guildhall.workflow.quiet import Standing, look, movable, who_waits_for
 from guildhall.workflow.setup import run_steps
 from guildhall.workflow.start import after_setup, kickoff
-from guildhall.workflow.steps import next_step, try_again
+from guildhall.workflow.steps import grant_for, next_step, try_again
 from guildhall.workflow.turn import AgentTurn
 
 if TYPE_CHECKING:
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.steps import Step
 
 DEBOUNCE = 0.2  # seconds: what a person says in this time still finds the team together
-_GRANTED = {"max_turns": "max_turns", "max_tokens": "max_tokens", "max_budget_usd": "budget"}  # limit: what to grant
 
 
 @dataclass(kw_only=True)
@@ -135,17 +132,7 @@ class Team:
 
     def answered(self, ask: Ask) -> None:
         """Something that was asked is open no more: whoever waits for it goes on."""
-
-        def waiting(connection: Connection) -> frozenset[str]:
-            states = records.agents_of(connection, self.instance.id)
-            runs = {state.name: state.run for state in states if state.run is not None}
-            if ask.run == self.instance.id:  # it was about all of them
-                return frozenset(runs)
-            below = run_records.below
-            mine = (name for name, run in runs.items() if ask.run in (run, *(one.id for one in below(connection, run))))
-            return frozenset(mine)
-
-        self.wake(self.store.read(waiting))
+        self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
 
     def happened(self, type: HappenedType) -> None:
         """Something has happened in the room."""
@@ -286,7 +273,7 @@ class Team:
         seat = self._seat(agent, turn, mine)
         try:
             if step.run is not None:
-                grant = self._grant_for(step.run)
+                grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
                 return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
             worker = self.workflow.seated(agent, self.values)
             request = replace(self.request, worker=agent.name, input=step.text, workflow=None, budget=None)
@@ -303,14 +290,6 @@ class Team:
                 await self.room.follow(one)
             self.pace.done(begins(mine))
             self.pace.done(ends(mine))
-
-    def _grant_for(self, run: str) -> Grant | None:
-        """More of what a run has used up, where a person has granted that."""
-        stopped = self.store.read(lambda connection: run_records.find_run(connection, run))
-        error = (stopped.error if stopped else None) or {}
-        name = _GRANTED.get(error.get("limit", "")) if error.get("run") == run else None
-        more = (self.granted or {}).get("budget" if name == "budget" else name or "")
-        return Grant(**{name: more}) if name and more is not None else None
 
     def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(

@@ -19,7 +19,7 @@ from guildhall.workers.choose import choose_model
 from guildhall.workflow import looking, records, standalone
 from guildhall.workflow.alarms import next_due
 from guildhall.workflow.aside import set_aside
-from guildhall.workflow.beginning import asked_of, conducting, furnished, refuse_alive
+from guildhall.workflow.beginning import asked_of, conducting, furnished, refuse_alive, refuse_replaced
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
 from guildhall.workflow.pace import Pace
@@ -207,6 +207,7 @@ class Workflows:
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """A workflow that stopped, ready to go on where it was."""
         instance = self.instance(run)
+        refuse_replaced(instance, self._store.read(lambda c: records.newest(c, instance.name, instance.tag)))
         workflow = thawed(instance.source, instance.definition)
         if grant is not None:
             self._refuse_too_little(run, grant)
