@@ -21,16 +21,12 @@ from guildhall.tools.http_messages import Unheard, demand_here, demand_message, 
 from guildhall.tools.mcp_messages import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     Headers,
     Request,
     Wrong,
     answer,
-    called,
-    discovered,
-    initialized,
-    listed,
     read,
+    result_of,
 )
 from guildhall.tools.model import ToolCall
 
@@ -93,17 +89,8 @@ class McpEndpoint:
     async def _result(self, request: Request, door: ToolDoor, server: str) -> dict[str, Any]:
         ours = {"name": f"guildhall-{server}", "version": self._version}
         tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
-        if request.method == "tools/call":
-            return called(await _call(request, door, tools))
-        if request.method == "tools/list":
-            return listed(request, tuple(replace(tool, name=name) for name, tool in tools.items()))
-        if request.method == "ping":
-            return {}
-        if request.method == "initialize" and not request.modern:
-            return initialized(request, ours)
-        if request.method == "server/discover" and request.modern:
-            return discovered(ours)
-        raise _wrong(request, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
+        shown = [replace(tool, name=name) for name, tool in tools.items()] if request.method == "tools/list" else ()
+        return await result_of(request, ours, shown, lambda request: _call(request, door, tools))
 
 
 async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolResult:

@@ -13,18 +13,14 @@ from guildhall.tools.mcp_messages import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_HEADER,
-    METHOD_NOT_FOUND,
     NAME_HEADER,
     VERSION_HEADER,
     VERSION_KEY,
     Headers,
     Wrong,
     answer,
-    called,
-    discovered,
-    initialized,
-    listed,
     read,
+    result_of,
 )
 
 if TYPE_CHECKING:
@@ -50,9 +46,9 @@ class Lines:
     async def serve(self, lines: asyncio.StreamReader) -> None:
         """Reads until the end of the input; what is under way then is cut off."""
         try:
-            while line := await _line(lines):
+            while line := await lines.readline():
                 self._heard(line)
-        except ValueError:
+        except ValueError:  # the line is too long
             self._send(Wrong(INVALID_REQUEST, f"a message has at most {LONGEST:,} bytes").as_dict())
         finally:
             tasks = list(self._at_work.values())
@@ -93,24 +89,10 @@ class Lines:
 
     async def _answer(self, request: Request) -> None:
         try:
-            told = answer(request, await self._result(request))
+            told = answer(request, await result_of(request, self._server, self._tools.values(), self._call))
         except Wrong as wrong:
             told = wrong.as_dict()
         self._send(told)
-
-    async def _result(self, request: Request) -> dict[str, Any]:
-        if request.method == "tools/call":
-            return called(await self._call(request))
-        if request.method == "tools/list":
-            return listed(request, self._tools.values())
-        if request.method == "ping":
-            return {}
-        if request.method == "initialize" and not request.modern:
-            return initialized(request, self._server)
-        if request.method == "server/discover" and request.modern:
-            return discovered(self._server)
-        said = f"there is no method {request.method[:100]!r} here"
-        raise Wrong(METHOD_NOT_FOUND, said, id=request.id, modern=request.modern)
 
     async def _call(self, request: Request) -> ToolResult:
         name, arguments = request.params.get("name"), request.params.get("arguments", {})
@@ -123,11 +105,6 @@ class Lines:
 
     def _send(self, message: dict[str, Any]) -> None:
         self._say(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-
-
-async def _line(lines: asyncio.StreamReader) -> bytes:
-    """The next line; none at the end. ValueError: it is too long."""
-    return await lines.readline()
 
 
 def _headers(line: bytes) -> Headers:

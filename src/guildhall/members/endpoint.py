@@ -24,10 +24,7 @@ from guildhall.tools.mcp_messages import (
     Request,
     Wrong,
     answer,
-    called,
-    discovered,
-    initialized,
-    listed,
+    result_of,
 )
 
 if TYPE_CHECKING:
@@ -143,20 +140,16 @@ async def _carried_out(request: Request, offer: Offer) -> dict[str, Any]:
 
 async def _result(request: Request, offer: Offer) -> dict[str, Any]:
     ours = {"name": offer.name, "version": offer.version}
-    if request.method == "ping":
-        return {}
-    if request.method == "tools/list":
-        return listed(request, offer.tools)
-    if request.method == "tools/call" and not request.quiet:
-        tool, arguments = _asked(request, offer.tools)
-        return called(await offer.call(tool, arguments))
-    if request.method == "initialize" and not request.modern:
-        return _told(initialized(request, ours), offer)
-    if request.method == "server/discover" and request.modern:
-        return _told(discovered(ours), offer)
     if request.method in METHODS:
         raise _wrong(request, METHOD_NOT_FOUND, f"{offer.name} has no worker: it takes no {request.method}")
-    raise _wrong(request, METHOD_NOT_FOUND, f"there is no method {request.method[:100]!r} here")
+
+    async def call(request: Request) -> ToolResult:
+        if request.quiet:  # nobody would hear what came of it
+            raise _wrong(request, METHOD_NOT_FOUND, "a tool is not called by a notification")
+        return await offer.call(*_asked(request, offer.tools))
+
+    result = await result_of(request, ours, offer.tools, call)
+    return _told(result, offer) if request.method in ("initialize", "server/discover") else result
 
 
 def _told(about: dict[str, Any], offer: Offer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from guildhall.tools.model import Text, is_shallow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from guildhall.tools.model import Block, Tool, ToolResult
 
@@ -212,6 +212,27 @@ def answer(request: Request, result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as it is sent; in the newest era it says that it is whole."""
     told = {**result, "resultType": "complete"} if request.modern else dict(result)
     return {"jsonrpc": "2.0", "id": request.id, "result": told}
+
+
+async def result_of(
+    request: Request,
+    server: Mapping[str, str],
+    tools: Iterable[Tool],
+    call: Callable[[Request], Awaitable[ToolResult]],
+) -> dict[str, Any]:
+    """What a server of tools says to a request."""
+    if request.method == "tools/call":
+        return called(await call(request))
+    if request.method == "tools/list":
+        return listed(request, tools)
+    if request.method == "ping":
+        return {}
+    if request.method == "initialize" and not request.modern:
+        return initialized(request, server)
+    if request.method == "server/discover" and request.modern:
+        return discovered(server)
+    said = f"there is no method {request.method[:100]!r} here"
+    raise Wrong(METHOD_NOT_FOUND, said, id=request.id, modern=request.modern)
 
 
 def initialized(request: Request, server: Mapping[str, str]) -> dict[str, Any]:
