@@ -36,7 +36,6 @@ IN_PART: dict[str, str] = {
     "WKR-12": "plain runs",
     "WKR-15": "the pydantic runtime",
     "WKR-16": "the pydantic runtime",
-    "X-3": "runs and workflows; there are no jobs yet",
     "X-14": "the pydantic runtime",
     "X-6": "artifacts and the schema; there are no checks and no reviewers yet",
     "X-15": "approvals, questions, limits, loops and unknown effects",

@@ -268,3 +268,25 @@ def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:
     nothing: dict[str, Any] = {"jobs": []}
     assert json.loads(guild("job", "ls", "--json").out) == nothing
     assert "guild dispatch" in guild("job", "ls").err
+
+
+@pytest.mark.req("X-3", "WD-32")
+def test_the_dollars_of_a_job_are_those_of_all_that_it_calls(guild: Guild, shop: Shop) -> None:
+    shop.worker(allow_workers=["cooper"])
+    shop.worker("cooper")
+    help = call("worker_call", worker_name="cooper", input_data="Make a cask.")
+    spent = {"usage": {"input": 1000, "output": 4000}}
+    runs = {"smith": [[{**help, **spent}, {**say(), **spent}]], "cooper": [[{**say("a cask"), **spent}]]}
+    script = {"workers": runs, "price": {"input": 10.0, "output": 10.0}}
+    (shop.project / "script.yaml").write_text(json.dumps(script))
+    done = guild("dispatch", "smith", "Forge it.", "--wait", "--json", "--config", '{"maxBudgetUsd": 1.0}').json
+    assert (done["status"], done["cost_usd"]) == ("completed", 0.15)
+    failed = guild("dispatch", "smith", "Forge it.", "--wait", "--json", "--config", '{"maxBudgetUsd": 0.1}')
+    assert failed.code == 5
+    told = failed.json
+    assert told["status"] == "failed"
+    assert "max_budget_usd" in told["error"]
+    assert told["cost_usd"] < 0.15
+    more = guild("resume", told["jobId"], "--budget", "1", "--output", "json").json
+    assert more["status"] == "completed"
+    assert guild("job", "show", told["jobId"], "--json").json["status"] == "completed"

@@ -8,6 +8,7 @@ before, and what there is now.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.errors import GuildError
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.paths import Home
 from guildhall.hall.recover import Recovery
@@ -49,6 +51,18 @@ async def whole_life(shop: Shop, hear: Hear) -> None:
     hear("deleted")
 
 
+async def on_a_full_disk(shop: Shop, hear: Hear) -> None:
+    """The same, but one step fails and the rest go on."""
+    try:
+        job = await shop.dispatch()
+    except GuildError:
+        hear("refused")
+        return
+    hear(job.id)
+    await shop.until(lambda: shop.jobs.status(job.id).job.status != "running")
+    hear("ended")
+
+
 async def answered(shop: Shop, hear: Hear) -> None:
     """A question that waits, and its answer."""
     job = await shop.dispatch()
@@ -75,6 +89,7 @@ async def cancelled(shop: Shop, hear: Hear) -> None:
 
 SCENES: dict[str, tuple[list[Answered], Life]] = {
     "life": ([{"calls": FOUR}, submit("a key"), say()], whole_life),
+    "full": ([{"calls": FOUR}, submit("a key"), say()], on_a_full_disk),
     "question": ([call("log_question", question="Which door?", wait=True), submit("a key"), say()], answered),
     "cancel": ([FOUR[0], {"sleep": 0.3, **submit("a key")}, say()], cancelled),
 }
@@ -91,7 +106,7 @@ def main(folder: Path, stride: int, scene: str) -> None:
         shop = Shop(home=Home(folder / f"home-{number}"), project=clean.project)
         shutil.copytree(clean.home.path, shop.home.path)
         heard = folder / f"heard-{number}"
-        code = forked(lambda: done(shop, heard, number, SCENES[scene][1]))  # noqa: B023
+        code = forked(lambda: done(shop, heard, number, scene))  # noqa: B023
         now = folder / f"now-{number}"
         forked(lambda: put_right(shop, now))  # noqa: B023
         told = heard.read_text().split() if heard.exists() else []
@@ -117,6 +132,8 @@ def forked(work: Callable[[], object]) -> int:
         try:
             work()
             code = 0
+        except SystemExit:
+            code = 1
         except BaseException:
             import traceback
 
@@ -129,27 +146,31 @@ def forked(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def done(shop: Shop, heard: Path, number: int, life: Life) -> None:
-    """What happens to a job, killed at the step of this number."""
+def done(shop: Shop, heard: Path, number: int, scene: str) -> None:
+    """What happens to a job, killed at the step of this number; or the step is told that the disk is full."""
     steps = 0
 
     def step() -> None:
         nonlocal steps
         steps += 1
-        if steps == number + 1:
+        if steps == number + 1 and scene != "full":
             os.kill(os.getpid(), signal.SIGKILL)
+        if steps == number + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     below = str(shop.home.jobs)
 
     def looks(event: str, args: tuple[Any, ...]) -> None:
-        if event in STEPS and str(args[0]).startswith(below):
+        reads = event == "os.scandir" or (event == "open" and not args[2] & os.O_CREAT)
+        if event in STEPS and str(args[0]).startswith(below) and not (reads and scene == "full"):
             step()
 
     commit = engine._commit
 
     def commits(connection: Any, batch: list[Any]) -> list[Any]:
         outcomes = commit(connection, batch)
-        step()
+        if scene != "full":
+            step()
         return outcomes
 
     engine._commit = commits
@@ -159,7 +180,9 @@ def done(shop: Shop, heard: Path, number: int, life: Life) -> None:
         with heard.open("a") as file:
             file.write(f"{word} ")
 
-    shop.inside(lambda shop: life(shop, hear))
+    shop.inside(lambda shop: SCENES[scene][1](shop, hear))
+    if steps > number:
+        raise SystemExit
 
 
 def put_right(shop: Shop, now: Path) -> None:

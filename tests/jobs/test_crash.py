@@ -28,12 +28,12 @@ def lives(folder: Path, scene: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.jobs.crash", str(folder), STRIDE, scene]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [life["code"] for life in found] == [-9] * (len(found) - 1) + [0]
+    assert [life["code"] for life in found] == [1 if scene == "full" else -9] * (len(found) - 1) + [0]
     for life in found:
         assert life["stray"] == [], life
         assert set(life["runs"]) <= ENDED, life
         assert len(life["jobs"]) <= 1, life
-        if life["heard"] and scene != "life":
+        if life["heard"] and scene in ("question", "cancel"):
             assert [job["jobId"] for job in life["jobs"]] == life["heard"][:1], life
     return found
 
@@ -80,3 +80,19 @@ def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
             assert (job["output"] == "a key") == (job["status"] == "completed"), life
             if life["heard"][1:]:
                 assert job["status"] == life["heard"][1], life
+
+
+@pytest.mark.timeout(180)
+def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(tmp_path: Path) -> None:
+    every = lives(tmp_path, "full")
+    assert any(life["heard"] == ["refused"] for life in every)
+    for life in every:
+        if life["heard"] == ["refused"]:
+            assert life["jobs"] == [], life
+            continue
+        (job,) = life["jobs"]
+        assert job["jobId"] == life["heard"][0], life
+        assert job["status"] == "completed" or "No space left" in job["error"], life
+        assert job["questions"] == ["Which door?"], life
+        assert not any(str(tmp_path) in text for text in job["told"]), life
+        assert life["runs"] == [job["status"]], life

@@ -148,6 +148,13 @@ def test_the_tools_of_a_member_are_a_toolbox_named_after_it(guild: Guild, projec
     assert "there is no toolbox 'ant'" in guild("run", "host", "go").err
 
 
+def test_a_member_and_a_server_of_one_name_are_told_apart_by_nobody(guild: Guild, project: Path, home: Home) -> None:
+    put_member(home.path, "ant")
+    put_host(project, toolboxes=["ant"], mcp_servers={"ant": {"url": "http://127.0.0.1:1/mcp"}})
+    put_script(project, DONE)
+    assert "toolboxes: ant is a member, and there is a server of that name" in guild("run", "host", "go").err
+
+
 def test_a_dispatch_by_one_who_reads_private_files_is_asked_about(guild: Guild, project: Path, home: Home) -> None:
     put_member(home.path, "ant")
     put_host(project, "ant", tools=["Read"])
@@ -169,6 +176,20 @@ def test_a_member_that_does_not_run_is_told_to_the_model(guild: Guild, project: 
     (told,) = results(journal(guild, ran.json["run"]))
     assert "the member ant does not run" in told
     assert "no ink" in told
+
+
+def test_a_test_starts_no_members(guild: Guild, project: Path, home: Home) -> None:
+    folder = put_member(home.path, "ant")
+    put_host(project, "ant")
+    put_script(project, call("list"), DONE)
+    run = guild("run", "host", "go", "--output", "json").json["run"]
+    (project / "tests").mkdir()
+    assert guild("script", run, "--out", project / "tests" / "it.yaml").code == 0
+    before = (folder / "marks").read_text()
+    ran = guild("test")
+    assert ran.code == 1
+    assert "members" in ran.out + ran.err
+    assert (folder / "marks").read_text() == before
 
 
 @pytest.mark.req("PLAN-3b")

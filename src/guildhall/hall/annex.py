@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, HallUnavailable, NotFound
 from guildhall.hall.lock import LOCK_PATIENCE, lock_database
+from guildhall.hall.record import Record
 from guildhall.hall.wiring import Hall
 from guildhall.workflow import records
 from guildhall.workflow.instance import OVER
@@ -69,9 +70,7 @@ class Annex(Hall):
         return self.whole.annexes
 
     def release(self) -> None:
-        self.store.close()
-        if self._lock is not None:
-            self._lock.close()
+        Record.release(self)  # the other annexes are the whole hall's
 
     def still_there(self) -> bool:
         """Whether the file is the one that was opened. One that is at work is not let go of."""

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property, partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from guildhall.core.clock import SystemClock, local_zone, stamp
+from guildhall.core.clock import SystemClock, local_zone
 from guildhall.core.config import load_settings
-from guildhall.core.errors import GuildError, HallUnavailable
+from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.hall.lock import LOCK_PATIENCE, lock_home
+from guildhall.hall.record import Record
 from guildhall.models.keys import joined
-from guildhall.runs.asks import Asks
-from guildhall.runs.history import History
 from guildhall.runs.model import BY_USER, SHUTDOWN
-from guildhall.runs.records import find_run, mark_lost
-from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.runs.records import find_run
 from guildhall.workers import records
-from guildhall.workers.lifecycle import usable, wish
-from guildhall.workers.registry import Registry
+from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,14 +49,13 @@ if TYPE_CHECKING:
     from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Pin
     from guildhall.workflow.workflows import Workflows
 
 
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
 
 
-class Hall:
+class Hall(Record):
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
@@ -99,42 +92,6 @@ class Hall:
         self.bus = EventBus()
         told = {"boot": self.boot, "hall": process}
         self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
-
-    def _open(self, database: Path, lock: Callable[..., IO[Any]], patience: float) -> None:
-        """Takes a database: what is on record there is this hall's."""
-        self._lock: IO[Any] | None = None
-        if self.readonly:
-            self._tidy_up(database, lock)
-        else:
-            self._lock = lock(patience=patience)
-        try:
-            if not self.readonly:
-                prepare(database)
-            self.store = Store(database, readonly=self.readonly)
-        except BaseException:
-            if self._lock is not None:
-                self._lock.close()
-            raise
-        if not self.readonly:
-            self._find_lost(self.store)
-        self.asks = Asks(self.store, self.clock, self._ask_closed)
-        self.history = History(self.store, self.clock)
-
-    def _tidy_up(self, database: Path, lock: Callable[..., IO[Any]]) -> None:
-        """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
-        try:
-            held = lock()
-        except HallUnavailable:
-            return
-        with held:
-            prepare(database)
-            store = Store(database)
-            self._find_lost(store)
-            store.close()
-
-    def _find_lost(self, store: Store) -> None:
-        """The runs of a hall that died are lost until somebody resumes them."""
-        store.submit(lambda connection: mark_lost(connection, self.boot)).result()
 
     # the parts: workflows may have databases of their own
 
@@ -388,36 +345,6 @@ class Hall:
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
 
-    def registry(self, frame: Frame) -> Registry:
-        return Registry(frame.root, self.home, locks=self.store.read(records.all_locks))
-
-    def find_worker(self, name: str, frame: Frame) -> Worker:
-        """A worker by name or file; one that wishes to be locked is pinned as it is when it is first seen."""
-        worker = self.registry(frame).find(name, frame.cwd)
-        pin = wish(worker, stamp(self.clock.now()))
-        if pin is None or self._lock is None:
-            return worker
-        return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
-
-    def active_workers(self, frame: Frame) -> list[Worker]:
-        """The workers that `*` stands for: every active one whose file is right."""
-        registry = self.registry(frame)
-        found: list[Worker] = []
-        for one in registry.listed():
-            with suppress(GuildError):  # a file that is wrong disturbs no other
-                if one.error is None and one.status == "active":
-                    found.append(registry.find(str(one.path), frame.cwd))
-        return found
-
-    def pins(self) -> Mapping[Path, Pin]:
-        """The files of projects that the person trusts."""
-        return self.store.read(records.all_pins)
-
-    def pins_below(self, folder: Path) -> list[Pin]:
-        """Those of one folder, which need not be there any more."""
-        top = folder.resolve()
-        return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
-
     def source(self, model: str, frame: Frame) -> Source:
         """Who answers under this name."""
         from guildhall.models.catalog import source_for
@@ -462,6 +389,4 @@ class Hall:
     def release(self) -> None:
         if "annexes" in vars(self):
             self.annexes.release()
-        self.store.close()
-        if self._lock is not None:
-            self._lock.close()
+        super().release()

@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import stat
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -165,8 +164,12 @@ class JobFolder:
         *above, name = path.split("/")
         for part in ("", *above):
             folder = folder / part
-            with suppress(FileExistsError):
-                folder.mkdir()
+            try:
+                folder.mkdir(exist_ok=True)
+            except FileExistsError:
+                pass
+            except OSError as error:
+                raise Conflict(f"{path} cannot be written: {error.strerror or error}", where=str(folder)) from None
             if not stat.S_ISDIR(folder.lstat().st_mode):
                 raise UsageError(f"{part} in {path} is a file, not a folder")
         place = folder / name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import Conflict, InvalidFile
 from guildhall.jobs.model import Asked
 from guildhall.runs import records
 from guildhall.runs.model import RELAYED, WORDS, Question
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.model import Ask
     from guildhall.store.engine import Store
+
+
+_log = logging.getLogger("guildhall.jobs")
 
 
 def said(ask: Ask) -> str:
@@ -50,8 +55,11 @@ class Inquiry:
             "question", key, [question], shown, "question_asked", {"question": question, "wait": wait}
         )
         asked = Asked(ask=ask.id, at=ask.created_at, question=question)
-        async with self.writing:
-            await asyncio.to_thread(self.folder.ask, asked)
+        try:
+            async with self.writing:
+                await asyncio.to_thread(self.folder.ask, asked)
+        except (Conflict, InvalidFile) as error:  # the inbox has it, and whoever looks at the job sees it there
+            _log.warning("%s: %s", self.job.id, error)
         if not wait:
             return None
         ask = await ledger.closed(ask)

@@ -13,7 +13,7 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJ
 from guildhall.core.ids import JOB, is_id
 from guildhall.jobs.index import Index
 from guildhall.jobs.inquiry import said
-from guildhall.jobs.model import JobResult, JobShown
+from guildhall.jobs.model import Asked, JobResult, JobShown
 from guildhall.runs import records
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.jobs.model import Asked, Job, Page
+    from guildhall.jobs.model import Job, Page
     from guildhall.runs.asks import Asks
     from guildhall.runs.model import Ask, Run
     from guildhall.store.engine import Store
@@ -114,6 +114,8 @@ class Register:
         job = self.get(id)
         if job.status != "running" or self._readonly or (job.run is not None and self._alive(job.run)):
             return job
+        if self._writing[id].locked():  # somebody is just saying so
+            return job
         self._put_right(job)
         return self.get(id)
 
@@ -174,6 +176,10 @@ class Register:
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
-    """The questions; where an answer has not come to the file yet, it is the inbox that has it."""
+    """The questions; where one, or an answer, has not come to the file, it is the inbox that has it."""
+    kept = {one.ask: one for one in asked}
+    for ask in asks:
+        if ask.kind == "question" and ask.id not in kept and ask.status != "withdrawn":
+            kept[ask.id] = Asked(ask=ask.id, at=ask.created_at, question=ask.question.body)
     answers = {ask.id: said(ask) for ask in asks if ask.answer is not None}
-    return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in asked]
+    return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in kept.values()]

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import NotFulfilled, UsageError
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
 from guildhall.jobs.contract import fulfil
 from guildhall.jobs.model import Decided, artifact_path
 from guildhall.runs.model import is_text
@@ -100,8 +100,12 @@ class Desk:
         return replace(result, content=(*result.content, *map(_told, answers)))
 
     async def write(self, write: Callable[[JobFolder], object]) -> None:
-        async with self.writing:
-            await asyncio.to_thread(write, self.folder)
+        """Changes the directory. What is wrong with it is told without where it is: that is nothing for a model."""
+        try:
+            async with self.writing:
+                await asyncio.to_thread(write, self.folder)
+        except (Conflict, InvalidFile) as error:
+            raise Conflict(f"Not done: {error.message}") from None
 
 
 def _told(asked: Asked) -> Text:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_PRCTL = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)  # Linux has it
 _PDEATHSIG, _SUBREAPER = 1, 36
 _CANNOT = 127  # as a shell says it
 _END_SECONDS = 5.0
@@ -27,10 +27,10 @@ class _Leave(Exception):
 
 def main() -> NoReturn:
     parent, grace, command = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
-    _LIBC.prctl(_SUBREAPER, 1)  # what the member leaves behind becomes ours, to be ended
+    _prctl(_SUBREAPER, 1)  # what the member leaves behind becomes ours, to be ended
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
+    _prctl(_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(1)
     child = os.fork()
@@ -44,8 +44,16 @@ def main() -> NoReturn:
         code = _let_go(child, grace)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if _PRCTL is None:  # nothing became ours: its group is all that can be reached
+            with contextlib.suppress(OSError):
+                os.killpg(child, signal.SIGKILL)
         _end_children()
     sys.exit(code)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _PRCTL is not None:
+        _PRCTL(option, value)
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
@@ -57,7 +65,7 @@ def _become(command: list[str]) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setsid()
-        _LIBC.prctl(_PDEATHSIG, signal.SIGKILL)  # should the keeper itself be killed
+        _prctl(_PDEATHSIG, signal.SIGKILL)  # should the keeper itself be killed
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]} cannot be started: {error.strerror}\n".encode())
@@ -94,7 +102,7 @@ def _end_children() -> None:
 
 def _children() -> list[int]:
     found: list[int] = []
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()

@@ -192,6 +192,13 @@ class Members:
         if not worker.definition.members and not of_tools:
             return NOBODY
         found, problems = self._dispatched(worker, near)
+        problems += [
+            ToolUnavailable(
+                f"toolboxes: {one.name} is a member, and there is a server of that name", where=worker.place
+            )
+            for one in of_tools
+            if one.name in worker.definition.mcp_servers
+        ]
         named = {member.folder: member for member in (*of_tools, *found)}
         code = [member_code(member) for member in named.values()] if not problems else []
         return Outsiders(
