@@ -27,7 +27,7 @@ def line_of(type: str, data: Mapping[str, Any]) -> str | None:
     match type:
         case "message" | "held":
             speaker = actor if data.get("kind") in ("message", "suggestion") else ROOM
-            kept = " (kept back: too many messages have followed from one another)" if type == "held" else ""
+            kept = " (held back: this seems to go round in circles)" if type == "held" else ""
             return said(speaker, data.get("reached") or (), str(data.get("content"))) + kept
         case "vote":
             why = f" ({data['reason']})" if data.get("reason") else ""

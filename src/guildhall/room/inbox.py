@@ -85,7 +85,7 @@ def dead(connection: Connection, room: str, agent: str | None = None) -> list[tu
 
 
 def held(connection: Connection, room: str) -> list[tuple[str, Mail]]:
-    """What is kept back because it has made too many hops: agent and mail."""
+    """What is kept back until a person says what is to become of it: agent and mail."""
     return records.in_status(connection, room, None, "held")
 
 

@@ -51,7 +51,7 @@ def posted_text(posted: Posted) -> str:
     if posted.resource:
         lines.append(f"It is long and was kept as resource {posted.resource}; the channel shows its beginning.")
     if posted.held:
-        lines.append(f"It is held back: too many messages have followed from one another. @{PERSON} is asked.")
+        lines.append(f"It is held back: this seems to go round in circles. @{PERSON} is asked; end your turn.")
     elif posted.reached:
         lines.append(f"It reaches {', '.join(posted.reached)}.")
     else:

@@ -120,7 +120,8 @@ class _Writer:
 
     def head(self) -> Iterator[str]:
         run = self._tree[0][0]
-        yield f"Recorded from {run.id} on {run.created_at[:10]}, model {self._neutral.text(run.model)}."
+        model = f", model {self._neutral.text(run.model)}" if run.model else ""  # a workflow itself has none
+        yield f"Recorded from {run.id} on {run.created_at[:10]}{model}."
         yield "`guild test` runs it again, with no key and no network, and shows what is not as it was."
         if self._neutral.redacted:
             yield "Values of secret variables were replaced by their names in brackets."

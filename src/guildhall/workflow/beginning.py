@@ -38,7 +38,7 @@ def refuse_alive(before: Instance | None, workflow: Workflow, *, fresh: bool) ->
     if before.status not in OVER:
         see = f"See it with `guild log -f {before.target}`, stop it with `guild stop {before.target}`, or use --tag."
         hint = f"Go on with it: guild resume {before.id}. {see}" if before.status == "paused" else see
-        raise Conflict(f"{before.target} is {before.status} (run {before.id})", hint=hint)
+        raise Conflict(f"{before.target} is not over: {before.status} (run {before.id})", hint=hint)
     if before.path != str(workflow.path) and not fresh:
         raise Conflict(
             f"{before.target} is the workflow of {before.path}",
