@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.models.keys import joined
-from guildhall.policy.risk import rules_against_risk
-from guildhall.runs.arrange import bounds_of, permitted, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, tools_of, view_of
 from guildhall.runs.assembled import (
     Assembled,
     as_recorded,
@@ -20,11 +19,11 @@ from guildhall.runs.assembled import (
     told_as_then,
 )
 from guildhall.runs.attachments import collect_for_person, permit
-from guildhall.runs.create import RULES
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.model import Bounds, RunRequest, asks_model, is_text
+from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
+from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
-    from guildhall.policy.model import Mode, Rule
-    from guildhall.runs.outsiders import Outsiders
     from guildhall.runs.remember import Remembering
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
@@ -53,26 +50,6 @@ if TYPE_CHECKING:
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
     Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Recipe:
-    """What a run is assembled from, be it new or on record."""
-
-    run: str
-    worker: Worker
-    frame: Frame
-    input: str
-    model: str
-    mode: Mode
-    bounds: Bounds
-    output_schema: Mapping[str, Any] | None
-    given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
-    memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
-    above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
-    served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
-    outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
-    seat: Seat | None = None
 
 
 class Assembler:
@@ -138,7 +115,7 @@ class Assembler:
         refuse(self._supply.lacking(worker, frame, given=named, script=own, thorough=False), worker.place)
         bounds = bounds_of(worker, settings, request, called=caller is not None)
         schema = await self._supply.output_schema(worker, frame)
-        recipe = _Recipe(
+        recipe = Recipe(
             run=run,
             worker=worker,
             frame=frame,
@@ -176,12 +153,12 @@ class Assembler:
         seat: Seat | None = None,
     ) -> Assembled:
         """A run that is on record, as it was frozen. What its worker may do today counts too: the tighter one wins."""
-        recipe = replace(_recorded(frozen, frame, run=run, given=given), seat=seat)
+        recipe = replace(recorded(frozen, frame, run=run, given=given), seat=seat)
         built = await self._build(recipe)
         async with ended_if_not_used(built.servers):
             return await self._revived(built, recipe, frozen)
 
-    async def _revived(self, built: Assembled, recipe: _Recipe, frozen: Mapping[str, Any]) -> Assembled:
+    async def _revived(self, built: Assembled, recipe: Recipe, frozen: Mapping[str, Any]) -> Assembled:
         frame = recipe.frame
         built = replace(built, tools=told_as_then(built.tools, frozen["tools"]))
         _refuse_other_tools(built.tools, frozen["tools"])
@@ -217,7 +194,7 @@ class Assembler:
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
-        recipe, gone = replace(_recorded(frozen, frame, run=run, given=given), seat=seat), False
+        recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request["worker"], frame), seat)
             schema = await self._supply.output_schema(worker, frame)
@@ -246,7 +223,7 @@ class Assembler:
                 return True
         return False
 
-    async def _build(self, recipe: _Recipe) -> Assembled:
+    async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
         refuse_later_fields(worker)
         settings = self.settings(frame)
@@ -265,14 +242,14 @@ class Assembler:
             return replace(await self._completed(recipe, surroundings, settings, tools), servers=servers)
 
     async def _completed(
-        self, recipe: _Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
+        self, recipe: Recipe, surroundings: Surroundings, settings: Settings, tools: tuple[Tool, ...]
     ) -> Assembled:
         """All of it, once the tools are known."""
         worker, frame = recipe.worker, recipe.frame
         near = worker.frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
-        rules = _rules(recipe, tools, surroundings.forbidden, recipe.above.union(*callees.values()))
+        rules = rules_of(recipe, tools, surroundings.forbidden, recipe.above.union(*callees.values()))
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
@@ -300,7 +277,7 @@ class Assembler:
 
     async def _tools(
         self,
-        recipe: _Recipe,
+        recipe: Recipe,
         surroundings: Surroundings,
         settings: Settings,
         served: Mapping[str, Sequence[Tool]],
@@ -359,23 +336,6 @@ def _in_seat(worker: Worker, seat: Seat | None) -> Worker:
     return seat.seated(worker) if seat and seat.seated else worker
 
 
-def _recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> _Recipe:
-    """What a run that is on record was assembled from."""
-    return _Recipe(
-        run=run,
-        worker=from_snapshot(frozen["worker"]),
-        frame=frame,
-        input=frozen["first_message"],
-        model=frozen["model"],
-        mode=frozen["mode"],
-        bounds=Bounds(**frozen["bounds"]),
-        output_schema=frozen["output_schema"],
-        given=given,
-        memory=remembered(frozen),
-        above=frozenset(frozen.get("above", ())),
-    )
-
-
 def _prompt(instructions: str, *blocks: str) -> str:
     """What the worker is told: what stays the same comes first."""
     more = [block for block in blocks if block]
@@ -391,19 +351,3 @@ def _refuse_other_tools(tools: Iterable[Tool], frozen: Iterable[Mapping[str, Any
                 f"the tool {tool['name']!r} is not what it was when the run started",
                 hint="The run cannot go on with another tool. Restore the tool, or start a new run.",
             )
-
-
-def _rules(
-    recipe: _Recipe, tools: Iterable[Tool], forbidden: frozenset[str], around: frozenset[str]
-) -> tuple[Rule, ...]:
-    """The worker's rules, and those that guard what it could carry out; `around` is what those can do around it."""
-    tools = tuple(tools)
-    own = recipe.worker.rules_for(tool.name for tool in tools)
-    accepted = recipe.worker.definition.accepts_risk
-    guards = rules_against_risk(permitted(tools, forbidden), accepted=accepted, around=around)
-    return (*map(_asked_by_itself, own), *guards)
-
-
-def _asked_by_itself(rule: Rule) -> Rule:
-    """A new worker is always shown whole before it is made: the gate need not ask about its arguments as well."""
-    return replace(rule, approval_required=False) if rule.name in RULES else rule
