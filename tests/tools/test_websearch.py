@@ -163,7 +163,6 @@ def test_an_engine_that_is_not_there():
         (None, "has no search engine"),
         ({}, "has no search engine"),
         ({"searxng": None, "provider": None}, "has no search engine"),
-        ({"provider": "native"}, "cannot use the provider 'native'"),
         ({"provider": "tavly"}, "Did you mean 'tavily'?"),
         ({"provider": "tavily"}, "Set TAVILY_API_KEY"),
         ({"provider": "brave"}, "Set BRAVE_API_KEY"),

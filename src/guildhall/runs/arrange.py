@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import ToolUnavailable
+from guildhall.policy.judge import judge
+from guildhall.policy.model import Action
 from guildhall.runs.create import may_create
 from guildhall.runs.model import Bounds
 from guildhall.tools.builtin import BUILT_IN, built_in_tools
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.policy.model import Mode, Rule
     from guildhall.runs.model import RunRequest
     from guildhall.tools.builtin import Surroundings
     from guildhall.workers.definition import McpServer
@@ -74,6 +78,20 @@ def tools_of(
         tools += served
     declared = [name for name in worker.definition.tools if name not in without]
     return (*tools, *built_in_tools(declared, surroundings))
+
+
+def refuse_unasked(tools: Iterable[Tool], rules: Sequence[Rule], mode: Mode, place: str) -> None:
+    """Refuses what the provider would do by itself although a rule demands that somebody is asked, or forbids it."""
+    for tool in tools:
+        if not tool.native:
+            continue
+        verdict = judge(Action(tool=tool.name, capabilities=tool.capabilities), rules, mode)
+        if verdict.decision != "allow":
+            raise ToolUnavailable(
+                f"tools: {tool.name} of the model's provider cannot be asked about: {verdict.reason}",
+                where=place,
+                hint="Name a search engine in the settings (`web_search: {searxng: URL}`), or take the tool out.",
+            )
 
 
 def server_capabilities(server: McpServer, forbidden: Collection[str], *, writes: bool) -> frozenset[str]:

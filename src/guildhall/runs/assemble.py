@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.models.keys import joined
-from guildhall.runs.arrange import bounds_of, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, refuse_unasked, tools_of, view_of
 from guildhall.runs.assembled import (
     Assembled,
     as_recorded,
@@ -250,6 +250,7 @@ class Assembler:
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         rules = rules_of(recipe, tools, surroundings.forbidden, recipe.above.union(*callees.values()))
+        refuse_unasked(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens

@@ -71,7 +71,7 @@ class Tokens:
 def servers_of(tools: Iterable[Tool], seat: Iterable[Tool] = (), name: str = ROOM) -> dict[str, tuple[Tool, ...]]:
     """A run's tools by server: those that it has at its seat, under this name, and all others."""
     seated = {tool.name for tool in seat}
-    tools = tuple(tools)
+    tools = tuple(tool for tool in tools if not tool.native)
     servers = {TOOLS: tuple(tool for tool in tools if tool.name not in seated)}
     if seated:
         servers[name] = tuple(tool for tool in tools if tool.name in seated)

@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, UserContent
+    from pydantic_ai.native_tools import AbstractNativeTool
 
 OUTPUT_TOOL = "final_result"
+_NATIVE = {"WebSearch": WebSearchTool}  # what providers can do themselves, by our names
 _MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
 _CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
 
@@ -107,9 +110,11 @@ def parameters_of(assignment: Assignment) -> ModelRequestParameters:
             name=tool["name"], description=tool["description"], parameters_json_schema=dict(tool["input_schema"])
         )
         for tool in assignment.tools
+        if not tool.get("native")
     ]
+    native: list[AbstractNativeTool] = [_NATIVE[tool["name"]]() for tool in assignment.tools if tool.get("native")]
     if assignment.output_schema is None:
-        return ModelRequestParameters(function_tools=tools)
+        return ModelRequestParameters(function_tools=tools, native_tools=native)
     answer = ToolDefinition(
         name=OUTPUT_TOOL,
         description="Give the final result. Call this once, when the work is done.",
@@ -117,7 +122,11 @@ def parameters_of(assignment: Assignment) -> ModelRequestParameters:
         kind="output",
     )
     return ModelRequestParameters(
-        function_tools=tools, output_tools=[answer], output_mode="tool", allow_text_output=False
+        function_tools=tools,
+        native_tools=native,
+        output_tools=[answer],
+        output_mode="tool",
+        allow_text_output=False,
     )
 
 

@@ -90,7 +90,8 @@ class Tool:
     that sees the run's folders and nothing of the hall, and those that need to know which call of which run they are by
     the run itself. `repeatable` says that a call cut off by a crash may simply be
     made again (it changes nothing, or the same call twice is the same as once). `also` are capabilities that only calls
-    with certain arguments have.
+    with certain arguments have. A `native` tool is the provider's own: whoever answers for the model makes its calls,
+    which come with the answer and never to the gate.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Tool:
     repeatable: bool = False
     runs_in: Place = "host"
     also: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    native: bool = False
 
     def capabilities_of(self, arguments: Mapping[str, Any]) -> frozenset[str]:
         """What a call with these arguments can do to the world."""
@@ -108,7 +110,8 @@ class Tool:
 
     def as_shown(self) -> dict[str, Any]:
         """The tool as the model is shown it; this is what the record freezes."""
-        return {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
+        shown = {"name": self.name, "description": self.description, "input_schema": dict(self.input_schema)}
+        return {**shown, "native": True} if self.native else shown
 
     def as_described(self) -> dict[str, Any]:
         """All of the tool but its handler: enough to judge its calls where the handler is not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, NotFound, TimedOut, ToolUnavailable, UsageError, did_you_mean
@@ -47,8 +47,21 @@ class _Engine:
 
 def search_tool(settings: Mapping[str, Any] | None, environ: Mapping[str, str], *, base_url: str | None = None) -> Tool:
     """WebSearch as the settings' `web_search` says. `environ` is the hall's own; `base_url` replaces a provider's."""
+    if (settings or {}).get("provider") == "native" and not (settings or {}).get("searxng"):
+        return _native()
     search = _Search(_engine(settings or {}, environ, base_url))
     return tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search.search)
+
+
+def _native() -> Tool:
+    """The search that the model's provider has: the model is told of it by the provider, in its own words."""
+
+    async def search() -> str:
+        """The web search of the model's provider."""
+        raise ToolUnavailable("WebSearch is made by the provider of the model, and not here")
+
+    made = tool(name="WebSearch", capabilities={"net"}, repeatable=True, runs_in="hall")(search)
+    return replace(made, native=True)
 
 
 class _Search:
@@ -79,9 +92,6 @@ def _engine(settings: Mapping[str, Any], environ: Mapping[str, str], base_url: s
         return _searxng(str(base_url or searxng))
     if not provider:
         raise ToolUnavailable("WebSearch has no search engine", hint=_HOW)
-    if provider == "native":
-        hint = f"The model's own search is not offered by this runtime. {_HOW}"
-        raise ToolUnavailable("WebSearch cannot use the provider 'native'", hint=hint)
     if provider not in _KEYS:
         hint = did_you_mean(str(provider), _KEYS)
         raise ToolUnavailable(f"WebSearch knows no provider {provider!r}", hint=hint)
