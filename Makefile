@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml scripts/setup
 	@touch $@
 
 setup: $(STAMP)           ## the environment in .venv, and bubblewrap where it may be installed
+	@echo "ready. Next: source $(VENV)/bin/activate"
 
 demo: $(STAMP)            ## the whole machinery in seconds: no key, no network
 	@$(VENV)/bin/guild demo
