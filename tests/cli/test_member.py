@@ -198,7 +198,8 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
         {"call": "log_question", "with": {"question": "Which?", "wait": True}},
         {"expect": "(?s)The second\\.\nMind the paint\\.", "say": "the second, then"},
     ]
-    make_member(home.path / "guild-members" / "clerk", answers=asks)
+    make_member(project / "guild-members" / "clerk", answers=asks)
+    assert guild_hall("trust", "--yes").code == 0
     made = guild_hall("dispatch", "clerk", "Choose.")
     assert made.code == 0, made.err
     job = made.out.strip()
@@ -211,6 +212,12 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
+    elsewhere = home.path.parent
+    until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
+    assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out
+    assert f"Which?    guild answer {job}" in guild_hall("ls").out
+    lost = guild_hall("answer", job, "x", cwd=elsewhere)
+    assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
     assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
     ended = guild_hall("wait", job)

@@ -121,13 +121,19 @@ class Members:
         process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
         self._kept[member.folder] = _Kept(process, self._clock.monotonic())
         if member.takes_work:  # jobs of an earlier process of it may go on
-            self._work.began(member, frame.root, process.client)
+            self._work.began(member, self._called(member, frame), frame.root, process.client)
         return process
 
     def handle(self, member: Member, frame: Frame) -> WorkerHandle:
         """The six calls of a member that takes work; Refused: it takes none."""
         reach = partial(self.client, member, frame)
-        return WorkerHandle(member, reach, partial(self._work.began, member, frame.root, reach))
+        called = self._called(member, frame)
+        return WorkerHandle(member, reach, partial(self._work.began, member, called, frame.root, reach))
+
+    def _called(self, member: Member, frame: Frame) -> str:
+        """The shortest name that finds a member."""
+        alike = [one for one in self.roster(frame).listed() if one.name == member.name]
+        return member.name if len(alike) == 1 else member.qualified
 
     @property
     def busy(self) -> bool:
@@ -146,7 +152,8 @@ class Members:
             found = [one for one in self.roster(frame).listed() if one.folder == folder and one.takes_work]
             for member in found:
                 if self._trusted(member):
-                    self._work.began(member, root, partial(self.client, member, frame))
+                    reach = partial(self.client, member, frame)
+                    self._work.began(member, self._called(member, frame), root, reach)
                     started.append(member.name)
         return started
 

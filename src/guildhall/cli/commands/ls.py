@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         return text if place in (None, str(here)) else f"{text} (in {place})"
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
-    asks += [row for theirs in groups.members for row in _questions(theirs, screen)]
+    asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
     stopped = [
         [id_of(run), run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {id_of(run)}"]
         for run in groups.stopped
@@ -133,7 +134,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working += working_rows(run, workflow, since)
         else:
             working.append([id_of(run), run.worker, task(run), since])
-    working += [_at_work(theirs, screen) for theirs in groups.members]
+    working += [_at_work(theirs, screen, here) for theirs in groups.members]
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
@@ -163,12 +164,20 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
 
 
-def _questions(theirs: AtWork, screen: Screen) -> list[list[str]]:
-    """What a job of a member asks."""
+def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
+    """What a job of a member asks, with a command that answers it from here."""
     asked = theirs.job.questions or ()
-    return [[theirs.id, "question", screen.one_line(one, 80), "", f"guild answer {theirs.id}"] for one in asked]
+    elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
+    how = f"{elsewhere}guild answer {theirs.id}"
+    return [[theirs.id, "question", screen.one_line(one, 80), "", how] for one in asked]
 
 
-def _at_work(theirs: AtWork, screen: Screen) -> list[str]:
+def _at_work(theirs: AtWork, screen: Screen, here: Path) -> list[str]:
     job = theirs.job
-    return [theirs.id, theirs.member, screen.one_line(job.description, 50), screen.one_line(job.started_at, 30)]
+    what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
+    return [theirs.id, theirs.member, what, screen.one_line(job.started_at, 30)]
+
+
+def _elsewhere(theirs: AtWork, here: Path) -> str:
+    """The project in which alone a job's member is found, if that is not here."""
+    return "" if theirs.project in (None, str(here)) else f" (in {theirs.project})"
