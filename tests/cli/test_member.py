@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -195,6 +196,7 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     asks = [
+        {"call": "log_question", "with": {"question": "When?\n\nToday's is late.", "wait": False}},
         {"call": "log_question", "with": {"question": "Which?", "wait": True}},
         {"expect": "(?s)The second\\.\nMind the paint\\.", "say": "the second, then"},
     ]
@@ -208,14 +210,19 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     assert "Which?" in waits.err
     assert f"guild answer {job}" in waits.err
     told = guild_hall("wait", job, "--json")
-    assert (told.code, told.json["questions"], told.json["waiting"]) == (4, ["Which?"], True)
+    assert (told.code, len(told.json["questions"]), told.json["waiting"]) == (4, 2, True)
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
     elsewhere = home.path.parent
     until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
     assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out
-    assert f"Which?    guild answer {job}" in guild_hall("ls").out
+    rows = [" ".join(line.split()) for line in guild_hall("ls").out.splitlines()]
+    assert f"{job} question Which? guild answer {job} \"...\" --question 'Which?'" in rows
+    which = guild_hall("answer", job, "x")
+    assert (which.code, "2 are open" in which.err) == (2, True)
+    command = next(line for line in which.err.splitlines() if "late" in line)
+    assert guild_hall(*shlex.split(command)[1:]).code == 0, command
     lost = guild_hall("answer", job, "x", cwd=elsewhere)
     assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")

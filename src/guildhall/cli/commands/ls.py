@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli import exit_codes
 from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
+from guildhall.cli.member_jobs import how_to_answer
 from guildhall.cli.named import target_of
 from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
@@ -168,8 +169,10 @@ def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
     """What a job of a member asks, with a command that answers it from here."""
     asked = theirs.job.questions or ()
     elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
-    how = f"{elsewhere}guild answer {theirs.id}"
-    return [[theirs.id, "question", screen.one_line(one, 80), "", how] for one in asked]
+    return [
+        [theirs.id, "question", screen.one_line(one, 80), "", f"{elsewhere}{how_to_answer(theirs.id, one, asked)}"]
+        for one in asked
+    ]
 
 
 def _at_work(theirs: AtWork, screen: Screen, here: Path) -> list[str]:
