@@ -135,7 +135,9 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working += working_rows(run, workflow, since)
         else:
             working.append([id_of(run), run.worker, task(run), since])
-    working += [_at_work(theirs, screen, here) for theirs in groups.members]
+    for theirs in groups.members:
+        if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
+            working.append(_at_work(theirs, screen, here, now))
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
@@ -175,10 +177,14 @@ def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
     ]
 
 
-def _at_work(theirs: AtWork, screen: Screen, here: Path) -> list[str]:
+def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[str]:
     job = theirs.job
     what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
-    return [theirs.id, theirs.member, what, screen.one_line(job.started_at, 30)]
+    try:
+        since = age(job.started_at, now)
+    except (ValueError, TypeError):  # a member says it as it likes, also without a zone
+        since = screen.one_line(job.started_at, 30)
+    return [theirs.id, theirs.member, what, since]
 
 
 def _elsewhere(theirs: AtWork, here: Path) -> str:
