@@ -113,7 +113,13 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert guild("wait", "ant/j-1").out == "done: quick: what is it?\n"
     assert guild("job", "result", "ant/j-1", "--json").json["artifacts"] == ["artifacts/report.md"]
     assert guild("job", "show", "ant/j-1", "--json").json["questions"] == ["Which one?\n\nThe red one?"]
-    assert "Which one?" in guild("job", "show", "ant/j-1").out
+    shown = guild("job", "show", "ant/j-1").out
+    assert "Which one?" in shown
+    assert ["artifact", "artifacts/report.md"] in [line.split() for line in shown.splitlines()]
+    assert "artifacts/report.md" in guild("job", "result", "ant/j-1").err
+    for verb in ("show", "log"):
+        other = guild(verb, "ant/j-1")
+        assert (other.code, "guild job show ant/j-1" in other.err) == (3, True)
     slow = guild("dispatch", "ant", "think").out.strip()
     assert slow == "ant/j-2"
     late = guild("wait", slow, "--timeout", "0.1")
@@ -214,6 +220,10 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
+    shown = guild_hall("job", "show", job)
+    assert "running (waits for you)" in shown.out
+    assert f"{project}/guild-members/{job.replace('/', '/jobs/')}" in shown.out
+    assert f"guild answer {job} \"...\" --question 'Which?'" in shown.err
     elsewhere = home.path.parent
     until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
     assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
+from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,15 +84,22 @@ async def told_end(member: str, standing: JobStanding, client: HallClient, frame
     return exit_codes.DONE if standing.status == "completed" else exit_codes.FAILED
 
 
-def print_standing(member: str, standing: JobStanding, screen: Screen) -> None:
+async def print_standing(member: str, standing: JobStanding, client: HallClient, frame: Frame, screen: Screen) -> None:
+    """All about a job but for its result."""
+    done = standing.status == "completed"
+    artifacts = (await client.member_job_result(member, standing.id, frame)).artifacts if done else None
+    folder = (await client.member(member, frame)).member.folder / "jobs" / standing.id
     rows = [
         ["job", f"{member}/{standing.id}"],
         ["member", member],
         ["description", screen.exactly(standing.description)],
-        ["status", standing.status],
+        ["status", standing.status + (" (waits for you)" if standing.waiting else "")],
         ["started", screen.exactly(standing.started_at)],
         ["ended", screen.exactly(standing.completed_at or "")],
         ["error", screen.exactly(standing.error or "")],
+        # where those keep them that are made with Guildhall, with what was asked and answered
+        ["folder", str(folder) if is_id(standing.id, JOB) and folder.is_dir() else ""],
+        *(["artifact", screen.exactly(path)] for path in artifacts or ()),
     ]
     screen.table([row for row in rows if row[1]])
     if standing.summary:
@@ -101,11 +109,13 @@ def print_standing(member: str, standing: JobStanding, screen: Screen) -> None:
         screen.heading("\nquestions")
         for question in standing.questions:
             screen.result(screen.barred(question, wrapped=screen.out.isatty()))
+            if standing.status == "running":
+                screen.note(how_to_answer(f"{member}/{standing.id}", question, standing.questions))
     if standing.decisions:
         screen.heading("\ndecisions")
         for one in standing.decisions:
             screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
-    if standing.status == "completed":
+    if done:
         screen.note(f"The result: guild job result {member}/{standing.id}")
 
 
