@@ -81,6 +81,8 @@ def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home)
 def test_its_tools_are_listed_and_called(guild: Guild, project: Path, home: Home) -> None:
     folder = put_member(home.path, "ant")
     assert [tool["name"] for tool in guild("member", "tools", "ant", "--json").json] == ["echo", "look", "die"]
+    rows = [line.split("  ") for line in guild("member", "tools", "ant").out.splitlines()]
+    assert ["echo", "[text: string]", "Says it again."] in [[cell.strip() for cell in row if cell] for row in rows]
     assert guild("member", "call", "ant", "echo", '{"text": "hello"}').out == "echo: hello\n"
     for arguments, code, said in (
         (["ech"], 3, "Did you mean 'echo'?"),
@@ -130,6 +132,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert [job["jobId"] for job in guild("job", "ls", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("job", "ls", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("job", "rm", slow).code == 1
+    until(lambda: "ant, ready, jobs that go on: 1\n" in guild("hall", "status").out)  # it looks every few seconds
     assert guild("job", "cancel", slow).out == "ant/j-2 is cancelled\n"
     assert guild("job", "rm", slow).out == "ant/j-2 is deleted\n"
     gone = guild("job", "show", slow)

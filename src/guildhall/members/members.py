@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
@@ -143,6 +143,13 @@ class Members:
     def at_work(self) -> list[AtWork]:
         """The jobs of members that go on, as far as is known."""
         return self._work.seen()
+
+    def standing(self) -> list[dict[str, Any]]:
+        """The members that were started and not stopped: how each one stands, and how many jobs of it go on."""
+        return [
+            {"member": kept.process.member.name, "state": kept.process.state, "jobs": self._work.count(folder)}
+            for folder, kept in self._kept.items()
+        ]
 
     def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
         """Starts the members that were at work when an earlier hall ended; their names."""

@@ -53,6 +53,10 @@ class Work:
             if standing is not None
         ]
 
+    def count(self, folder: Path) -> int:
+        """How many jobs of a member go on."""
+        return len(self._going_on.get(folder, ()))
+
     def left_behind(self) -> list[tuple[Path, Path]]:
         """The members that were at work when an earlier hall ended: each one's folder, and the project it was in."""
         return [(Path(folder), Path(root)) for folder, root in self._read().items()]

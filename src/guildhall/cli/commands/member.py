@@ -130,8 +130,22 @@ def _tools(tools: Sequence[Mapping[str, Any]], as_json: bool, screen: Screen) ->
     elif not tools:
         screen.note("It has no tools.")
     else:
-        screen.table([[tool["name"], screen.one_line(tool["description"], 100)] for tool in tools])
+        screen.table([[tool["name"], _taken(tool), screen.one_line(tool["description"], 100)] for tool in tools])
     return exit_codes.DONE
+
+
+def _taken(tool: Mapping[str, Any]) -> str:
+    """The arguments of a tool; those in brackets may be left out. What is odd in a member's schema is left out."""
+    schema: Any = tool["input_schema"]
+    fields, needed = schema.get("properties"), schema.get("required")
+    if not isinstance(fields, dict):
+        return ""
+    told: list[str] = []
+    for name, field in cast("dict[str, Any]", fields).items():
+        kind: Any = cast("dict[str, Any]", field).get("type") if isinstance(field, dict) else None
+        said = f"{name}: {kind}" if isinstance(kind, str) else name
+        told.append(said if isinstance(needed, list) and name in needed else f"[{said}]")
+    return ", ".join(told)
 
 
 def _called(result: Mapping[str, Any], as_json: bool, screen: Screen) -> int:
