@@ -171,6 +171,8 @@ def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
     assert (gone.code, "Did you mean 'researcher'?" in gone.err) == (3, True)
     assert guild("trust", "--yes").code == 0
     assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
+    wrong = guild("member", "call", "clock", "greet", '{"who": 5}')
+    assert (wrong.code, wrong.err.startswith("guild: the tool greet of the member clock says: ")) == (1, True)
 
 
 def test_a_copy_of_the_researcher_is_a_member_that_takes_work(guild: Guild, project: Path) -> None:

@@ -49,7 +49,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         async def done() -> int:
             if verb == "tools":
                 return _tools(await client.member_tools(args.name, frame), args.json, screen)
-            return _called(await client.member_call(args.name, args.tool, given, frame), args.json, screen)
+            result = await client.member_call(args.name, args.tool, given, frame)
+            return _called(result, f"the tool {args.tool} of the member {args.name}", args.json, screen)
 
         return await once_trusted(done, lambda: client.trust_look(frame), client, screen)
 
@@ -148,14 +149,14 @@ def _taken(tool: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
-def _called(result: Mapping[str, Any], as_json: bool, screen: Screen) -> int:
+def _called(result: Mapping[str, Any], who: str, as_json: bool, screen: Screen) -> int:
     from guildhall.tools.model import ToolResult
 
     told = ToolResult.from_dict(result)
     if as_json:
         screen.json(dict(result))
     elif told.is_error:
-        screen.note(f"guild: {told.text}", "red")
+        screen.note(f"guild: {who} says: {told.text}", "red")
     else:
         screen.result(told.text)
     return exit_codes.FAILED if told.is_error else exit_codes.DONE
