@@ -196,7 +196,9 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     until(lambda: not alive(pid))
     assert json.loads((home.path / "members-at-work.json").read_text()) == {str(folder.resolve()): str(project)}
     assert guild("member", "show", "ant", "--json").json["state"] == "trusted", "looking starts nothing"
+    assert "guild job ls --member ant" in guild("ls").err
     assert guild("job", "ls", "--member", "ant").code == 0
+    assert "--member" not in guild("ls").err
     assert guild.hall().pid != first.pid
     assert len(marks(folder)) == 2
     # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.

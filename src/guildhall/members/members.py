@@ -17,7 +17,7 @@ from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.roster import Roster
 from guildhall.members.toolbox import bridge, guidance, server_of
 from guildhall.members.trust import demand, member_code
-from guildhall.members.work import Work
+from guildhall.members.work import FILE, Work
 from guildhall.runs.arrange import OF_MEMBERS
 from guildhall.runs.outsiders import NOBODY, Outsiders
 from guildhall.tools.mcp_client import Server
@@ -58,7 +58,7 @@ class Members:
         self._pace = pace or Pace()
         self._kept: dict[Path, _Kept] = {}
         self._starting = asyncio.Lock()
-        self._work = Work(home.path / "members-at-work.json", clock)
+        self._work = Work(home.path / FILE, clock)
         self._closed = False
 
     # finding

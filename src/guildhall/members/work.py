@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
+FILE = "members-at-work.json"  # in the home
 _EVERY = 3.0  # seconds between two looks
 _MOST_FAILURES = 20  # looks in a row at a member that does not answer
 _MOST = 1_000  # entries of the file that are believed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.json(groups.as_dict())
         else:
             print_groups(groups, screen, frame.root, everything=args.all)
+            _note_left_behind(screen)
         return exit_codes.DONE
 
     return with_look(work, screen)
@@ -165,6 +167,22 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
     time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
     return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
+
+
+def _note_left_behind(screen: Screen) -> None:
+    """Without a hall nobody knows how the jobs of members stand, or what they ask: it is said that there are some."""
+    from guildhall.core.paths import Home
+    from guildhall.hall.start import find
+    from guildhall.members.work import FILE, Work
+
+    home = Home.locate(dict(os.environ))
+    if not (home.path / FILE).exists() or find(home) is not None:
+        return
+    names = sorted({folder.name for folder, _ in Work(home.path / FILE, SystemClock()).left_behind()})
+    if names:
+        said = screen.one_line(", ".join(names), 200)
+        screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")
+        screen.note(f"Start one and see: guild job ls --member {screen.one_line(names[0], 60)}, then guild ls")
 
 
 def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
