@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,6 +81,8 @@ def test_one_is_shown_with_what_it_runs(guild: Guild, project: Path, home: Home)
 def test_its_tools_are_listed_and_called(guild: Guild, project: Path, home: Home) -> None:
     folder = put_member(home.path, "ant")
     assert [tool["name"] for tool in guild("member", "tools", "ant", "--json").json] == ["echo", "look", "die"]
+    rows = [line.split("  ") for line in guild("member", "tools", "ant").out.splitlines()]
+    assert ["echo", "[text: string]", "Says it again."] in [[cell.strip() for cell in row if cell] for row in rows]
     assert guild("member", "call", "ant", "echo", '{"text": "hello"}').out == "echo: hello\n"
     for arguments, code, said in (
         (["ech"], 3, "Did you mean 'echo'?"),
@@ -112,7 +115,13 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert guild("wait", "ant/j-1").out == "done: quick: what is it?\n"
     assert guild("job", "result", "ant/j-1", "--json").json["artifacts"] == ["artifacts/report.md"]
     assert guild("job", "show", "ant/j-1", "--json").json["questions"] == ["Which one?\n\nThe red one?"]
-    assert "Which one?" in guild("job", "show", "ant/j-1").out
+    shown = guild("job", "show", "ant/j-1").out
+    assert "Which one?" in shown
+    assert ["artifact", "artifacts/report.md"] in [line.split() for line in shown.splitlines()]
+    assert "artifacts/report.md" in guild("job", "result", "ant/j-1").err
+    for verb in ("show", "log"):
+        other = guild(verb, "ant/j-1")
+        assert (other.code, "guild job show ant/j-1" in other.err) == (3, True)
     slow = guild("dispatch", "ant", "think").out.strip()
     assert slow == "ant/j-2"
     late = guild("wait", slow, "--timeout", "0.1")
@@ -123,6 +132,7 @@ def test_a_job_of_a_member_is_dispatched_watched_and_fetched(guild_hall: GuildWi
     assert [job["jobId"] for job in guild("job", "ls", "--member", "ant", "--json").json["jobs"]] == ["j-1", "j-2"]
     assert guild("job", "ls", "--member", "ant", "--filter", "a q*").out.split()[:2] == ["ant/j-1", "completed"]
     assert guild("job", "rm", slow).code == 1
+    until(lambda: "ant, ready, jobs that go on: 1\n" in guild("hall", "status").out)  # it looks every few seconds
     assert guild("job", "cancel", slow).out == "ant/j-2 is cancelled\n"
     assert guild("job", "rm", slow).out == "ant/j-2 is deleted\n"
     gone = guild("job", "show", slow)
@@ -161,6 +171,8 @@ def test_a_new_member_works_at_once(guild: Guild, project: Path) -> None:
     assert (gone.code, "Did you mean 'researcher'?" in gone.err) == (3, True)
     assert guild("trust", "--yes").code == 0
     assert guild("member", "call", "clock", "greet", '{"who": "Ada"}').out == "Good day, Ada!\n"
+    wrong = guild("member", "call", "clock", "greet", '{"who": 5}')
+    assert (wrong.code, wrong.err.startswith("guild: the tool greet of the member clock says: ")) == (1, True)
 
 
 def test_a_copy_of_the_researcher_is_a_member_that_takes_work(guild: Guild, project: Path) -> None:
@@ -184,7 +196,9 @@ def test_the_hall_stays_for_a_job_of_a_member_and_the_next_one_starts_it_again(
     until(lambda: not alive(pid))
     assert json.loads((home.path / "members-at-work.json").read_text()) == {str(folder.resolve()): str(project)}
     assert guild("member", "show", "ant", "--json").json["state"] == "trusted", "looking starts nothing"
+    assert "guild job ls --member ant" in guild("ls").err
     assert guild("job", "ls", "--member", "ant").code == 0
+    assert "--member" not in guild("ls").err
     assert guild.hall().pid != first.pid
     assert len(marks(folder)) == 2
     # The toy forgets its jobs with its process: nothing goes on, and the hall may leave.
@@ -195,10 +209,12 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     guild_hall: GuildWithHall, project: Path, home: Home
 ) -> None:
     asks = [
+        {"call": "log_question", "with": {"question": "When?\n\nToday's is late.", "wait": False}},
         {"call": "log_question", "with": {"question": "Which?", "wait": True}},
         {"expect": "(?s)The second\\.\nMind the paint\\.", "say": "the second, then"},
     ]
-    make_member(home.path / "guild-members" / "clerk", answers=asks)
+    make_member(project / "guild-members" / "clerk", answers=asks)
+    assert guild_hall("trust", "--yes").code == 0
     made = guild_hall("dispatch", "clerk", "Choose.")
     assert made.code == 0, made.err
     job = made.out.strip()
@@ -207,10 +223,25 @@ def test_what_a_job_of_a_member_has_asked_is_answered_by_its_name(
     assert "Which?" in waits.err
     assert f"guild answer {job}" in waits.err
     told = guild_hall("wait", job, "--json")
-    assert (told.code, told.json["questions"], told.json["waiting"]) == (4, ["Which?"], True)
+    assert (told.code, len(told.json["questions"]), told.json["waiting"]) == (4, 2, True)
     for words, code in ((["approve", job], 2), (["answer", job], 2), (["answer", job, "x", "--question", "What?"], 1)):
         assert guild_hall(*words).code == code, words
     assert guild_hall("answer", "clerk/", "x").code == 3
+    shown = guild_hall("job", "show", job)
+    assert "running (waits for you)" in shown.out
+    assert f"{project}/guild-members/{job.replace('/', '/jobs/')}" in shown.out
+    assert f"guild answer {job} \"...\" --question 'Which?'" in shown.err
+    elsewhere = home.path.parent
+    until(lambda: "Which?" in guild_hall("ls", cwd=elsewhere).out)
+    assert f"cd {project} && guild answer {job}" in guild_hall("ls", cwd=elsewhere).out
+    rows = [" ".join(line.split()) for line in guild_hall("ls").out.splitlines()]
+    assert f"{job} question Which? guild answer {job} \"...\" --question 'Which?'" in rows
+    which = guild_hall("answer", job, "x")
+    assert (which.code, "2 are open" in which.err) == (2, True)
+    command = next(line for line in which.err.splitlines() if "late" in line)
+    assert guild_hall(*shlex.split(command)[1:]).code == 0, command
+    lost = guild_hall("answer", job, "x", cwd=elsewhere)
+    assert (lost.code, "found from that project's folder" in lost.err) == (3, True)
     answered = guild_hall("answer", job, "The second.", "--note", "Mind the paint.")
     assert (answered.code, answered.err.strip()) == (0, f"{job} has your answer.")
     ended = guild_hall("wait", job)

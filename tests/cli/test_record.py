@@ -18,6 +18,7 @@ from guildhall.cli.commands import cost, ls
 from guildhall.cli.lines import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
+from guildhall.members.wire import AtWork, JobStanding, Shape
 from guildhall.runs.model import Ask, Entry, Question, Run, Usage
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 from tests.cli.test_screen import SECRET
@@ -120,6 +121,29 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     )
     assert re.search(r"x \[MY… \(in /elsewhere\) +just now", done)
     assert SECRET[:5] not in screen.out.getvalue()
+
+
+def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
+    started = stamp(SystemClock().now() - timedelta(hours=3))
+    told = {"status": "running", "description": "d", "startedAt": started}
+    asks = {**told, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
+    odd = {**told, "jobId": "j-3", "startedAt": "at dawn"}
+    jobs = [
+        JobStanding.of(Shape.of(one, "it")) for one in (asks, {**told, "jobId": "j-2", "questions": ["When?"]}, odd)
+    ]
+    members = [AtWork(member="ant", job=job, project="/a b") for job in jobs]
+    screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
+    ls.print_groups(ls.Groups.of([], [], members=members), screen, Path("/here"), everything=False)
+    assert isinstance(screen.out, io.StringIO)
+    assert [" ".join(line.split()) for line in screen.out.getvalue().splitlines()] == [
+        "needs you",
+        "ant/j-1 question Red?\\x1b[1m cd '/a b' && guild answer ant/j-1 \"...\" --question 'Red?'",
+        "ant/j-1 question Blue? cd '/a b' && guild answer ant/j-1 \"...\" --question 'Blue?'",
+        "ant/j-2 question When? cd '/a b' && guild answer ant/j-2 \"...\"",
+        "working",
+        "ant/j-2 ant d (in /a b) 3 h ago",
+        "ant/j-3 ant d (in /a b) at dawn",
+    ]
 
 
 def test_a_run_at_work_is_shown_while_it_works(guild: Guild, project: Path) -> None:

@@ -88,6 +88,10 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
                 headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
                 reply = await http.post(url, content=ping, headers=headers)
                 assert reply.status_code == status, (url, reply.status_code, reply.text)
+                if url in (f"{base}/reviewer/mcp", f"{base}/nobody/mcp") and status == 404:
+                    told = reply.json()
+                    assert (told["id"], told["error"]["code"]) == (1, -32602)
+                    assert "/workers/NAME/mcp?project=" in told["error"]["message"]
 
     asyncio.run(work())
 

@@ -292,9 +292,11 @@ def test_toolboxes_of_the_member_are_a_part_of_it_and_need_no_trust(tmp_path: Pa
 def test_two_processes_do_not_serve_one_member(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     with lock_home(Home.at(folder / ".guild"), SystemClock()):
-        process = start(folder, 0)
+        process = start(folder, 0, secret=None)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, "is in use by" in said, "Traceback" in said) == (1, True, False)
+    assert "It is running already" in said
+    assert "GUILDHALL" not in said
 
 
 def test_of_several_workers_the_one_named_like_the_member_does_the_work(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: 
             job = await handle.dispatch("d", "slow")
             await until(lambda: members.at_work())
             (theirs,) = members.at_work()
-            assert (theirs.id, theirs.job.status) == (f"home/smith/{job}", "running")
+            assert (theirs.id, theirs.job.status) == (f"smith/{job}", "running")
+            assert theirs.project is None
             keeper = members.shown(smith).pid
             assert keeper
             os.kill(keeper, signal.SIGKILL)

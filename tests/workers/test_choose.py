@@ -38,7 +38,17 @@ def test_worker_then_caller_then_frame_then_settings_and_override_beats_all(fram
 def test_no_model_is_a_clear_error(frame: Frame):
     with pytest.raises(ModelUnusable, match=r"the worker 'w' names no model.*\nGive one with --model") as caught:
         choose_model(given({"name": "w", "instructions": "x"}), frame, Settings())
-    assert "GUILDHALL_MODEL" in (caught.value.hint or "")
+    hint = caught.value.hint or ""
+    assert "GUILDHALL_MODEL" in hint
+    assert """`guild dispatch` takes --config '{"model": "provider:model"}'""" in hint
+
+
+def test_a_member_is_told_of_no_option_that_does_not_reach_it(frame: Frame):
+    with pytest.raises(ModelUnusable, match=r"Dispatch with --config '\{\"model\": \"provider:model\"\}'") as caught:
+        choose_model(given({"name": "w", "instructions": "x"}), replace(frame, caller="member"), Settings())
+    hint = caught.value.hint or ""
+    assert "GUILDHALL_MODEL" not in hint
+    assert "--model" not in hint
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.reach import run_id
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, JOB, RUN, is_id
+from guildhall.members.model import of_member
 from guildhall.workflow.target import parse
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ async def named(text: str, client: HallClient) -> Named:
     if is_id(text, JOB):
         return Named(run=await run_of_job(text, client))
     if "@" not in text:
+        if of_member(text) is not None:
+            raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
         return await _agent_alone(text, client)
     wanted = target_of(text)
     workflow = await client.workflow(wanted)

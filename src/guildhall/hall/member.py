@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.errors import GuildError, HallUnavailable, ToolUnavailable
 from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.members.endpoint import PATH, Endpoint, Offer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from guildhall.members.manifest import Manifest
     from guildhall.tools.model import Handler, Tool
 
+_RUNNING = "It is running already. If `guild member show` says that the hall runs it, `guild hall stop` ends it."
 _FAREWELL = 2.0  # seconds that clients get to read their answers
 _log = logging.getLogger("guildhall.members")
 
@@ -86,14 +87,17 @@ class Member:
         secret = os.environ.pop(SECRET_VARIABLE, "")  # what the member runs does not have it
         log = log_to_stderr({**os.environ, SECRET_VARIABLE: secret})
         try:
-            asyncio.run(self._serve(port, secret or _made_up(), dict(os.environ), log))
+            asyncio.run(self._serve(port, secret, dict(os.environ), log))
         except GuildError as error:
             sys.exit(f"{self.root.name}: {error}")
 
     async def _serve(self, port: int, secret: str, environ: Mapping[str, str], log: Log) -> None:
         """Until somebody ends the process."""
         leave = asyncio.Event()
-        async with self.serving(port, secret, environ, log=log) as url:
+        shown = "" if secret else secrets.token_urlsafe(32)  # for a person who starts it by hand
+        async with self.serving(port, secret or shown, environ, log=log) as url:
+            if shown:
+                sys.stderr.write(f"{SECRET_VARIABLE} is not set. Until it ends, this is its secret: {shown}\n")
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, leave.set)
@@ -122,7 +126,12 @@ class Member:
         """A member that takes work is a small hall."""
         from guildhall.hall.small import SmallHall, SmallProcess
 
-        hall = SmallHall(self.root, self.manifest.name, environ)
+        try:
+            hall = SmallHall(self.root, self.manifest.name, environ)
+        except HallUnavailable as error:
+            if "in use by" not in error.message:
+                raise
+            raise HallUnavailable(error.message, where=error.where, hint=_RUNNING) from None
         try:
             process = SmallProcess(hall, log, port=port)
         except BaseException:
@@ -151,10 +160,3 @@ async def _alone(offer: Offer, port: int, secret: str) -> AsyncGenerator[str]:
         yield f"http://127.0.0.1:{listener.port}{PATH}"
     finally:
         await listener.close(_FAREWELL)
-
-
-def _made_up() -> str:
-    """A secret for a member that a person starts by hand, and shows them."""
-    secret = secrets.token_urlsafe(32)
-    sys.stderr.write(f"{SECRET_VARIABLE} is not set. Until it ends, this is its secret: {secret}\n")
-    return secret

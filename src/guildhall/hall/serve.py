@@ -180,6 +180,7 @@ class Process:
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
             "runs": self._hall.annexes.living,
+            "members": self._hall.members.standing() if "members" in vars(self._hall) else [],
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }

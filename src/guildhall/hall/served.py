@@ -16,7 +16,7 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
-from guildhall.hall.operations import Operations
+from guildhall.hall.operations import Operations, refusal
 from guildhall.members.endpoint import Endpoint, Offer
 from guildhall.tools.http_messages import Unheard
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.tools.http_messages import Message
 
 PREFIX = "/workers/"
+_OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the absolute path of its folder."
 _PATH = re.compile(r"/workers/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/mcp/?")
 
 
@@ -55,11 +56,13 @@ class ServedWorkers:
             return None
         if self._leaving():
             raise Unheard(503, "the hall is leaving: the same again finds a new one")
+        project = _project(scope.get("query_string", b""))
         try:
-            frame = self._frame(_project(scope.get("query_string", b"")))
+            frame = self._frame(project)
             worker = self._hall.find_worker(path[1], frame)
         except GuildError as error:
-            raise Unheard(404, str(error)) from None
+            where = "" if project else f" {_OF_A_PROJECT}"
+            return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
         operations = Operations(self._client, path[1], lambda: frame, name=worker.name)
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Offer:
     tools: tuple[Tool, ...] = ()
     call: Callable[[Tool, Mapping[str, Any]], Awaitable[ToolResult]] = invoke
     worker: Operate | None = None  # carries out `worker/*`, or raises Refusal; None: there is no worker
+    missing: str | None = None  # nothing is served, as there is nobody of the name that was asked for: what is said
 
 
 class Endpoint:
@@ -106,7 +107,8 @@ class Endpoint:
         self._under_way += 1
         try:
             heard = hear(body, headers)
-            return reply(heard, [await _answered(message, offer) for message in heard.messages])
+            status, told = reply(heard, [await _answered(message, offer) for message in heard.messages])
+            return (status if offer.missing is None else 404), told
         except Wrong as wrong:
             return wrong.status, wrong.as_dict()
         finally:
@@ -129,6 +131,8 @@ async def _answered(message: Request | Wrong, offer: Offer) -> dict[str, Any] | 
 
 
 async def _carried_out(request: Request, offer: Offer) -> dict[str, Any]:
+    if offer.missing is not None:
+        raise _wrong(request, INVALID_PARAMS, offer.missing)
     if request.method in METHODS and offer.worker is not None:
         try:
             result = await offer.worker(request.method, request.params)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
@@ -17,7 +17,7 @@ from guildhall.members.process import MemberProcess, Pace, log_of
 from guildhall.members.roster import Roster
 from guildhall.members.toolbox import bridge, guidance, server_of
 from guildhall.members.trust import demand, member_code
-from guildhall.members.work import Work
+from guildhall.members.work import FILE, Work
 from guildhall.runs.arrange import OF_MEMBERS
 from guildhall.runs.outsiders import NOBODY, Outsiders
 from guildhall.tools.mcp_client import Server
@@ -58,7 +58,7 @@ class Members:
         self._pace = pace or Pace()
         self._kept: dict[Path, _Kept] = {}
         self._starting = asyncio.Lock()
-        self._work = Work(home.path / "members-at-work.json", clock)
+        self._work = Work(home.path / FILE, clock)
         self._closed = False
 
     # finding
@@ -121,13 +121,19 @@ class Members:
         process = MemberProcess(member, frame, self._home, self._clock, self._pace, stamp)
         self._kept[member.folder] = _Kept(process, self._clock.monotonic())
         if member.takes_work:  # jobs of an earlier process of it may go on
-            self._work.began(member, frame.root, process.client)
+            self._work.began(member, self._called(member, frame), frame.root, process.client)
         return process
 
     def handle(self, member: Member, frame: Frame) -> WorkerHandle:
         """The six calls of a member that takes work; Refused: it takes none."""
         reach = partial(self.client, member, frame)
-        return WorkerHandle(member, reach, partial(self._work.began, member, frame.root, reach))
+        called = self._called(member, frame)
+        return WorkerHandle(member, reach, partial(self._work.began, member, called, frame.root, reach))
+
+    def _called(self, member: Member, frame: Frame) -> str:
+        """The shortest name that finds a member."""
+        alike = [one for one in self.roster(frame).listed() if one.name == member.name]
+        return member.name if len(alike) == 1 else member.qualified
 
     @property
     def busy(self) -> bool:
@@ -138,6 +144,13 @@ class Members:
         """The jobs of members that go on, as far as is known."""
         return self._work.seen()
 
+    def standing(self) -> list[dict[str, Any]]:
+        """The members that were started and not stopped: how each one stands, and how many jobs of it go on."""
+        return [
+            {"member": kept.process.member.name, "state": kept.process.state, "jobs": self._work.count(folder)}
+            for folder, kept in self._kept.items()
+        ]
+
     def go_on(self, frame_at: Callable[[Path], Frame]) -> list[str]:
         """Starts the members that were at work when an earlier hall ended; their names."""
         started: list[str] = []
@@ -146,7 +159,8 @@ class Members:
             found = [one for one in self.roster(frame).listed() if one.folder == folder and one.takes_work]
             for member in found:
                 if self._trusted(member):
-                    self._work.began(member, root, partial(self.client, member, frame))
+                    reach = partial(self.client, member, frame)
+                    self._work.began(member, self._called(member, frame), root, reach)
                     started.append(member.name)
         return started
 

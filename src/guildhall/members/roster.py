@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from guildhall.members.model import Scope
 
 _MOST = 1_000  # folders that are looked at
+_HOW_TO_FIND = "One of a project is found from that project's folder alone. To make one: guild member new NAME."
 
 
 class Roster:
@@ -38,7 +39,7 @@ class Roster:
         everyone = [member for member in self.listed() if not scope or member.scope == scope]
         found = [member for member in everyone if member.name == rest]
         if not found:
-            hint = did_you_mean(rest, {member.name for member in everyone}) or "Make one: guild member new NAME."
+            hint = did_you_mean(rest, {member.name for member in everyone}) or _HOW_TO_FIND
             raise NotFound(f"there is no member {name!r}", hint=hint)
         if len(found) > 1:
             raise _ambiguous(name, found)

@@ -171,15 +171,16 @@ class JobStanding:
 class AtWork:
     """A job of a member that goes on."""
 
-    member: str  # with its place before it
+    member: str  # its name; with its place before it, where there are two of that name
     job: JobStanding
+    project: str | None = None  # the folder in which the member is found; None: in any
 
     @property
     def id(self) -> str:
         return f"{self.member}/{self.job.id}"
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.job.as_wire(), "member": self.member, "id": self.id}
+        return {**self.job.as_wire(), "member": self.member, "id": self.id, "project": self.project}
 
 
 @dataclass(frozen=True, kw_only=True)

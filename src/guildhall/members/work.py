@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
+FILE = "members-at-work.json"  # in the home
 _EVERY = 3.0  # seconds between two looks
 _MOST_FAILURES = 20  # looks in a row at a member that does not answer
 _MOST = 1_000  # entries of the file that are believed
@@ -37,7 +38,7 @@ class Work:
         self._file = file
         self._clock = clock
         self._going_on: dict[Path, dict[str, JobStanding | None]] = {}  # by the member's folder: its jobs, as last seen
-        self._names: dict[Path, str] = {}
+        self._found: dict[Path, tuple[str, str | None]] = {}  # by what name, and in which project alone
         self._watching: dict[Path, asyncio.Task[None]] = {}
 
     @property
@@ -47,20 +48,24 @@ class Work:
     def seen(self) -> list[AtWork]:
         """The jobs that go on, as they were when they were last looked at."""
         return [
-            AtWork(member=self._names[folder], job=standing)
+            AtWork(member=self._found[folder][0], job=standing, project=self._found[folder][1])
             for folder, jobs in self._going_on.items()
             for standing in jobs.values()
             if standing is not None
         ]
 
+    def count(self, folder: Path) -> int:
+        """How many jobs of a member go on."""
+        return len(self._going_on.get(folder, ()))
+
     def left_behind(self) -> list[tuple[Path, Path]]:
         """The members that were at work when an earlier hall ended: each one's folder, and the project it was in."""
         return [(Path(folder), Path(root)) for folder, root in self._read().items()]
 
-    def began(self, member: Member, root: Path, reach: Reach, job: str | None = None) -> None:
-        """A job was dispatched; None: whatever the member has going on."""
+    def began(self, member: Member, called: str, root: Path, reach: Reach, job: str | None = None) -> None:
+        """A job was dispatched; None: whatever the member has going on. `called`: the name that finds the member."""
         jobs = self._going_on.setdefault(member.folder, {})
-        self._names[member.folder] = member.qualified
+        self._found[member.folder] = (called, str(root) if member.scope == "project" else None)
         if job is not None:
             jobs.setdefault(job, None)
         self._write({**self._read(), str(member.folder): str(root)})

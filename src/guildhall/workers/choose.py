@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 Chooser = Literal["override", "worker", "caller", "frame", "settings"]
+_DISPATCHED = """--config '{"model": "provider:model"}'"""
+_FOR_ALL = (
+    f"Give one with --model provider:model (`guild dispatch` takes {_DISPATCHED}), GUILDHALL_MODEL, `model:` in the "
+    "worker, or in your settings."
+)
+# Neither an option nor a variable of whoever dispatches reaches it.
+_FOR_DISPATCHED = f"Dispatch with {_DISPATCHED}, or give one with `model:` in the worker, or in your settings."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ def choose_model(
     raise ModelUnusable(
         f"the worker {worker.name!r} names no model, and neither does anyone else",
         where=worker.place,
-        hint="Give one with --model provider:model, GUILDHALL_MODEL, `model:` in the worker, or in your settings.",
+        hint=_FOR_DISPATCHED if frame.caller == "member" else _FOR_ALL,
     )
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.resume import go_on
 from guildhall.cli.follow import how_to_go_on, output_argument, result_of
+from guildhall.cli.member_jobs import how_to_answer, question_meant
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
 from guildhall.runs.model import Answer, choices_in_words
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.runs.model import Ask
 
+_SEVERAL = 2
 _CHOICES = {"approve": "yes", "deny": "no"}
 
 
@@ -35,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             nargs="?",
             help="one of those that `guild show ASK` names; without it you are asked",
         )
-        help = "of a member's job, where it has several: the text of the one that you answer"
+        help = "of a member's job, where it has several: the one that you answer, or its beginning"
         parser.add_argument("--question", metavar="Q", help=help)
     parser.add_argument("--note", metavar="N", help="words for the worker, such as why not")
     output_argument(parser)
@@ -65,7 +67,18 @@ def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) 
     words = f"{args.choice}\n{args.note}" if args.note else args.choice
 
     async def work(client: HallClient, frame: Frame) -> int:
-        await client.member_job_answer(member, job, words, frame, question=args.question)
+        if args.question is None:
+            meant = None
+        else:
+            meant = question_meant(args.question, (await client.member_job(member, job, frame)).questions or ())
+        try:
+            await client.member_job_answer(member, job, words, frame, question=meant)
+        except MemberRefused as error:
+            open_ones = () if meant else (await client.member_job(member, job, frame)).questions or ()
+            if len(open_ones) < _SEVERAL:
+                raise
+            hint = "\n".join(how_to_answer(args.ask, one, open_ones) for one in open_ones)
+            raise UsageError(error.message, hint=f"Say which one:\n{hint}") from None
         screen.note(f"{args.ask} has your answer.", "dim")
         return exit_codes.DONE
 

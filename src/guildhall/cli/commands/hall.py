@@ -49,7 +49,7 @@ async def _status(address: Address) -> dict[str, Any]:
     except GuildError:
         told = asdict(address)
         del told["token"]
-        return {**told, "state": "not answering", "runs": None, "clients": None, "idle": None}
+        return {**told, "state": "not answering", "runs": None, "members": None, "clients": None, "idle": None}
     finally:
         await client.close()
 
@@ -66,9 +66,14 @@ def _print(told: dict[str, Any], screen: Screen) -> None:
     ]
     if told["runs"] is not None:
         rows += [["runs", str(told["runs"])], ["clients", str(told["clients"])]]
+        rows += [["member", _member(one)] for one in told.get("members") or ()]
         idle = told["idle"]
         rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
     screen.table(rows)
+
+
+def _member(told: dict[str, Any]) -> str:
+    return f"{told['member']}, {told['state']}" + (f", jobs that go on: {told['jobs']}" if told["jobs"] else "")
 
 
 def _stop(pid: int | None, as_json: bool, screen: Screen) -> int:

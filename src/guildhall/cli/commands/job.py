@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
-    from guildhall.jobs.model import Page
+    from guildhall.jobs.model import JobResult, Page
+    from guildhall.members.wire import Result
 
 _SHOWN = 50
 
@@ -60,9 +61,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             if args.json:
                 screen.json(result.as_wire())
             else:
-                screen.result(result.output)
-                for path in result.artifacts:
-                    screen.note(path, "dim")
+                _print_result(result, screen)
         return exit_codes.DONE
 
     async def change(client: HallClient, frame: Frame) -> int:
@@ -77,6 +76,12 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     return with_look(look, screen) if verb in ("show", "result") else with_hall(change, screen)
 
 
+def _print_result(result: JobResult | Result, screen: Screen) -> None:
+    screen.result(result.output)
+    for path in result.artifacts or ():
+        screen.note(path, "dim")
+
+
 def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
     """The same verbs for a job of a member, which has the last word on them."""
     if verb == "rm" and args.force:
@@ -86,10 +91,13 @@ def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, scree
         match verb:
             case "show":
                 standing = await client.member_job(member, job, frame)
-                screen.json(standing.as_wire()) if args.json else print_standing(member, standing, screen)
+                if args.json:
+                    screen.json(standing.as_wire())
+                else:
+                    await print_standing(member, standing, client, frame, screen)
             case "result":
                 result = await client.member_job_result(member, job, frame)
-                screen.json(result.as_wire()) if args.json else screen.result(result.output)
+                screen.json(result.as_wire()) if args.json else _print_result(result, screen)
             case "cancel":
                 status = await client.member_job_cancel(member, job, frame)
                 screen.json({"jobId": job, "status": status}) if args.json else screen.result(f"{args.id} is {status}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
+from guildhall.cli.member_jobs import how_to_answer
 from guildhall.cli.named import target_of
 from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
@@ -92,6 +95,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             screen.json(groups.as_dict())
         else:
             print_groups(groups, screen, frame.root, everything=args.all)
+            _note_left_behind(screen)
         return exit_codes.DONE
 
     return with_look(work, screen)
@@ -121,7 +125,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         return text if place in (None, str(here)) else f"{text} (in {place})"
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
-    asks += [row for theirs in groups.members for row in _questions(theirs, screen)]
+    asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
     stopped = [
         [id_of(run), run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {id_of(run)}"]
         for run in groups.stopped
@@ -133,7 +137,9 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working += working_rows(run, workflow, since)
         else:
             working.append([id_of(run), run.worker, task(run), since])
-    working += [_at_work(theirs, screen) for theirs in groups.members]
+    for theirs in groups.members:
+        if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
+            working.append(_at_work(theirs, screen, here, now))
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
         "needs you": asks + stopped,
@@ -163,12 +169,42 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
     return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
 
 
-def _questions(theirs: AtWork, screen: Screen) -> list[list[str]]:
-    """What a job of a member asks."""
+def _note_left_behind(screen: Screen) -> None:
+    """Without a hall nobody knows how the jobs of members stand, or what they ask: it is said that there are some."""
+    from guildhall.core.paths import Home
+    from guildhall.hall.start import find
+    from guildhall.members.work import FILE, Work
+
+    home = Home.locate(dict(os.environ))
+    if not (home.path / FILE).exists() or find(home) is not None:
+        return
+    names = sorted({folder.name for folder, _ in Work(home.path / FILE, SystemClock()).left_behind()})
+    if names:
+        said = screen.one_line(", ".join(names), 200)
+        screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")
+        screen.note(f"Start one and see: guild job ls --member {screen.one_line(names[0], 60)}, then guild ls")
+
+
+def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
+    """What a job of a member asks, with a command that answers it from here."""
     asked = theirs.job.questions or ()
-    return [[theirs.id, "question", screen.one_line(one, 80), "", f"guild answer {theirs.id}"] for one in asked]
+    elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
+    return [
+        [theirs.id, "question", screen.one_line(one, 80), "", f"{elsewhere}{how_to_answer(theirs.id, one, asked)}"]
+        for one in asked
+    ]
 
 
-def _at_work(theirs: AtWork, screen: Screen) -> list[str]:
+def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[str]:
     job = theirs.job
-    return [theirs.id, theirs.member, screen.one_line(job.description, 50), screen.one_line(job.started_at, 30)]
+    what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
+    try:
+        since = age(job.started_at, now)
+    except (ValueError, TypeError):  # a member says it as it likes, also without a zone
+        since = screen.one_line(job.started_at, 30)
+    return [theirs.id, theirs.member, what, since]
+
+
+def _elsewhere(theirs: AtWork, here: Path) -> str:
+    """The project in which alone a job's member is found, if that is not here."""
+    return "" if theirs.project in (None, str(here)) else f" (in {theirs.project})"

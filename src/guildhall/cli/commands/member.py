@@ -49,7 +49,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         async def done() -> int:
             if verb == "tools":
                 return _tools(await client.member_tools(args.name, frame), args.json, screen)
-            return _called(await client.member_call(args.name, args.tool, given, frame), args.json, screen)
+            result = await client.member_call(args.name, args.tool, given, frame)
+            return _called(result, f"the tool {args.tool} of the member {args.name}", args.json, screen)
 
         return await once_trusted(done, lambda: client.trust_look(frame), client, screen)
 
@@ -130,18 +131,32 @@ def _tools(tools: Sequence[Mapping[str, Any]], as_json: bool, screen: Screen) ->
     elif not tools:
         screen.note("It has no tools.")
     else:
-        screen.table([[tool["name"], screen.one_line(tool["description"], 100)] for tool in tools])
+        screen.table([[tool["name"], _taken(tool), screen.one_line(tool["description"], 100)] for tool in tools])
     return exit_codes.DONE
 
 
-def _called(result: Mapping[str, Any], as_json: bool, screen: Screen) -> int:
+def _taken(tool: Mapping[str, Any]) -> str:
+    """The arguments of a tool; those in brackets may be left out. What is odd in a member's schema is left out."""
+    schema: Any = tool["input_schema"]
+    fields, needed = schema.get("properties"), schema.get("required")
+    if not isinstance(fields, dict):
+        return ""
+    told: list[str] = []
+    for name, field in cast("dict[str, Any]", fields).items():
+        kind: Any = cast("dict[str, Any]", field).get("type") if isinstance(field, dict) else None
+        said = f"{name}: {kind}" if isinstance(kind, str) else name
+        told.append(said if isinstance(needed, list) and name in needed else f"[{said}]")
+    return ", ".join(told)
+
+
+def _called(result: Mapping[str, Any], who: str, as_json: bool, screen: Screen) -> int:
     from guildhall.tools.model import ToolResult
 
     told = ToolResult.from_dict(result)
     if as_json:
         screen.json(dict(result))
     elif told.is_error:
-        screen.note(f"guild: {told.text}", "red")
+        screen.note(f"guild: {who} says: {told.text}", "red")
     else:
         screen.result(told.text)
     return exit_codes.FAILED if told.is_error else exit_codes.DONE
