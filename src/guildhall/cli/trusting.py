@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _WHATS = {
     "toolbox": "toolbox",
     "server": "MCP server",
+    "member": "member",
     "test": "test, with the programs that it names,",
     "workflow": "setup, outside every sandbox, of the workflow",
 }
