@@ -241,3 +241,22 @@ def test_a_file_that_is_not_there_is_told_first(guild: Guild, project: Path) -> 
     assert ran.code == 3
     assert "there is no file reveiw.yaml" in ran.err
     assert "review.yaml" in ran.err.splitlines()[1]
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_kickoff_that_tells_nobody_is_told_before_anything_runs(guild: Guild, review: Path, verb: str) -> None:
+    review.write_text(review.read_text().replace("@ann begin", "@anm begin"))
+    ran = guild(verb, "review.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "review.yaml:1: kickoff: it tells nobody: there is no agent @anm" in ran.err
+    assert "Did you mean 'ann'?" in ran.err
+    assert guild("ls", "--all", "--json").json["done"] == []
+
+
+def test_a_kickoff_that_tells_nobody_once_it_is_filled_in_is_to_be_corrected(guild: Guild, review: Path) -> None:
+    file = json.loads(review.read_text())
+    review.write_text(json.dumps({**file, "kickoff": "@anm${{ params.x }} begin", "params": {"x": ""}}))
+    ran = guild("run", "review.yaml")
+    assert ran.code != 0
+    assert f"Correct the kickoff, then begin anew: guild run {review}" in ran.err
+    assert "guild resume" not in ran.err

@@ -7,13 +7,14 @@ next is read from the database, so that a team which was killed goes on where it
 from __future__ import annotations
 
 import asyncio
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.room import mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor
@@ -188,7 +189,12 @@ class Team:
         names = [agent.name for agent in self.workflow.agents]
         everyone = self.alone and not mentions.find(said, names).reached
         actor = Actor.system(run=self.instance.id, key="kickoff")
-        await self.room.send(said, actor, to=names if everyone else ())
+        try:
+            await self.room.send(said, actor, to=names if everyone else ())
+        except NotFound as error:  # going on would say the same again
+            path = self.workflow.place
+            hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
+            raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
     async def _try_again(self) -> None:
         """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
