@@ -260,3 +260,20 @@ def test_a_kickoff_that_tells_nobody_once_it_is_filled_in_is_to_be_corrected(gui
     assert ran.code != 0
     assert f"Correct the kickoff, then begin anew: guild run {review}" in ran.err
     assert "guild resume" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"kickoff": None}, "the file has no kickoff"), ({"kickoff": "begin, `@ann`"}, "the kickoff mentions no agent")],
+)
+def test_a_run_in_which_nobody_is_told_anything_warns(
+    guild: Guild, review: Path, changed: dict[str, Any], why: str
+) -> None:
+    file = json.loads(review.read_text())
+    review.write_text(json.dumps({**file, **changed}))
+    warning = f"nobody is told to do anything: {why}, and no agent has a wakeup"
+    assert f"room: {warning}\n" in good(guild("run", "review.yaml")).err
+    assert f"warning       {warning}\n" in good(guild("plan", "review.yaml")).out
+    file["agents"]["ann"]["wakeup"] = "1h"
+    review.write_text(json.dumps({**file, **changed}))
+    assert guild("plan", "review.yaml", "--json").json["doubts"] == []

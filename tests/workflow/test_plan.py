@@ -75,6 +75,7 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
     assert "OTHER" not in variables
     assert "not trusted   review.yaml" in ran.out
     assert "cannot start" not in ran.out
+    assert "warning" not in ran.out
     assert not (team.parent / "it-ran").exists()
     assert not (team.parent / ".workflow").exists()
 

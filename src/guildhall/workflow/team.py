@@ -31,7 +31,7 @@ from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look, movable, who_waits_for
 from guildhall.workflow.setup import run_steps
-from guildhall.workflow.start import after_setup, kickoff
+from guildhall.workflow.start import after_setup, kickoff, wakes_nobody
 from guildhall.workflow.steps import grant_for, next_step, try_again
 from guildhall.workflow.turn import AgentTurn
 
@@ -183,6 +183,8 @@ class Team:
         )
 
     async def _kick_off(self) -> None:
+        if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
+            self.runs.ledger(self.instance.id).publish("trouble", message=doubt)
         said = kickoff(self.workflow, self.values)
         if not said.text.strip():
             return
