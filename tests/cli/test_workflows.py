@@ -243,6 +243,19 @@ def test_a_file_that_is_not_there_is_told_first(guild: Guild, project: Path) -> 
     assert "review.yaml" in ran.err.splitlines()[1]
 
 
+def test_a_script_or_a_prompt_that_is_not_there_is_told_with_where_it_should_be(guild: Guild, review: Path) -> None:
+    ran = guild("run", "review.yaml", "--override-model", "script:nix.yaml")
+    assert (ran.code, "Make it, or correct the path." in ran.err) == (2, True), ran.err
+    assert f"{review.parent / 'nix.yaml'}: there is no such file" in ran.err
+    review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
+    ran = guild("run", "review.yaml")
+    assert f"model: there is no script {review.parent / 'nix.yaml'}" in ran.err
+    assert "correct the path: it starts at the folder of the workflow's file." in ran.err
+    review.write_text(review.read_text().replace("You are ann.", "ann.md"))
+    ran = guild("run", "review.yaml")
+    assert "correct the path: it starts at the folder of this file." in ran.err
+
+
 @pytest.mark.parametrize("verb", ["run", "plan"])
 def test_a_kickoff_that_tells_nobody_is_told_before_anything_runs(guild: Guild, review: Path, verb: str) -> None:
     review.write_text(review.read_text().replace("@ann begin", "@anm begin"))
