@@ -86,6 +86,13 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Writ
     assert not (project / "another").exists()
 
 
+@pytest.mark.parametrize(("given", "said"), [([], "needs the param pr"), (["--param", "pt=1"], "has no param 'pt'")])
+def test_params_are_told_of_before_anybody_is_asked_for_trust(write: Write, guild: Guild, given: list[str], said: str):
+    write("review.yaml", f"{HEAD}params: [pr]\nsetup: [{{shell: touch it-ran}}]")
+    ran = guild("run", "review.yaml", *given)
+    assert (ran.code, said in ran.err, "trust" in ran.err) == (2, True, False), ran.err
+
+
 @pytest.fixture
 def killed(trusted: Write, guild: Guild, project: Path) -> str:
     """The run of a workflow whose hall was killed by its second step; what the step left behind is gone."""
