@@ -63,6 +63,7 @@ def test_what_is_said_and_done_is_told_in_whole_lines(guild: Guild, review: Path
     ran = good(guild("run", "review.yaml"))
     assert ran.out == "All is well.\n"
     lines = ran.err.splitlines()
+    assert "setup" not in lines  # there is none
     assert "room: @ann begin" not in lines
     assert "system to ann: @ann begin" in lines
     assert "ann to bob: @bob look at" in lines

@@ -69,6 +69,7 @@ def test_a_failing_step_stops_the_workflow_with_its_output_shown(trusted: Write,
     ran = guild("run", "review.yaml")
     assert ran.code == 1
     assert "setup step 1" in ran.err
+    assert "setup" in ran.err.splitlines()
     assert "why" in ran.err
     assert not file.with_name("never").exists()
 

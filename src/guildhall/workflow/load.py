@@ -288,7 +288,9 @@ class _Reader:
             return text
         if not path.exists():
             near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPTS}
-            hint = did_you_mean(path.name, near) or "Make it, or correct the path: it starts at the folder of this file."
+            hint = (
+                did_you_mean(path.name, near) or "Make it, or correct the path: it starts at the folder of this file."
+            )
             raise self._source.error(f"there is no file {path}", location, hint)
         try:
             inside = path.resolve().is_relative_to(project_root(self._folder).resolve())

@@ -209,7 +209,8 @@ class Team:
         columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
         self._at = phase
-        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
+        steps = len(self.workflow.definition.setup)
+        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason, steps=steps)
 
     def _minding(self) -> list[asyncio.Task[None]]:
         """What is minded beside the agents' work."""
