@@ -102,7 +102,9 @@ def test_nothing_of_a_project_is_started_before_it_is_trusted(guild: Guild, proj
         assert ran.code == 4, ran
         assert "the member cat is code that is not trusted as it is" in ran.err
     assert marks(folder) == []
-    assert guild("trust", "--yes").code == 0
+    shown = guild("trust", "--yes")
+    assert shown.code == 0
+    assert shown.out.startswith("member cat\n")
     assert guild("member", "call", "cat", "echo").code == 0
 
 

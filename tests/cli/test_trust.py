@@ -159,6 +159,8 @@ def test_another_folder_and_the_file_of_a_worker(guild: Guild, post: Path, tmp_p
     refused = guild("run", loose / "scribe.yaml", "go")
     assert refused.code == 4
     assert f"guild trust {loose}/scribe.yaml" in refused.err
+    asked = guild("trust", loose / "scribe.yaml")
+    assert asked.err.strip().endswith(f"guild trust {loose / 'scribe.yaml'} --yes")
     assert guild("trust", loose / "scribe.yaml", "--yes").code == 0
     assert guild("run", loose / "scribe.yaml", "go").code == 0
 
@@ -239,7 +241,7 @@ def test_a_replay_is_held_to_it_too(guild: Guild, post: Path) -> None:
 def test_a_person_is_asked_and_the_run_goes_on(guild: Guild, post: Path, terminal: At) -> None:
     plan = guild("plan", "scribe").out
     person = terminal("run", "scribe", "go")
-    person.until("Trust this file as it is now? yes, no:")
+    person.until("Trust the file toolboxes/post.py as it is now? yes, no:")
     assert plan.splitlines()[0] in person.seen
     assert "toolbox post" in person.seen
     person.types("yes\n")
@@ -251,7 +253,7 @@ def test_a_person_is_asked_and_the_run_goes_on(guild: Guild, post: Path, termina
 @pytest.mark.parametrize("typed", ["no\n", "\n", "yess\n", "\x04"])
 def test_anything_but_yes_is_no(guild: Guild, post: Path, terminal: At, typed: str) -> None:
     person = terminal("run", "scribe", "go")
-    person.until("Trust this file as it is now? yes, no:")
+    person.until("Trust the file toolboxes/post.py as it is now? yes, no:")
     person.types(typed)
     assert person.ends()[0] == 4
     assert standings(guild) == {"toolboxes/post.py": "new"}
@@ -315,7 +317,7 @@ def test_all_that_is_not_trusted_is_named_at_once(guild: Guild, office: Path) ->
 
 def test_a_person_is_asked_about_what_a_worker_may_call(guild: Guild, office: Path, terminal: At) -> None:
     person = terminal("run", "boss", "go")
-    person.until("Trust this file as it is now? yes, no:")
+    person.until("Trust the file toolboxes/post.py as it is now? yes, no:")
     assert "toolbox post" in person.seen
     person.types("yes\n")
     assert person.ends() == (0, "done\n")

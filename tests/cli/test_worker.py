@@ -62,7 +62,8 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
     assert wrong.code == 2
     assert "broken.yaml:3" in wrong.err
     assert "'sandboxes'" in wrong.err
-    assert wrong.out.startswith("ok  scribe  ")
+    rows = wrong.out.splitlines()
+    assert {" ".join(row.split()[:2]) for row in rows if not row.startswith(" ")} == {"ok scribe", "wrong broken"}
     told = guild("worker", "validate", "scribe", "workers/broken.yaml", "--json")
     assert told.code == 2
     assert [line["ok"] for line in told.json] == [True, False]
@@ -89,6 +90,8 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert checked.json[0]["doubts"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
     shown = guild("worker", "validate", "wish")
     assert "\n\n" not in shown.err
+    row, risk = shown.out.splitlines()
+    assert (row.split()[:2], risk.strip().startswith("the three together:")) == (["wrong", "wish"], True)
     assert "Edit can write nothing" in shown.err
     refused = guild("run", "wish", "go")
     assert refused.code == 1

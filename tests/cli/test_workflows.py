@@ -63,6 +63,7 @@ def test_what_is_said_and_done_is_told_in_whole_lines(guild: Guild, review: Path
     ran = good(guild("run", "review.yaml"))
     assert ran.out == "All is well.\n"
     lines = ran.err.splitlines()
+    assert "setup" not in lines  # there is none
     assert "room: @ann begin" not in lines
     assert "system to ann: @ann begin" in lines
     assert "ann to bob: @bob look at" in lines
@@ -241,3 +242,52 @@ def test_a_file_that_is_not_there_is_told_first(guild: Guild, project: Path) -> 
     assert ran.code == 3
     assert "there is no file reveiw.yaml" in ran.err
     assert "review.yaml" in ran.err.splitlines()[1]
+
+
+def test_a_script_or_a_prompt_that_is_not_there_is_told_with_where_it_should_be(guild: Guild, review: Path) -> None:
+    ran = guild("run", "review.yaml", "--override-model", "script:nix.yaml")
+    assert (ran.code, "Make it, or correct the path." in ran.err) == (2, True), ran.err
+    assert f"{review.parent / 'nix.yaml'}: there is no such file" in ran.err
+    review.write_text(review.read_text().replace("script:script.yaml", "script:nix.yaml"))
+    ran = guild("run", "review.yaml")
+    assert f"model: there is no script {review.parent / 'nix.yaml'}" in ran.err
+    assert "correct the path: it starts at the folder of the workflow's file." in ran.err
+    review.write_text(review.read_text().replace("You are ann.", "ann.md"))
+    ran = guild("run", "review.yaml")
+    assert "correct the path: it starts at the folder of this file." in ran.err
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_kickoff_that_tells_nobody_is_told_before_anything_runs(guild: Guild, review: Path, verb: str) -> None:
+    review.write_text(review.read_text().replace("@ann begin", "@anm begin"))
+    ran = guild(verb, "review.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "review.yaml:1: kickoff: it tells nobody: there is no agent @anm" in ran.err
+    assert "Did you mean 'ann'?" in ran.err
+    assert guild("ls", "--all", "--json").json["done"] == []
+
+
+def test_a_kickoff_that_tells_nobody_once_it_is_filled_in_is_to_be_corrected(guild: Guild, review: Path) -> None:
+    file = json.loads(review.read_text())
+    review.write_text(json.dumps({**file, "kickoff": "@anm${{ params.x }} begin", "params": {"x": ""}}))
+    ran = guild("run", "review.yaml")
+    assert ran.code != 0
+    assert f"Correct the kickoff, then begin anew: guild run {review}" in ran.err
+    assert "guild resume" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [({"kickoff": None}, "the file has no kickoff"), ({"kickoff": "begin, `@ann`"}, "the kickoff mentions no agent")],
+)
+def test_a_run_in_which_nobody_is_told_anything_warns(
+    guild: Guild, review: Path, changed: dict[str, Any], why: str
+) -> None:
+    file = json.loads(review.read_text())
+    review.write_text(json.dumps({**file, **changed}))
+    warning = f"nobody is told to do anything: {why}, and no agent has a wakeup"
+    assert f"room: {warning}\n" in good(guild("run", "review.yaml")).err
+    assert f"warning       {warning}\n" in good(guild("plan", "review.yaml")).out
+    file["agents"]["ann"]["wakeup"] = "1h"
+    review.write_text(json.dumps({**file, **changed}))
+    assert guild("plan", "review.yaml", "--json").json["doubts"] == []

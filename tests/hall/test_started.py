@@ -71,6 +71,27 @@ def test_it_lives_in_the_background_and_survives_the_hall(guild_hall: GuildWithH
     assert guild_hall("ls", "@review:pr-1", "--json").json["status"] == "stopped"
 
 
+def test_an_agent_that_has_given_up_is_told_of_with_what_to_do(guild_hall: GuildWithHall, review: Path) -> None:
+    script = review.with_name("script.yaml")
+    good = script.read_text()
+    script.write_text(json.dumps({"workers": {"ann": [[{"sai": "x"}]]}}))
+    run = guild_hall("start", "review.yaml", "--background", "--json").json["run"]
+    for target in ("@review", "ann@review"):
+        waited = guild_hall("wait", target, "--timeout", "20s")
+        assert (waited.code, waited.out) == (1, "")
+        assert f"ann@review has given up; why: guild log {run}" in waited.err
+        assert "Let it try again: guild start ann@review\n" in waited.err
+    needs = guild_hall("ls").out.partition("working")[0]
+    assert needs.startswith("needs you")
+    assert needs.rstrip().endswith("guild start ann@review")
+    assert "has stopped trying: workers.ann[0][0].sai" in guild_hall("log", run).out
+    script.write_text(good)
+    assert guild_hall("start", "ann@review").code == 0
+    waited = guild_hall("wait", "@review", "--timeout", "20s")
+    assert (waited.code, waited.err) == (0, "")
+    assert "needs you" not in guild_hall("ls").out
+
+
 def _until(process: subprocess.Popen[str], words: str) -> str:
     """What it tells until these words."""
     told = ""

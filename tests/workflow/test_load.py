@@ -349,6 +349,27 @@ def test_a_placeholder_without_a_meaning_is_told_before_anything_runs(loaded: Lo
     assert f"{field}" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    "kickoff",
+    [
+        "begin",
+        "@a and @nobody",
+        "@ALL begin",
+        "@person look",
+        "`@nobody`",
+        "a@nobody",
+        "${{ params.x }}",
+        "@n${{ params.x }}",
+    ],
+)
+def test_a_kickoff_may_say_what_it_likes_while_it_does_not_only_tell_nobody(loaded: Loaded, kickoff: str):
+    agents = "agents: {a: {system_prompt: x}}\nparams: {x: '@nobody'}\n"
+    assert loaded(f"{agents}kickoff: '{kickoff}'").definition.kickoff == kickoff
+    loaded(f"{agents}context: false\nkickoff: '@nobody'")
+    with pytest.raises(InvalidFile, match="kickoff: it tells nobody: there is no agent @nobody"):
+        loaded(f"{agents}kickoff: '@nobody {kickoff if '@' not in kickoff else ''}'")
+
+
 def test_hostile_files_are_refused_at_once(loaded: Loaded, write: Write, project: Path, home: Home):
     for text in ("a: " * 100_000, "[" * 5000, "x: &x [*x, *x]", "agents:\n" + "  a: {system_prompt: x}\n" * 2):
         with pytest.raises(InvalidFile):

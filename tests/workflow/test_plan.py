@@ -75,6 +75,7 @@ def test_the_plan_of_a_workflow(guild: Guild, team: Path, home: Home):
     assert "OTHER" not in variables
     assert "not trusted   review.yaml" in ran.out
     assert "cannot start" not in ran.out
+    assert "warning" not in ran.out
     assert not (team.parent / "it-ran").exists()
     assert not (team.parent / ".workflow").exists()
 
@@ -120,6 +121,10 @@ def test_a_setup_is_trusted_as_it_was_seen_and_a_change_asks_again(guild: Guild,
     looked = guild("trust", "review.yaml")
     assert looked.code == 4
     assert '$ gh pr diff "${GUILD_params_pr}"' in looked.out
+    for agent in guild("plan", "review.yaml", "--json").json["agents"]:
+        assert {"channel_send"} <= {tool["name"] for tool in agent["tools"]}
+    assert looked.out.count("limits        the team's dollars") == 2
+    assert looked.out.count("channel_send") == 2
     assert guild("trust", "review.yaml", "--yes").code == 0
     assert guild("trust", "review.yaml", "--json").json["trusted"] is True
     assert guild("plan", "review.yaml", "--json").json["not_trusted"] == []

@@ -69,6 +69,7 @@ def test_a_failing_step_stops_the_workflow_with_its_output_shown(trusted: Write,
     ran = guild("run", "review.yaml")
     assert ran.code == 1
     assert "setup step 1" in ran.err
+    assert "setup" in ran.err.splitlines()
     assert "why" in ran.err
     assert not file.with_name("never").exists()
 
@@ -84,6 +85,13 @@ def test_nothing_runs_before_it_is_trusted_and_a_change_asks_again(trusted: Writ
     assert guild("run", "review.yaml").code == 4
     assert not (project / "it-ran").exists()
     assert not (project / "another").exists()
+
+
+@pytest.mark.parametrize(("given", "said"), [([], "needs the param pr"), (["--param", "pt=1"], "has no param 'pt'")])
+def test_params_are_told_of_before_anybody_is_asked_for_trust(write: Write, guild: Guild, given: list[str], said: str):
+    write("review.yaml", f"{HEAD}params: [pr]\nsetup: [{{shell: touch it-ran}}]")
+    ran = guild("run", "review.yaml", *given)
+    assert (ran.code, said in ran.err, "trust" in ran.err) == (2, True, False), ran.err
 
 
 @pytest.fixture

@@ -292,6 +292,8 @@ def _may_try_again(run: Run) -> bool:
     error = run.error or {}
     if run.status != "failed" or run.parent is not None or error.get("code") == "runtime_failed":
         return False
+    if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
+        return False
     return "guild resume" not in str(error.get("hint"))
 
 

@@ -62,5 +62,9 @@ def message_line(message: Message) -> str:
 
 
 def _phase(data: Mapping[str, Any]) -> str | None:
-    words = {"setup": "setup", "election": "the agents elect who writes the documents", "quiet": "quiet"}
+    words = {
+        "setup": "setup" if data.get("steps") else None,
+        "election": "the agents elect who writes the documents",
+        "quiet": "quiet",
+    }
     return words.get(str(data.get("phase")))

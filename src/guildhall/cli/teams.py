@@ -41,6 +41,16 @@ def _agent(agent: AgentShown) -> str:
     return "; ".join(told)
 
 
+def given_up(workflow: WorkflowShown) -> list[AgentShown]:
+    """The agents of a workflow that goes on which do nothing more until a person says so."""
+    return [agent for agent in workflow.agents if agent.status == "failed"]
+
+
+def how_to_try_again(agent: AgentShown) -> str:
+    """The command that lets an agent work again."""
+    return f"guild start {agent.target}"
+
+
 def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
     """All about a workflow, but for what was said."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _WHATS = {
     "toolbox": "toolbox",
     "server": "MCP server",
+    "member": "member",
     "test": "test, with the programs that it names,",
     "workflow": "setup, outside every sandbox, of the workflow",
 }
@@ -68,7 +69,7 @@ def keep(files: Sequence[Seen], screen: Screen) -> None:
 
 def counted(looking: Trusting) -> str:
     count = len(looking.open)
-    return "this file" if count == 1 else f"each of these {count} files"
+    return f"the file {shown(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
 
 
 def told(looking: Trusting) -> str:

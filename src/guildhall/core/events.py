@@ -24,7 +24,7 @@ EventType = Literal[
     "tool_output",  # id, tool, text: a piece of what a command writes while it runs
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
-    "workflow",  # phase, reason: of the workflow that the run is
+    "workflow",  # phase, reason, steps (of its setup): of the workflow that the run is
     "message",  # id, kind, content, reached: something was said in the room, by the actor
     "held",  # the same, but it has come too far to be delivered
     "proposal",  # proposal: one that was made, or has ended

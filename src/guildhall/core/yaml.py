@@ -72,7 +72,7 @@ def read_text(path: Path) -> str:
     """A user's text file: regular, not too large, UTF-8."""
     try:
         if not path.exists():
-            raise InvalidFile("there is no such file", where=str(path))
+            raise InvalidFile("there is no such file", where=str(path), hint="Make it, or correct the path.")
         if not path.is_file():
             raise InvalidFile("this is not a regular file", where=str(path))
         with path.open("rb") as file:

@@ -59,8 +59,10 @@ class TeamVerbs(ABC):
 
     async def _begun(self, start: Start, request: RunRequest, frame: Frame) -> Prepared:
         from guildhall.hall.workflows import demand, load_workflow
+        from guildhall.workflow.start import bound
 
         workflow = load_workflow(self._hall, start.file, frame)
+        bound(workflow, start.params)  # nobody is asked to trust what could not start
         demand(self._hall, workflow, request, frame)
         part = await self._hall.annexes.for_workflow(workflow, start, frame)
         return await part.workflows.begin(start, workflow, request, frame)

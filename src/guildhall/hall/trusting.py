@@ -10,13 +10,16 @@ from guildhall.core.errors import GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.paths import project_root
 from guildhall.hall.cases import TESTS, code_of_test, has_test, plans_of_test, tests_in
 from guildhall.hall.client import Trusting
-from guildhall.hall.workflows import load_workflow
+from guildhall.hall.workflows import load_workflow, plans_of_agents
 from guildhall.members.trust import member_code
+from guildhall.runs.model import RunRequest
 from guildhall.runs.plan import Executes
 from guildhall.workers.code import toolboxes_in
 from guildhall.workers.load import SUFFIXES
 from guildhall.workers.trust import Trust
+from guildhall.workflow.plan import as_far_as_known
 from guildhall.workflow.recognise import is_workflow, workflows_in
+from guildhall.workflow.target import MAIN
 from guildhall.workflow.trust import executed
 
 if TYPE_CHECKING:
@@ -88,7 +91,10 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
     setup = executed(workflow, Trust(hall.pins()), hall.home)
-    plans = [await hall.planner.plan(agent.worker, there) for agent in workflow.agents]
+    settings = hall.settings(there)
+    known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
+    request = RunRequest(worker=str(file), input="")
+    plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
     wrong = [error for agent in workflow.agents for error in hall.supply.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)

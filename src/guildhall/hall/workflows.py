@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.core import yaml
 from guildhall.core.errors import NotFound, UsageError, did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.hall import calling
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.plan import WorkflowPlan
+
+_SCRIPT = "script:"
 
 
 def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
@@ -63,6 +66,8 @@ def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) ->
         usable(agent.worker, "name")
         own = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
         script = own.by == "worker"
+        if not script and own.model.startswith(_SCRIPT):
+            yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
         refuse(hall.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
         calling.demand_trust(hall, agent.worker, frame)
 

@@ -207,7 +207,8 @@ def _script(worker: Worker, frame: Frame, *, thorough: bool) -> None:
         return
     path = Path(anchored(model, worker.beside(frame)).removeprefix(_SCRIPT))
     if not path.exists():
-        hint = "Make it, or correct the path: it starts at the worker's project."
+        start = "the folder of the workflow's file" if worker.scope == "workflow" else "the worker's project"
+        hint = f"Make it, or correct the path: it starts at {start}."
         raise InvalidFile(f"model: there is no script {path}", where=worker.place, hint=hint)
     if thorough:
         from guildhall.models.script import load_script

@@ -109,6 +109,11 @@ def fill(text: str, values: Values) -> Said:
     return Said(tuple(piece for piece in pieces if piece.text))
 
 
+def unfilled(text: str) -> Said:
+    """The text before its placeholders have values: whatever they will stand for is a quotation."""
+    return Said(tuple(Piece(str(part), quoted=isinstance(part, Reference)) for part in _parts(text)))
+
+
 def filled(text: str, values: Values) -> str:
     """The same as one text, for where nobody looks for mentions."""
     return fill(text, values).text

@@ -13,6 +13,8 @@ from guildhall.core import ids, yaml
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, did_you_mean
 from guildhall.core.paths import project_root
+from guildhall.room import mentions
+from guildhall.room.model import ALL
 from guildhall.runs.assembled import from_snapshot, snapshot
 from guildhall.workers.choose import normal
 from guildhall.workers.definition import Definition as WorkerDefinition
@@ -20,7 +22,7 @@ from guildhall.workers.definition import Limits, ToolRule
 from guildhall.workers.load import in_todays_words
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker
 from guildhall.workflow.definition import OTHER_NAMES, Definition
-from guildhall.workflow.interpolate import Names
+from guildhall.workflow.interpolate import Names, unfilled
 from guildhall.workflow.model import Agent, Workflow
 
 if TYPE_CHECKING:
@@ -39,9 +41,19 @@ def load(path: Path, find: Find) -> Workflow:
     path = path.parent.resolve() / path.name
     source = yaml.read(path)
     definition = check(source)
+    _refuse_nobody(source, definition)
     reader = _Reader(source, definition, find)
     agents = tuple(reader.agent(name, ordinal) for ordinal, name in enumerate(definition.agents))
     return Workflow(definition=definition, path=path, text=source.text, agents=agents)
+
+
+def _refuse_nobody(source: Source, definition: Definition) -> None:
+    """Raises where the kickoff mentions only who is no agent: what is on record may, for it cannot be corrected."""
+    found = mentions.find(unfilled(definition.kickoff or ""), definition.agents)
+    if found.missed and not found.reached and definition.context.enabled:
+        names = ", ".join(f"@{name[:80]}" for name in found.missed[:5])
+        hint = did_you_mean(found.missed[0], (*definition.agents, ALL))
+        raise source.error(f"it tells nobody: there is no agent {names}", ("kickoff",), hint)
 
 
 def check(source: Source) -> Definition:
@@ -276,7 +288,10 @@ class _Reader:
             return text
         if not path.exists():
             near = {other.name for other in path.parent.glob("*") if other.suffix in PROMPTS}
-            raise self._source.error(f"there is no file {path}", location, did_you_mean(path.name, near))
+            hint = (
+                did_you_mean(path.name, near) or "Make it, or correct the path: it starts at the folder of this file."
+            )
+            raise self._source.error(f"there is no file {path}", location, hint)
         try:
             inside = path.resolve().is_relative_to(project_root(self._folder).resolve())
         except (OSError, RuntimeError) as error:

@@ -15,7 +15,7 @@ from guildhall.workflow import plan_text
 from guildhall.workflow.definition import NOBODY
 from guildhall.workflow.interpolate import Values, command
 from guildhall.workflow.setup import environment
-from guildhall.workflow.start import budget_of, check_places, values_of
+from guildhall.workflow.start import budget_of, check_places, values_of, wakes_nobody
 from guildhall.workflow.trust import executed
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class WorkflowPlan:
     budget: float | None
     limits: Mapping[str, int]
     problems: tuple[str, ...] = ()  # why it cannot start as it is
+    doubts: tuple[str, ...] = ()  # what may not be meant
 
     @property
     def worst_usd(self) -> float | None:
@@ -116,6 +117,7 @@ class WorkflowPlan:
             "worst_case_usd": self.worst_usd,
             "not_trusted": [seen.as_dict() for seen in self.untrusted],
             "problems": list(self.problems),
+            "doubts": list(self.doubts),
         }
 
 
@@ -164,6 +166,7 @@ def plan(
         budget=budget,
         limits=definition.limits.model_dump(),
         problems=(*starting.problems, *_of_agents(agents)),
+        doubts=(doubt,) if (doubt := wakes_nobody(workflow)) else (),
     )
 
 

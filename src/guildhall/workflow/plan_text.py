@@ -62,6 +62,8 @@ def _rows(plan: WorkflowPlan) -> Iterator[tuple[str, list[str]]]:
             "not trusted",
             [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted],
         )
+    if plan.doubts:
+        yield "warning", [plain(doubt) for doubt in plan.doubts]
     if plan.problems:
         yield "cannot start", [plain(problem) for problem in plan.problems]
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from guildhall.core import yaml
 from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError, did_you_mean
+from guildhall.room.mentions import find
 from guildhall.room.model import Said
 from guildhall.workers.model import DECIDING
-from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets
+from guildhall.workflow.interpolate import Values, fill, references, refuse_secrets, unfilled
 from guildhall.workflow.load import texts
 from guildhall.workflow.target import check_tag
 
@@ -82,6 +83,16 @@ def after_setup(workflow: Workflow, values: Values, outputs: Mapping[str, str]) 
 def kickoff(workflow: Workflow, values: Values) -> Said:
     """The first message of the channel; empty where the file has none."""
     return fill(workflow.definition.kickoff or "", values)
+
+
+def wakes_nobody(workflow: Workflow) -> str | None:
+    """Why no agent would do anything until a person speaks to it; None: one would."""
+    said, names = workflow.definition.kickoff or "", [agent.name for agent in workflow.agents]
+    told = said.strip() and not workflow.definition.context.enabled
+    if told or any(agent.wakeup for agent in workflow.agents) or {*find(unfilled(said), names).reached} & {*names}:
+        return None
+    why = "the kickoff mentions no agent" if said.strip() else "the file has no kickoff"
+    return f"nobody is told to do anything: {why}, and no agent has a wakeup"
 
 
 def wakeup_prompt(agent: Agent, values: Values) -> Said:

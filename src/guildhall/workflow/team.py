@@ -7,13 +7,14 @@ next is read from the database, so that a team which was killed goes on where it
 from __future__ import annotations
 
 import asyncio
+import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.room import mentions
 from guildhall.room import records as room_records
 from guildhall.room.model import SYSTEM, Actor
@@ -30,7 +31,7 @@ from guildhall.workflow.outcome import outputs_of, result_of
 from guildhall.workflow.pace import Pace, begins, ends, who
 from guildhall.workflow.quiet import Standing, look, movable, who_waits_for
 from guildhall.workflow.setup import run_steps
-from guildhall.workflow.start import after_setup, kickoff
+from guildhall.workflow.start import after_setup, kickoff, wakes_nobody
 from guildhall.workflow.steps import grant_for, next_step, try_again
 from guildhall.workflow.turn import AgentTurn
 
@@ -182,13 +183,20 @@ class Team:
         )
 
     async def _kick_off(self) -> None:
+        if self.instance.mode == "run" and (doubt := wakes_nobody(self.workflow)):
+            self.runs.ledger(self.instance.id).publish("trouble", message=doubt)
         said = kickoff(self.workflow, self.values)
         if not said.text.strip():
             return
         names = [agent.name for agent in self.workflow.agents]
         everyone = self.alone and not mentions.find(said, names).reached
         actor = Actor.system(run=self.instance.id, key="kickoff")
-        await self.room.send(said, actor, to=names if everyone else ())
+        try:
+            await self.room.send(said, actor, to=names if everyone else ())
+        except NotFound as error:  # going on would say the same again
+            path = self.workflow.place
+            hint = f"Correct the kickoff, then begin anew: guild run {shlex.quote(path)}"
+            raise InvalidFile(f"kickoff: {error.message}", where=path, hint=hint) from None
 
     async def _try_again(self) -> None:
         """A person goes on with a team of which somebody has failed: they get what they could not handle once more."""
@@ -201,7 +209,8 @@ class Team:
         columns: Mapping[str, Any] = {"status": phase, "reason": reason, "ended_at": ended}
         await self.store.write(lambda connection: records.change(connection, self.instance.id, **columns))
         self._at = phase
-        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason)
+        steps = len(self.workflow.definition.setup)
+        self.runs.ledger(self.instance.id).publish("workflow", phase=phase, reason=reason, steps=steps)
 
     def _minding(self) -> list[asyncio.Task[None]]:
         """What is minded beside the agents' work."""

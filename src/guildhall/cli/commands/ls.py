@@ -14,7 +14,7 @@ from guildhall.cli.member_jobs import how_to_answer
 from guildhall.cli.named import target_of
 from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
-from guildhall.cli.teams import name_of, print_agents, print_workflow, working_rows
+from guildhall.cli.teams import given_up, how_to_try_again, name_of, print_agents, print_workflow, working_rows
 from guildhall.core.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
     from guildhall.runs.model import Ask, Run
-    from guildhall.workflow.instance import WorkflowShown
+    from guildhall.workflow.instance import AgentShown, WorkflowShown
 
 _SHOWN = 10  # finished runs, unless all are wanted
 
@@ -131,10 +131,12 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         for run in groups.stopped
     ]
     working: list[list[str]] = []
+    gave_up: list[list[str]] = []
     for run in groups.working:
         since = age(run.created_at, now)
         if (workflow := groups.workflows.get(run.id)) is not None:
             working += working_rows(run, workflow, since)
+            gave_up += [_gave_up(agent, workflow) for agent in given_up(workflow)]
         else:
             working.append([id_of(run), run.worker, task(run), since])
     for theirs in groups.members:
@@ -142,7 +144,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working.append(_at_work(theirs, screen, here, now))
     done = groups.done if everything else groups.done[:_SHOWN]
     parts = {
-        "needs you": asks + stopped,
+        "needs you": asks + stopped + gave_up,
         "working": working,
         "done": [
             [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
@@ -156,6 +158,11 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
     elif len(done) < len(groups.done):
         screen.note(f"{len(groups.done) - len(done)} more are done: guild ls --all", "dim")
+
+
+def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:
+    why = f"it has given up; why: guild log {workflow.run}"
+    return [str(agent.target), agent.status, why, "", how_to_try_again(agent)]
 
 
 def _when(run: Run, now: datetime) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +42,14 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 looking = await client.trust_look(frame, at=at)
             screen.json(looking.as_dict())
             return exit_codes.DONE
-        return await _decide(looking, args.yes, client, screen)
+        again = "guild trust --yes" if args.at is None else f"guild trust {shlex.quote(args.at)} --yes"
+        return await _decide(looking, args.yes, again, client, screen)
 
     changing = args.yes or args.forget or (screen.interactive and not args.json)
     return with_hall(work, screen, readonly=not changing)
 
 
-async def _decide(looking: Trusting, yes: bool, client: HallClient, screen: Screen) -> int:
+async def _decide(looking: Trusting, yes: bool, again: str, client: HallClient, screen: Screen) -> int:
     for error in looking.problems:
         screen.note(f"guild: {shown(str(error.where))}: {shown(error.message)}", "red")
     if not looking.code:
@@ -60,7 +62,7 @@ async def _decide(looking: Trusting, yes: bool, client: HallClient, screen: Scre
     if yes:
         await client.trust(looking.open)
     elif not screen.interactive or not await asked(looking, client, screen):
-        screen.note(f"Nothing was trusted. To trust {counted(looking)} as it is: guild trust --yes", "yellow")
+        screen.note(f"Nothing was trusted. To trust {counted(looking)} as it is: {shown(again)}", "yellow")
         return exit_codes.NEEDS_YOU
     screen.note(f"Trusted: {counted(looking)}, as it is now. A change asks again.")
     return exit_codes.DONE

@@ -13,6 +13,7 @@ from guildhall.cli.member_jobs import print_end, told_end, until_over
 from guildhall.cli.named import named
 from guildhall.cli.parser import seconds
 from guildhall.cli.reach import with_hall
+from guildhall.cli.teams import given_up, how_to_try_again
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.members.model import of_member
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Shown
+    from guildhall.workflow.instance import WorkflowShown
 
 _EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
 # What may be the end of the wait; the first event says that from now on none is missed.
@@ -58,9 +60,18 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 screen.note(f"guild: {shown.run.id} {shown.run.status}: {error.get('message')}", "red")
             for line in how_to_go_on(shown, screen):
                 screen.note(line)
+            if code == exit_codes.FAILED and shown.run.status == "running":
+                _say_who_gave_up(found, await client.workflow_of(shown.run.id), screen)
         return code
 
     return with_hall(work, screen, readonly=True)
+
+
+def _say_who_gave_up(found: Named, workflow: WorkflowShown, screen: Screen) -> None:
+    for agent in given_up(workflow):
+        if found.agent is None or found.agent.name == agent.name:
+            screen.note(f"guild: {agent.target} has given up; why: guild log {workflow.run}", "red")
+            screen.note(f"Let it try again: {how_to_try_again(agent)}")
 
 
 def _member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
@@ -176,7 +177,7 @@ def _print_checked(line: _Line, screen: Screen) -> None:
             screen.note(error.hint)
     for doubt in line.doubts:
         screen.note(f"{line.file}: {doubt}", "yellow")
-    if not line.errors:
-        screen.result(f"ok  {line.name}  {line.file}")
+    name = Path(line.name).stem if "/" in line.name else line.name  # of one that cannot be read only the file is known
+    screen.result(f"{'wrong' if line.errors else 'ok'}  {name}  {line.file or ''}".rstrip())
     if line.risk:
         screen.result(f"    the three together: {line.risk.text}")
