@@ -39,6 +39,8 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     assert is_id(job, JOB)
     waited = guild_hall("wait", job)
     assert waited.code == 4
+    assert "Which door?" in waited.err
+    assert "Front or back?" in waited.err
     shown = guild_hall("job", "show", job, "--json").json
     assert (shown["status"], shown["description"], shown["summary"]) == ("running", "Forge a key.", "looking for iron")
     assert shown["questions"] == ["Which door?\nFront or back?"]
@@ -84,6 +86,9 @@ def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: S
     other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which goes on with the first
     assert guild_hall("wait", job).out.strip() == "a key"
     assert guild_hall("job", "cancel", other).out.strip() == f"{other} is cancelled"
+    waited = guild_hall("wait", other)
+    assert (waited.code, waited.out) == (1, "")
+    assert f"{other} was cancelled" in waited.err
     assert guild_hall("job", "result", other).code == 1
     assert guild_hall("job", "rm", other).code == 0
 
@@ -130,6 +135,7 @@ def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: 
     shop.script([ASK, submit("a key"), say()])
     waits = guild("dispatch", "smith", "Forge it.", "--wait")
     assert waits.code == 4
+    assert "Front or back?" in waits.err
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert ask["kind"] == "question"
     assert "guild answer" in guild("show", ask["ask"]).err

@@ -28,6 +28,11 @@ def id_of(run: Run) -> str:
     return str(job["id"]) if job else run.id
 
 
+def by_job(text: str, run: Run) -> str:
+    """A text about a run, in which it is called as a person calls it."""
+    return text.replace(run.id, id_of(run))
+
+
 def task_of(run: Run) -> str:
     """What a run is about."""
     job = run.request.get("job")
