@@ -117,6 +117,12 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert "the artifact key.md is not there" in failed.err
     (job,) = guild("job", "ls", "--json").json["jobs"]
     assert job["status"] == "failed"
+    folder = shop.home.jobs / job["jobId"]
+    shown = guild("job", "show", job["jobId"])
+    for told in (failed.err, shown.err):
+        assert f"{folder / 'result.md'}. Dispatch it anew" in told
+        assert "guild resume" not in told  # it would not be asked again
+    assert str(folder) in shown.out
     kept = guild("job", "rm", job["jobId"])
     assert kept.code == 1
     assert "--force" in kept.err
@@ -128,6 +134,9 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert limited.code == 5
     assert "max_turns" in limited.err
     (job, _) = guild("job", "ls", "--json").json["jobs"]
+    for told in (limited.err, guild("job", "show", job["jobId"]).err, guild("resume", job["jobId"]).err):
+        assert f"guild resume {job['jobId']}" in told
+        assert f"guild resume {job['run']}" not in told
     assert guild("job", "rm", job["jobId"], "--force").code == 0
 
 

@@ -25,6 +25,7 @@ from guildhall.core.errors import (
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.contract import as_text, fulfil
+from guildhall.jobs.folder import RESULT
 from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.jobs.model import Contract, Job
 from guildhall.jobs.register import LATE, Register
@@ -251,7 +252,8 @@ class Jobs(Register):
             return replace(stretch, output=text)
         except NotFulfilled as error:
             folder.give(as_text(stretch.output))
-            unkept = NotFulfilled(error.message, hint="What it gave instead is in result.md of its directory.")
+            hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
+            unkept = NotFulfilled(error.message, hint=hint)
             return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
         except GuildError as error:
             return Stretch(status="failed", reason=error.code, error=error.as_dict())

@@ -210,6 +210,8 @@ class JobShown:
     asked: Sequence[Asked] = ()  # all questions, with their answers
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
+    directory: str | None = None  # where its files are
+    hint: str | None = None  # what to do about it, where it has failed
 
     def as_wire(self) -> dict[str, Any]:
         """What `worker/status` gives."""
@@ -237,6 +239,8 @@ class JobShown:
             "waiting": list(self.waiting),
             "artifacts": list(self.artifacts) or None,
             "cost_usd": self.cost_usd,
+            "directory": self.directory,
+            "hint": self.hint,
         }
 
 
