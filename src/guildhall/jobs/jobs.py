@@ -30,7 +30,7 @@ from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.jobs.model import Contract, Job
 from guildhall.jobs.register import LATE, Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
-from guildhall.jobs.toolbox import SERVER, Desk, job_tools, submitted
+from guildhall.jobs.toolbox import SERVER, Desk, job_tools, not_taken, submitted
 from guildhall.runs import records
 from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
 from guildhall.runs.seat import Seat, seat_on_record
@@ -248,6 +248,8 @@ class Jobs(Register):
             if stretch.status == "failed":
                 return stretch
             text = fulfil(folder, contract, stretch.output)
+            if contract.schema is None and (why := not_taken(self._history.entries(run))) is not None:
+                raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
             folder.give(text)
             return replace(stretch, output=text)
         except NotFulfilled as error:
