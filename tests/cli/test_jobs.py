@@ -279,6 +279,16 @@ def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code:
     assert "\x1b" not in done.err
 
 
+def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> None:
+    shop.script([submit("a key"), say()])
+    assert "guild: task: it is empty" in guild("dispatch", "smith", "", "--wait").err
+    assert "config.maxTurns: '2' is" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
+    near = guild("dispatch", "smith", "go", "--wait", "--config", '{"max_turns": 2, "metal": "iron"}')
+    assert near.code == 0, near.err
+    assert "max_turns is for the worker to read. Did you mean maxTurns?" in near.err
+    assert "metal" not in near.err
+
+
 def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:
     nothing: dict[str, Any] = {"jobs": []}
     assert json.loads(guild("job", "ls", "--json").out) == nothing

@@ -57,6 +57,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         config=_config(args.config),
     )
     dispatch.check()
+    for given, meant in dispatch.near_misses.items():
+        screen.note(
+            f"--config: {screen.one_line(given, 40)} is for the worker to read. Did you mean {meant}?", "yellow"
+        )
 
     async def work(client: HallClient, frame: Frame) -> int:
         async def dispatched() -> int:
