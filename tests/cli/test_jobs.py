@@ -39,6 +39,8 @@ def test_a_task_is_handed_over_and_its_result_fetched_later(guild_hall: GuildWit
     assert is_id(job, JOB)
     waited = guild_hall("wait", job)
     assert waited.code == 4
+    assert "Which door?" in waited.err
+    assert "Front or back?" in waited.err
     shown = guild_hall("job", "show", job, "--json").json
     assert (shown["status"], shown["description"], shown["summary"]) == ("running", "Forge a key.", "looking for iron")
     assert shown["questions"] == ["Which door?\nFront or back?"]
@@ -84,6 +86,9 @@ def test_a_job_outlives_the_death_of_its_hall(guild_hall: GuildWithHall, shop: S
     other = guild_hall("dispatch", "cooper", "Make a cask.").out.strip()  # starts a hall, which goes on with the first
     assert guild_hall("wait", job).out.strip() == "a key"
     assert guild_hall("job", "cancel", other).out.strip() == f"{other} is cancelled"
+    waited = guild_hall("wait", other)
+    assert (waited.code, waited.out) == (1, "")
+    assert f"{other} was cancelled" in waited.err
     assert guild_hall("job", "result", other).code == 1
     assert guild_hall("job", "rm", other).code == 0
 
@@ -112,6 +117,12 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert "the artifact key.md is not there" in failed.err
     (job,) = guild("job", "ls", "--json").json["jobs"]
     assert job["status"] == "failed"
+    folder = shop.home.jobs / job["jobId"]
+    shown = guild("job", "show", job["jobId"])
+    for told in (failed.err, shown.err):
+        assert f"{folder / 'result.md'}. Dispatch it anew" in told
+        assert "guild resume" not in told  # it would not be asked again
+    assert str(folder) in shown.out
     kept = guild("job", "rm", job["jobId"])
     assert kept.code == 1
     assert "--force" in kept.err
@@ -123,6 +134,9 @@ def test_what_went_wrong_is_said_and_can_be_gone_on_with(guild: Guild, shop: Sho
     assert limited.code == 5
     assert "max_turns" in limited.err
     (job, _) = guild("job", "ls", "--json").json["jobs"]
+    for told in (limited.err, guild("job", "show", job["jobId"]).err, guild("resume", job["jobId"]).err):
+        assert f"guild resume {job['jobId']}" in told
+        assert f"guild resume {job['run']}" not in told
     assert guild("job", "rm", job["jobId"], "--force").code == 0
 
 
@@ -130,6 +144,7 @@ def test_a_question_can_be_answered_by_a_command_that_is_the_hall_itself(guild: 
     shop.script([ASK, submit("a key"), say()])
     waits = guild("dispatch", "smith", "Forge it.", "--wait")
     assert waits.code == 4
+    assert "Front or back?" in waits.err
     (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
     assert ask["kind"] == "question"
     assert "guild answer" in guild("show", ask["ask"]).err
@@ -262,6 +277,16 @@ def test_what_is_wrong_is_told(guild: Guild, shop: Shop, words: list[str], code:
     assert done.err.startswith("guild: ")
     assert "Traceback" not in done.err
     assert "\x1b" not in done.err
+
+
+def test_what_is_wrong_is_called_as_it_was_written(guild: Guild, shop: Shop) -> None:
+    shop.script([submit("a key"), say()])
+    assert "guild: task: it is empty" in guild("dispatch", "smith", "", "--wait").err
+    assert "config.maxTurns: '2' is" in guild("dispatch", "smith", "go", "--wait", "--config", '{"maxTurns": "2"}').err
+    near = guild("dispatch", "smith", "go", "--wait", "--config", '{"max_turns": 2, "metal": "iron"}')
+    assert near.code == 0, near.err
+    assert "max_turns is for the worker to read. Did you mean maxTurns?" in near.err
+    assert "metal" not in near.err
 
 
 def test_there_is_nothing_before_the_first(guild: Guild, shop: Shop) -> None:

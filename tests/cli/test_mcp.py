@@ -63,20 +63,27 @@ async def refused(client: Any, tool: str, **arguments: Any) -> str:
 def test_a_model_outside_hands_work_over_and_passes_on_what_the_person_says(
     guild_hall: GuildWithHall, shop: Shop, mode: str
 ) -> None:
-    shop.script([ASK, submit("a key"), say()])
+    shop.worker("writer", tools=["Write"])
+    shop.script([ASK, call("write_artifact", path="a.md", content="a"), submit("a key"), say()])
 
     async def work(client: Any) -> None:
         assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
         roster = await told(client, "roster")
         assert {"name": "smith", "description": "Forges things"} in roster["workers"]
+        assert not {"writer", "memory-compactor"} & {one["name"] for one in roster["workers"]}
         job = (await told(client, "dispatch", worker="smith", task="Forge a key."))["jobId"]
         standing = await told(client, "wait", job=job, seconds=20)
         assert (standing["status"], standing["questions"]) == ("running", ["Front or back?"])
         (ask,) = standing["asks"]
-        assert "running" in await refused(client, "result", job=job)
+        early = await refused(client, "result", job=job)
+        assert "is running" in early
+        assert "`wait`" in early
+        assert "guild job" not in early
         assert await told(client, "answer", ask=ask["ask"], text="the front door") == "Passed on."
         assert (await told(client, "wait", seconds=20))["status"] == "completed"
-        assert (await told(client, "result"))["output"] == "a key"
+        result = await told(client, "result")
+        assert (result["output"], result["artifacts"]) == ("a key", ["artifacts/a.md"])
+        assert (Path(result["directory"]) / "artifacts/a.md").read_text() == "a"
         assert [one["jobId"] for one in (await told(client, "jobs"))["jobs"]] == [job]
 
     spoken(guild_hall, work, mode)
@@ -106,7 +113,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("dispatch", {"worker": "smth", "task": "x"}, "smith"),
     ("dispatch", {"worker": "../../etc/passwd", "task": "x"}, "etc/passwd"),
     ("dispatch", {"worker": "smith", "task": " "}, "empty"),
-    ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "max_turns"),
+    ("dispatch", {"worker": "smith", "task": "x", "config": {"maxTurns": -1}}, "config.maxTurns"),
     ("dispatch", {"worker": "smith", "task": "x", "config": {"model": "script:other.yaml"}}, "for a person to say"),
     ("dispatch", {"worker": "smith"}, "task"),
     ("status", {"job": "j-nobody"}, "no job"),

@@ -57,7 +57,7 @@ def test_a_result_without_its_artifacts_is_not_taken_and_the_model_is_told_which
 
 @pytest.mark.req("X-6")
 def test_a_job_that_ends_without_what_it_had_to_give_has_failed(shop: Shop) -> None:
-    shop.script([submit("not taken"), say("I think it is done")])
+    shop.script([say("I think it is done")])
 
     async def work(shop: Shop) -> None:
         job = await shop.done(artifacts=["report.md"])
@@ -72,6 +72,23 @@ def test_a_job_that_ends_without_what_it_had_to_give_has_failed(shop: Shop) -> N
             pass
         assert shop.jobs.get(job.id).status == "completed"
         assert shop.jobs.result(job.id).output == "I think it is done"
+
+    shop.inside(work)
+
+
+@pytest.mark.req("X-6")
+@pytest.mark.parametrize(
+    "tried", [submit(" "), call("submit_result", result="a key"), submit("a key", artifacts=["x.md"])]
+)
+def test_a_last_word_does_not_stand_for_a_result_that_was_not_taken(shop: Shop, tried: dict[str, Any]) -> None:
+    shop.script([tried, say("done")])
+
+    async def work(shop: Shop) -> None:
+        job = await shop.done()
+        ((_, why),) = results(shop, job.run)
+        assert (job.status, shop.files(job.id)["result.md"]) == ("failed", "done")
+        assert why in (job.error or "")
+        assert (await shop.client.replay(job.run, shop.frame)).same
 
     shop.inside(work)
 

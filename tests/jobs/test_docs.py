@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from guildhall.jobs import folder, model
-from guildhall.jobs.model import JobStatus
-from guildhall.jobs.toolbox import TOOLS
+from guildhall.jobs.model import Contract, JobStatus
+from guildhall.jobs.toolbox import TOOLS, job_tools
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
 
@@ -17,6 +17,15 @@ def rows(heading: str) -> list[str]:
     """What the first columns of the tables under a heading name."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return re.findall(r"^\| `([^`|]*)` \|", section, re.M)
+
+
+def test_every_tool_has_its_arguments() -> None:
+    for tool in job_tools(Contract(), remembers=True):
+        told = re.search(rf"^\| `{tool.name}` \|([^|]*)\|", PAGE, re.M)
+        assert told, tool.name
+        needed = tool.input_schema.get("required", [])
+        known = {name + ("" if name in needed else "?") for name in tool.input_schema["properties"]}
+        assert {name + mark for name, mark in re.findall(r"`(\w+)`(\??)", told[1])} == known, tool.name
 
 
 def test_every_tool_file_and_field_is_named() -> None:

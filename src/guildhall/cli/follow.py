@@ -8,6 +8,7 @@ from contextlib import aclosing, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes, visible
+from guildhall.cli.jobs import by_job, id_of
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.roomlines import TOLD, line_of
 from guildhall.cli.screen import ReaderGone, money
@@ -186,13 +187,13 @@ class Follower:
 
     def _say_how_it_stands(self, shown: Shown) -> None:
         run = shown.run
-        self._screen.note(f"{run.id} {run.status}: {used(shown)}", "dim")
+        self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
         if error := run.error or self._error:
             said = error.get("message") or run.reason or "no reason given"
             where = f"{error['where']}: " if error.get("where") else ""
-            self._screen.note(f"guild: {run.id} {run.status}: {where}{said}", "red")
+            self._screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
             if hint := error.get("hint"):
-                self._screen.note(str(hint))
+                self._screen.note(by_job(str(hint), run))
         for line in how_to_go_on(shown, self._screen):
             self._screen.note(line)
 
@@ -267,9 +268,9 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
     lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        lines.append(f"Go on with: guild resume {run.root}")
+        lines.append(f"Go on with: guild resume {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
-        lines.append(f"Try again from there: guild resume {run.id}")
+        lines.append(f"Try again from there: guild resume {id_of(run)}")
     return lines
 
 
@@ -290,7 +291,7 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 def _may_try_again(run: Run) -> bool:
     """Whether going on could end otherwise, and nothing has said so yet: recorded answers stay what they are."""
     error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") == "runtime_failed":
+    if run.status != "failed" or run.parent is not None or error.get("code") in ("runtime_failed", "not_fulfilled"):
         return False
     if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False

@@ -28,6 +28,11 @@ def id_of(run: Run) -> str:
     return str(job["id"]) if job else run.id
 
 
+def by_job(text: str, run: Run) -> str:
+    """A text about a run, in which it is called as a person calls it."""
+    return text.replace(run.id, id_of(run))
+
+
 def task_of(run: Run) -> str:
     """What a run is about."""
     job = run.request.get("job")
@@ -47,6 +52,7 @@ def print_job(shown: JobShown, screen: Screen) -> None:
         ["error", screen.exactly(job.error or "")],
         ["late error", screen.exactly(job.late_error or "")],
         ["run", job.run or ""],
+        ["directory", screen.exactly(shown.directory or "")],
         ["cost", money(shown.cost_usd)],
         *(["artifact", path] for path in shown.artifacts),
     ]
@@ -71,6 +77,7 @@ def print_job(shown: JobShown, screen: Screen) -> None:
     if job.status == "completed":
         screen.note(f"The result: guild job result {job.id}")
     elif job.status == "failed":
-        screen.note(f"Go on with it: guild resume {job.id}; delete it: guild job rm {job.id} --force")
+        screen.note(shown.hint or f"Go on with it: guild resume {job.id}")
+        screen.note(f"Delete it: guild job rm {job.id} --force")
     for ask in shown.waiting:
         screen.note(f"It waits for an answer: guild show {ask}")

@@ -331,6 +331,12 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def nearest_or(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The hint where there may be too many names to list them: the nearest one, or how to see them."""
+    guess = nearest(name, known)
+    return f"Did you mean {guess!r}?" if guess else otherwise
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """The hint that goes with an unknown name: the nearest one, or what there is."""
     names = sorted(known)

@@ -10,9 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import Refused, UsageError
+from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
 from guildhall.jobs.model import Dispatch, refuse_choice_of_model
+from guildhall.jobs.seating import refuse_writing
 from guildhall.members.model import of_member
+from guildhall.memory.compact import WORKER as COMPACTOR
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.define import tool
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.tools.model import Tool
+    from guildhall.workers.model import Listed
 
     Reach = Callable[[], Awaitable[tuple[HallClient, Frame]]]
 
@@ -50,7 +53,7 @@ class _Verbs:
         workers = [
             {"name": one.name, "description": one.description}
             for one in await client.workers(frame)
-            if one.error is None and one.status == "active"
+            if await _takes_work(one, client, frame)
         ]
         members = [
             {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
@@ -117,7 +120,7 @@ class _Verbs:
         return _told(standing)
 
     async def result(self, job: str | None = None) -> str:
-        """What came out of a job that is completed: its text, and the files that it made.
+        """What came out of a job that is completed: its text, and the files that it made, below its directory.
 
         Args:
             job: Its id; without it the job that was dispatched last.
@@ -126,7 +129,12 @@ class _Verbs:
         client, frame = await self._reach()
         if (theirs := of_member(job)) is not None:
             return _told({**(await client.member_job_result(*theirs, frame)).as_wire(), "jobId": job})
-        return _told((await client.job_result(job)).as_wire())
+        try:
+            result = await client.job_result(job)
+        except NotFinished as error:
+            more = "`wait` waits until it has ended." if error.status == "running" else "`status` says more."
+            raise NotFinished(error.message, job=error.job, status=error.status, hint=more) from None
+        return _told({**result.as_wire(), "directory": (await client.job(job)).directory})
 
     async def answer(self, ask: str, text: str) -> str:
         """Pass on what the person has said to a question of a job. Only the person's own words: do not make them up.
@@ -172,6 +180,17 @@ class _Verbs:
         told = shown.as_wire()
         asks = [one for one in await client.asks() if one.root == shown.job.run]
         return {**told, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
+
+
+async def _takes_work(one: Listed, client: HallClient, frame: Frame) -> bool:
+    """Whether a dispatch to a worker would be heard; the one that condenses memories is the hall's own."""
+    if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR):
+        return False
+    try:
+        refuse_writing(await client.worker(one.name, frame))
+    except GuildError:
+        return False
+    return True
 
 
 def _told(what: Any) -> str:

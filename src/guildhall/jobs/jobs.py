@@ -25,11 +25,12 @@ from guildhall.core.errors import (
 from guildhall.core.ids import JOB, new_id
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.contract import as_text, fulfil
+from guildhall.jobs.folder import RESULT
 from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.jobs.model import Contract, Job
 from guildhall.jobs.register import LATE, Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
-from guildhall.jobs.toolbox import SERVER, Desk, job_tools, submitted
+from guildhall.jobs.toolbox import SERVER, Desk, job_tools, not_taken, submitted
 from guildhall.runs import records
 from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
 from guildhall.runs.seat import Seat, seat_on_record
@@ -247,11 +248,14 @@ class Jobs(Register):
             if stretch.status == "failed":
                 return stretch
             text = fulfil(folder, contract, stretch.output)
+            if contract.schema is None and (why := not_taken(self._history.entries(run))) is not None:
+                raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
             folder.give(text)
             return replace(stretch, output=text)
         except NotFulfilled as error:
             folder.give(as_text(stretch.output))
-            unkept = NotFulfilled(error.message, hint="What it gave instead is in result.md of its directory.")
+            hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
+            unkept = NotFulfilled(error.message, hint=hint)
             return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
         except GuildError as error:
             return Stretch(status="failed", reason=error.code, error=error.as_dict())

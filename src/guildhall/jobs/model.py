@@ -22,6 +22,7 @@ LONGEST_TASK = 1_000_000  # bytes
 LONGEST_CONFIG = 100_000  # bytes, as JSON
 MOST_ARTIFACTS = 100  # that a dispatch or a worker may demand
 _OURS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
+_WRITTEN = {"max_turns": "maxTurns", "max_budget_usd": "maxBudgetUsd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +55,31 @@ class Dispatch:
         """What of the configuration is the worker's to read."""
         return {name: value for name, value in self.config.items() if name not in _OURS}
 
+    @property
+    def near_misses(self) -> dict[str, str]:
+        """What is the worker's to read, by its name, and was probably meant for the hall."""
+        import difflib
+
+        ours = {name.lower(): name for name in _OURS}
+        near = {name: difflib.get_close_matches(name.lower().replace("_", ""), ours, 1, 0.8) for name in self.own}
+        return {name: ours[found[0]] for name, found in near.items() if found}
+
     def check(self) -> None:
         """Raises where something is not what it should be."""
+        _check_text("task", self.task, LONGEST_TASK)  # first: without a task there is no label either
         _check_text("description", self.description, LONGEST_DESCRIPTION)
         if any(category(char) in ("Cc", "Zl", "Zp") for char in self.description):
             raise UsageError("description: there are line breaks or control characters in it", hint="It is one line.")
-        _check_text("task", self.task, LONGEST_TASK)
         if len(self.task.encode()) > LONGEST_TASK:
             raise UsageError(
                 f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
             )
         _check_config(self.config)
-        check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
+        try:
+            check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
+        except UsageError as error:  # by the names that were written
+            name, _, wrong = error.message.partition(":")
+            raise UsageError(f"config.{_WRITTEN[name]}:{wrong}", hint=error.hint) from None
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
             raise UsageError("config.model: expected the name of a model")
         wanted: object = self.config.get("artifacts")
@@ -210,6 +224,8 @@ class JobShown:
     asked: Sequence[Asked] = ()  # all questions, with their answers
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
+    directory: str | None = None  # where its files are
+    hint: str | None = None  # what to do about it, where it has failed
 
     def as_wire(self) -> dict[str, Any]:
         """What `worker/status` gives."""
@@ -237,6 +253,8 @@ class JobShown:
             "waiting": list(self.waiting),
             "artifacts": list(self.artifacts) or None,
             "cost_usd": self.cost_usd,
+            "directory": self.directory,
+            "hint": self.hint,
         }
 
 

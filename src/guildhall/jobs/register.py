@@ -90,6 +90,8 @@ class Register:
             asked=asked,
             artifacts=folder.artifacts(),
             cost_usd=run.cost_usd if run else None,
+            directory=str(folder.path),
+            hint=_hint(run) if run and job.status == "failed" else None,
         )
 
     def result(self, id: str) -> JobResult:
@@ -173,6 +175,12 @@ class Register:
             await asyncio.to_thread(folder.save, job)
         self._index.put(replace(job, summary=folder.summary()))
         return job
+
+
+def _hint(run: Run) -> str | None:
+    """What to do about a job that failed: as its run's error has it, by the id that people know."""
+    said, job = (run.error or {}).get("hint"), run.request.get("job")
+    return str(said).replace(run.id, str(job["id"])) if said and job else None
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:

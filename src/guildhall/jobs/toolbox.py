@@ -211,6 +211,20 @@ def _check(name: str, text: str, most: int, *, empty: bool = False) -> None:
 
 def submitted(entries: Sequence[Any]) -> bool:
     """Whether a result was submitted and taken, by the entries of a run's journal."""
-    tools: Mapping[str, str] = {e.key: e.data["tool"] for e in entries if e.kind == "tool_started" and e.key}
-    ended = (e for e in entries if e.kind == "tool_ended" and tools.get(e.key) == SUBMIT)
-    return any(not entry.data["result"]["is_error"] for entry in ended)
+    return any(not result["is_error"] for result in _results(entries))
+
+
+def not_taken(entries: Sequence[Any]) -> str | None:
+    """Why the result was not taken that was submitted last; None: none was, or it was taken."""
+    last = (_results(entries) or [None])[-1]
+    if last is None or not last["is_error"]:
+        return None
+    return str(last["content"][0].get("text", "")) if last["content"] else ""
+
+
+def _results(entries: Sequence[Any]) -> list[Mapping[str, Any]]:
+    """What submit_result gave, call by call, those that were refused before they were made among them."""
+    begun = ("tool_started", "tool_refused")
+    tools: Mapping[str, str] = {e.key: e.data["tool"] for e in entries if e.kind in begun and e.key}
+    ends = ("tool_ended", "tool_refused")
+    return [e.data["result"] for e in entries if e.kind in ends and tools.get(e.key) == SUBMIT]

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
-from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, NotFound, UsageError, nearest_or
 from guildhall.runs import records
 from guildhall.runs.model import choice_of, choices_in_words, is_text
 
@@ -42,7 +42,7 @@ class Asks:
         found = self._store.read(lambda connection: records.find_ask(connection, ask))
         if found is None:
             known = [a.id for a in self.open()]
-            raise NotFound(f"there is no ask {ask!r}", hint=did_you_mean(ask, known) or "`guild ls` shows what waits.")
+            raise NotFound(f"there is no ask {ask!r}", hint=nearest_or(ask, known, "`guild ls` shows what waits."))
         return found
 
     def open(self) -> list[Ask]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.core.errors import NotFound, nearest_or
 from guildhall.runs import records
 from guildhall.runs.journal import Journal
 
@@ -30,7 +30,7 @@ class History:
         found = self._store.read(lambda connection: records.find_run(connection, run))
         if found is None:
             known = [near.id for near in self.recent(_NEAR, called=True)]
-            raise NotFound(f"there is no run {run!r}", hint=did_you_mean(run, known) or "`guild ls --all` shows them.")
+            raise NotFound(f"there is no run {run!r}", hint=nearest_or(run, known, "`guild ls --all` shows them."))
         return found
 
     def workflow_of(self, run: str) -> str | None:

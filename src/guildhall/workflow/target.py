@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, UsageError, nearest_or
 from guildhall.core.ids import is_name
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def checked(target: Target) -> Target:
 
 def missing(target: Target, known: Iterable[Target]) -> NotFound:
     """The error for a target that is not there, with the nearest that is."""
-    hint = did_you_mean(str(target), {str(one) for one in known}) or "`guild ls` shows what there is."
+    hint = nearest_or(str(target), {str(one) for one in known}, "`guild ls --all` shows what there is.")
     return NotFound(f"there is no {'agent' if target.agent else 'workflow'} {target}", hint=hint)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli import exit_codes, visible
 from guildhall.cli.commands.run import worker_name
 from guildhall.cli.commands.wait import until_it_stands
-from guildhall.cli.follow import how_to_go_on, text_of
+from guildhall.cli.ending import print_ending
 from guildhall.cli.member_jobs import print_end, told_end, until_over
 from guildhall.cli.named import Named
 from guildhall.cli.named import text_of as given_text
@@ -57,6 +57,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         config=_config(args.config),
     )
     dispatch.check()
+    for given, meant in dispatch.near_misses.items():
+        screen.note(
+            f"--config: {screen.one_line(given, 40)} is for the worker to read. Did you mean {meant}?", "yellow"
+        )
 
     async def work(client: HallClient, frame: Frame) -> int:
         async def dispatched() -> int:
@@ -92,12 +96,7 @@ async def _waited(job: Job, client: HallClient, frame: Frame, as_json: bool, scr
         told = (await client.job(job.id)).as_dict()
         screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
         return code
-    if shown.run.status == "completed":
-        screen.result(text_of(shown.run.output))
-    elif shown.run.error:
-        screen.note(f"guild: {job.id} {shown.run.status}: {shown.run.error.get('message')}", "red")
-    for line in how_to_go_on(shown, screen):
-        screen.note(line)
+    print_ending(shown, screen)
     return code
 
 

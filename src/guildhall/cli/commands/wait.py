@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.follow import how_to_go_on, result_of, text_of
+from guildhall.cli.ending import print_ending
+from guildhall.cli.follow import result_of
 from guildhall.cli.member_jobs import print_end, told_end, until_over
 from guildhall.cli.named import named
 from guildhall.cli.parser import seconds
@@ -54,12 +55,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if args.json:
             screen.json(await result_of(shown, client))
         else:
-            if shown.run.status == "completed":
-                screen.result(text_of(shown.run.output))
-            if error := shown.run.error:
-                screen.note(f"guild: {shown.run.id} {shown.run.status}: {error.get('message')}", "red")
-            for line in how_to_go_on(shown, screen):
-                screen.note(line)
+            print_ending(shown, screen)
             if code == exit_codes.FAILED and shown.run.status == "running":
                 _say_who_gave_up(found, await client.workflow_of(shown.run.id), screen)
         return code
