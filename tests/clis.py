@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.testing.scripted_server import ScriptedServer
 
-_CACHE = Path(os.environ.get("GUILDHALL_CLIS") or Path.home() / ".cache" / "guildhall" / "clis")
+_CACHE = Path(os.environ.get("TESTED_CLIS") or Path.home() / ".cache" / "guildhall" / "clis")
 _WITHIN = 60.0  # seconds
 
 

@@ -42,7 +42,7 @@ _SURPRISING = re.compile(
     r"|CLAUDE|CODEX|CURSOR_|HF_|CO_API|TAVILY_|BRAVE_)|_(API_KEY|TOKEN|SECRET|BASE_URL)$|^(https?|all|no|ftp)_proxy$"
     r"|^(COLUMNS|LINES|NO_COLOR|FORCE_COLOR|CLICOLOR.*|PAGER|EDITOR|VISUAL)$"
 )
-_KEPT = {REQUIRE_ALL, "GUILDHALL_CLIS", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+_KEPT = {REQUIRE_ALL, "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
 # What a command started by a test gets; the rest of its environment is named by the test.
 _PASSED_ON = re.compile(r"^(PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|COVERAGE_\w+|PYTHONPYCACHEPREFIX)$")
 
@@ -51,7 +51,7 @@ for _name in [name for name in os.environ if _SURPRISING.search(name) and name n
 _REQUIRED = bool(os.environ.get(REQUIRE_ALL))
 
 # Enough to find what is wrong within the time that the whole suite may take; HYPOTHESIS_PROFILE=deep looks further.
-hypothesis.settings.register_profile("suite", max_examples=40, deadline=None)
+hypothesis.settings.register_profile("suite", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("deep", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 

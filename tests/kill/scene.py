@@ -440,6 +440,9 @@ def judge(scene: Scene, undisturbed: Undisturbed, *kills: Record) -> None:
     assert replayed.code == 0, replayed
 
 
+DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"  # all points; else so many that the suite keeps its time
+
+
 def ends(commits: int) -> list[tuple[int, When]]:
     """Where to kill so that each stretch between two commits is met once, at its beginning and at its end in turn.
 
@@ -448,4 +451,4 @@ def ends(commits: int) -> list[tuple[int, When]]:
     sides: tuple[When, ...] = ("before", "after")
     points = [(number, when) for number in range(1, commits + 1, 2) for when in sides]
     points += [] if commits % 2 else [(commits, "after")]
-    return points if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else points[::5]
+    return points if DEEP else points[::5]

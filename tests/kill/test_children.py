@@ -7,7 +7,6 @@ for the lines that say what happened.
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import tool
 from guildhall.tools.model import Blob, Toolbox
 from tests.children import Killing
+from tests.kill.scene import DEEP
 from tests.runs.places import put_worker
 from tests.runs.trees import calls, put_answers
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 MESSAGES = 59  # of the tree below; the first test holds it to what is really there
 WAITING = (15, 16, 17)  # around the call that needs approval
-DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 
 
 def enter(line: str) -> dict[str, Any]:

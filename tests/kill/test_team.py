@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kill.scene import DEEP
 from tests.kill.team import RUN, SCRIPT, TeamScene
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ COMMITS = {"sqlite": (37, 71), "memory": (39, 73), "talk": (63, 37, 9)}
 # The usual suite takes a few of the points, to keep its time.
 FEW = {"sqlite": ((12, 46), (75,)), "file": ((31,), (110,)), "memory": ((57,), ()), "talk": ((39, 100), (21,))}
 SIDES: tuple[When, ...] = ("before", "after")
-DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 
 End = dict[str, Any]
 Undisturbed = Callable[[str], tuple[list[int], End]]
