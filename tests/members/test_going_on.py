@@ -121,7 +121,7 @@ def test_a_question_of_a_member_s_job_reaches_the_person_and_the_answer_the_job(
     assert guild("job", "show", job, "--json").json["questions"] == ["Red\nor blue?"]
     until(lambda: any(one["questions"] for one in guild("ls", "--json").json["members"]))
     listed = guild("ls").out
-    assert f"guild answer home/{job}" in listed
+    assert f"guild answer {job}" in listed
     assert "Red" in listed
     assert guild("answer", f"home/{job}").code == 2
     assert guild("approve", f"home/{job}").code == 2

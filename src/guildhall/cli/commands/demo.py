@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from guildhall.cli.story import Story
 
 
+_TRIES = 30
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
@@ -26,9 +31,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is to stay behind then either
         signal.signal(number, _leave)
-    with tempfile.TemporaryDirectory(prefix="guild-demo-") as folder:
-        _story(Path(folder).resolve(), office=args.office).tell()
+    folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()
+    try:
+        _story(folder, office=args.office).tell()
+    finally:
+        _remove(folder)
     return exit_codes.DONE
+
+
+def _remove(folder: Path) -> None:
+    """Takes the folder away. A program that is just being ended may still write something into it."""
+    for _ in range(_TRIES):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(0.1)
 
 
 def _leave(number: int, frame: object) -> None:
