@@ -70,7 +70,7 @@ def test_a_job_that_ends_without_what_it_had_to_give_has_failed(shop: Shop) -> N
         shop.jobs._index.folder(job.id).write_artifact("report.md", "by hand")
         async for _ in shop.client.resume(job.run, shop.frame):
             pass
-        assert shop.jobs.get(job.id).status == "completed"
+        await shop.until(lambda: shop.jobs.get(job.id).status == "completed")
         assert shop.jobs.result(job.id).output == "I think it is done"
 
     shop.inside(work)
