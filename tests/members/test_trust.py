@@ -60,8 +60,13 @@ def test_what_decides_in_the_home_of_its_own_hall_is_trusted_too(project: Path, 
 
 
 def test_a_member_of_the_home_is_the_person_s_own(project: Path, home: Home):
+    """It needs no trust, where the very same one in a project does."""
     put_member(home.path, "ant")
-    demand(Trust({}), Roster(project, home).find("ant"))
+    put_member(project, "bee")
+    roster = Roster(project, home)
+    demand(Trust({}), roster.find("ant"))
+    with pytest.raises(NotTrusted):
+        demand(Trust({}), roster.find("bee"))
 
 
 def test_what_nobody_can_look_at_is_refused(project: Path, home: Home, tmp_path: Path):
