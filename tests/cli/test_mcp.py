@@ -160,6 +160,13 @@ def test_lines_that_are_no_requests_are_answered_and_disturb_nothing(guild: Guil
     assert process.returncode == 0
 
 
+def test_a_file_in_the_place_of_a_program_is_read_to_its_end(guild: Guild, shop: Shop) -> None:
+    ran = guild("mcp", input='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n')
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.json["id"] == 1
+    assert guild("mcp").out == ""
+
+
 def test_a_line_without_end_is_refused(guild: Guild, shop: Shop) -> None:
     process = guild.start("mcp")
     (answer,) = asked(process, '{"x": "' + "y" * 5_000_000)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Tool, ToolResult
 
 LONGEST = 4 * 1024**2  # bytes of a line
+_FAREWELL = 2.0  # seconds
 _CANCELLED = "notifications/cancelled"
 
 
@@ -44,10 +45,12 @@ class Lines:
         self._at_work: dict[Any, asyncio.Task[None]] = {}  # by the ids of the requests
 
     async def serve(self, lines: asyncio.StreamReader) -> None:
-        """Reads until the end of the input; what is under way then is cut off."""
+        """Reads until the end of the input. What is under way then has a moment, and is cut off."""
         try:
             while line := await lines.readline():
                 self._heard(line)
+            if self._at_work:
+                await asyncio.wait(self._at_work.values(), timeout=_FAREWELL)
         except ValueError:  # the line is too long
             self._send(Wrong(INVALID_REQUEST, f"a message has at most {LONGEST:,} bytes").as_dict())
         finally:

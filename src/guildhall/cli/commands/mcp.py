@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
+
+
+_LARGEST = 64 * 1024**2  # bytes of a file
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +43,27 @@ async def _served(screen: Screen) -> int:
 
     connection = _Connection(screen)
     lines = asyncio.StreamReader(limit=LONGEST)
-    loop = asyncio.get_running_loop()
-    reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    reading = await _read(lines)
     try:
         await Lines(outside_tools(connection.reach), name="guild", version=__version__, say=_say).serve(lines)
     except BrokenPipeError:  # nobody listens any more
         pass
     finally:
-        reading.close()
+        if reading is not None:
+            reading.close()
         await connection.close()
     return exit_codes.DONE
+
+
+async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
+    """Lets what comes in be read; a file, or nothing at all in the place of a program, is read at once."""
+    kind = os.fstat(0).st_mode
+    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+        loop = asyncio.get_running_loop()
+        return (await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin))[0]
+    lines.feed_data(sys.stdin.buffer.read(_LARGEST))
+    lines.feed_eof()
+    return None
 
 
 def _say(line: bytes) -> None:
