@@ -356,7 +356,7 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.prices import cost
-    from guildhall.models.providers import split_name
+    from guildhall.models.naming import split_name
     from guildhall.models.script import load_script
 
     model = str(journal.entries[0].data["model"])

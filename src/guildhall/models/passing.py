@@ -1,0 +1,382 @@
+"""The model door on the wire, for one run: a program asks in a provider's own format, and is answered in it.
+
+    read -> trimmed to what the run shows its model -> which call of the run is it? -> asked at the door -> on record -> end
+
+The program is answered by whoever answers for the run's model: a provider, to which its request is passed on, a script,
+a recording, or the run's own record. It cannot tell which. A call goes on when the program hangs up: what was paid for is
+on record, and whoever asks the same again is given the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.settings import ModelSettings
+
+from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed
+from guildhall.core.ids import fingerprint
+from guildhall.models.dialects.model import Trim
+from guildhall.models.dialects.reading import Malformed, parse
+from guildhall.models.script import sent_text, tokens
+from guildhall.models.through import Line, Through
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.usage import RequestUsage
+
+    from guildhall.models.dialects.model import Dialect, WireRequest
+    from guildhall.models.model import Upstream
+
+MAX_CALLS = 16  # of one run under way at a time
+_ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
+_JSON = {"content-type": "application/json"}
+_EVENTS = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+_FINAL = {"x-should-retry": "false"}  # the clients of both providers heed it: asking again is the door's to do
+
+
+class Ask(Protocol):
+    """The model door of a run."""
+
+    async def __call__(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+        through: Through | None = None,
+    ) -> ModelResponse: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What the program is answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shows:
+    """What a run shows its model, and how the program names the tools to it."""
+
+    prompt: str
+    names: Mapping[str, str]  # as the program shows it -> ours, of every tool of the run
+    output_tool: str | None = None  # ours, of the one that takes the result
+
+
+@dataclass(kw_only=True)
+class _Call:
+    """A call under way: what is asked, and what of the answer may be passed on by now."""
+
+    question: str
+    pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue[bytes | None])
+    task: asyncio.Task[ModelResponse]
+    through: Through
+
+
+class Passing:
+    """Answers the requests of the program that executes one run."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        *,
+        shows: Shows | None,
+        breaks: Callable[[Exception], None],
+        heard: Callable[[ModelResponse], None] = lambda response: None,
+        another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
+        upstream: Callable[[str], Upstream | None] = lambda api: None,
+        name: str = "",
+    ) -> None:
+        """`another` says whether the record has another question under a key, `upstream` where requests are passed on.
+
+        `breaks` ends the run with an error, `heard` hears each answer. `shows` is None where nothing is left out.
+        """
+        self._ask = ask
+        self._shows = shows
+        self._breaks = breaks
+        self._heard = heard
+        self._another = another
+        self._upstream = upstream
+        self._name = name
+        self._line = Line()
+        self._calls: dict[str, _Call] = {}
+        self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
+
+    async def answer(
+        self, dialect: Dialect, body: bytes, headers: Mapping[str, str], *, query: str = "", count: bool = False
+    ) -> Reply:
+        """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
+        try:
+            told = parse(body)
+            if self._shows is not None and self._is_aside(dialect, told):
+                return self._aside(dialect, told)
+            trimmed = told if self._shows is None else dialect.trimmed(told, self._trim(dialect))
+            if count:
+                return self._counted(dialect, trimmed)
+            request = self._ours(dialect.read(trimmed))
+        except Malformed as error:
+            return failure(dialect, 400, error.message, param=error.param)
+        except GuildError as error:
+            self._breaks(error)
+            return failure(dialect, 400, str(error))
+        return await self._reply(dialect, request, trimmed, headers, query)
+
+    def models(self, dialect: Dialect) -> Reply:
+        """The models that the program may ask: the run has one."""
+        upstream = self._upstream(dialect.api)
+        model = {"id": upstream.model if upstream else "model", "object": "model", "type": "model"}
+        return _whole(200, {"object": "list", "data": [model], "has_more": False})
+
+    async def close(self) -> None:
+        """Ends what is under way, and the connection to the provider."""
+        tasks = [call.task for call in self._calls.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._line.close()
+
+    # what is asked
+
+    def _is_aside(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
+        """Whether the program asks for something of its own: then the run's prompt is not in the request."""
+        shows = self._shows
+        return shows is not None and _bare(shows.prompt) not in _bare(dialect.system(body))
+
+    def _aside(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
+        """A title for the conversation costs nothing and is nobody's. A summary of it would be another run."""
+        request = dialect.read(body)
+        if any(message.kind == "response" for message in request.messages):
+            error = RuntimeFailed(
+                "the program asked its model for something of its own in the midst of the run, such as a summary",
+                hint="The conversation has probably become too long: give the worker less to do at once.",
+            )
+            self._breaks(error)
+            return failure(dialect, 400, str(error))
+        from pydantic_ai.messages import TextPart
+
+        return _rendered(dialect, request, ModelResponse(parts=[TextPart(_ASIDE)], finish_reason="stop"), "aside")
+
+    def _trim(self, dialect: Dialect) -> Trim:
+        shows = self._shows
+        assert shows is not None
+        upstream = self._upstream(dialect.api)
+        return Trim(prompt=shows.prompt, tools=frozenset(shows.names), login=upstream is not None and upstream.login)
+
+    def _counted(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
+        request = dialect.read({"max_tokens": 1, **body})
+        texts = sum(len(sent_text([message])) for message in request.messages if message.kind == "request")
+        return _whole(200, {"input_tokens": tokens(texts)})
+
+    def _ours(self, request: WireRequest) -> WireRequest:
+        """The request with our names, and the prompt where every run has it. Raises where tools are missing."""
+        shows = self._shows
+        if shows is None:
+            return request
+        tools = {tool.name: tool for tool in (*request.parameters.function_tools, *request.parameters.output_tools)}
+        if missing := sorted(shows.names[name] for name in shows.names.keys() - tools.keys()):
+            raise RuntimeFailed(
+                f"the program does not show its model the tools of the run: {', '.join(missing)}",
+                hint="It could not reach them. `guild resume` starts it again.",
+            )
+        known = [replace(tools[name], name=ours) for name, ours in shows.names.items()]
+        output = [replace(tool, kind="output") for tool in known if tool.name == shows.output_tool]
+        parameters = replace(
+            request.parameters,
+            function_tools=[tool for tool in known if tool.name != shows.output_tool],
+            output_tools=output,
+            output_mode="tool" if output else "text",
+            allow_text_output=not output,
+        )
+        messages = [self._our_message(message) for message in request.messages]
+        messages = [message for message in messages if message.parts]
+        if not messages or messages[-1].kind != "request":
+            raise Malformed("messages: the last one is not the user's", "messages")
+        return replace(request, messages=self._with_usage(messages), parameters=parameters)
+
+    def _our_message(self, message: ModelMessage) -> ModelMessage:
+        shows = self._shows
+        assert shows is not None
+        parts: list[Any] = [
+            replace(part, tool_name=shows.names.get(part.tool_name, part.tool_name))
+            if isinstance(part, ToolCallPart | ToolReturnPart)
+            else part
+            for part in message.parts
+            if part.part_kind != "system-prompt"
+        ]
+        if isinstance(message, ModelRequest):
+            return replace(message, parts=parts, instructions=shows.prompt)
+        return replace(message, parts=parts)
+
+    def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+        """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
+        step = 0
+        told: list[ModelMessage] = []
+        for message in messages:
+            if isinstance(message, ModelResponse):
+                step += 1
+                message = replace(message, usage=self._usage.get(f"m{step}", message.usage))
+            told.append(message)
+        return told
+
+    # which call it is
+
+    async def _reply(
+        self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
+    ) -> Reply:
+        step = sum(1 for message in request.messages if message.kind == "response")
+        question = fingerprint([_shown(message) for message in request.messages[-1:]])
+        key = self._key(f"m{step + 1}", question, request.messages)
+        if (call := self._calls.get(key)) is not None:
+            return await self._joined(dialect, request, call, key)
+        if len(self._calls) >= MAX_CALLS:
+            return failure(dialect, 429, f"{MAX_CALLS} calls of this run are under way: wait for one of them")
+        call = self._begun(dialect, request, body, headers, query, key, question)
+        first = await call.pieces.get()
+        if first is not None:
+            return Reply(status=200, headers={**_EVENTS, **_kept(call)}, body=self._flowing(dialect, call, first))
+        return await self._joined(dialect, request, call, key)
+
+    def _key(self, first: str, question: str, messages: Sequence[ModelMessage]) -> str:
+        """The key of a call: that of its place in the conversation, unless that is another question's."""
+        key, number = first, 1
+        while True:
+            call = self._calls.get(key)
+            if call.question == question if call is not None else not self._another(key, messages):
+                return key
+            number += 1
+            key = f"{first}.{number}"
+
+    def _begun(
+        self,
+        dialect: Dialect,
+        request: WireRequest,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        query: str,
+        key: str,
+        question: str,
+    ) -> _Call:
+        pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
+        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, query=query)
+        asked = self._ask(key, request.messages, ModelSettings(), request.parameters, through)
+        task = asyncio.ensure_future(asked)
+        call = _Call(question=question, pieces=pieces, task=task, through=through)  # pyright: ignore[reportArgumentType]
+        self._calls[key] = call
+        task.add_done_callback(lambda done: self._over(key, call))
+        return call
+
+    def _over(self, key: str, call: _Call) -> None:
+        """The call is on record, or has failed: now the end may be passed on. A failure ends the run."""
+        self._calls.pop(key, None)
+        error = None if call.task.cancelled() else call.task.exception()
+        if error is None and not call.task.cancelled():
+            response = call.task.result()
+            self._usage[key] = response.usage
+            self._heard(response)
+        elif isinstance(error, Exception):
+            self._breaks(error)
+        call.pieces.put_nowait(None)
+
+    # how it is answered
+
+    async def _joined(self, dialect: Dialect, request: WireRequest, call: _Call, key: str) -> Reply:
+        """The whole answer, when it is on record."""
+        await asyncio.wait([call.task])  # it goes on when this one is cancelled
+        if call.task.cancelled():
+            return failure(dialect, 503, "the run has ended, or was put away")
+        error = call.task.exception()
+        if error is not None:
+            return self._failed(dialect, call, error)
+        through = call.through
+        if not through.begun and through.head is not None and _is_stream(through.head) == request.stream:
+            kind = _EVENTS if request.stream else _JSON
+            return Reply(status=200, headers={**kind, **_kept(call)}, body=_at_once([bytes(through.held)]))
+        return _rendered(dialect, request, self._theirs(call.task.result()), f"{self._name}{key}")
+
+    async def _flowing(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
+        """The pieces as they come; after the last one what was held, or what went wrong."""
+        yield first
+        while (piece := await call.pieces.get()) is not None:
+            yield piece
+        if call.task.cancelled():
+            yield dialect.broken(503, "the run has ended, or was put away").encode()
+        elif (error := call.task.exception()) is not None:
+            status = (error.status if isinstance(error, ModelFailed) else None) or 500
+            yield dialect.broken(status, _words(error)).encode()
+        else:
+            yield bytes(call.through.held)
+
+    def _failed(self, dialect: Dialect, call: _Call, error: BaseException) -> Reply:
+        """A provider's refusal as it came; all else in the shape of the API. None of it is to be tried again."""
+        refusal = call.through.refusal
+        if isinstance(error, ModelFailed) and refusal is not None:
+            status, headers, body = refusal
+            return Reply(status=status, headers={**_JSON, **headers, **_FINAL}, body=_at_once([body]))
+        status = error.status if isinstance(error, ModelFailed) else None
+        after = error.retry_after if isinstance(error, ModelFailed) else None
+        return failure(dialect, status or 400, _words(error), retry_after=after)
+
+    def _theirs(self, response: ModelResponse) -> ModelResponse:
+        """The answer with the names that the program knows."""
+        if self._shows is None:
+            return response
+        names = {ours: theirs for theirs, ours in self._shows.names.items()}
+        parts = [
+            replace(part, tool_name=names.get(part.tool_name, part.tool_name)) if isinstance(part, ToolCallPart) else part
+            for part in response.parts
+        ]
+        return replace(response, parts=parts)
+
+
+def failure(
+    dialect: Dialect, status: int, message: str, *, param: str | None = None, retry_after: float | None = None
+) -> Reply:
+    """A failure in the shape of the API, with how soon it will be over."""
+    more = {} if retry_after is None else {"retry-after-ms": str(int(retry_after * 1000))}
+    return _whole(status, dialect.error(status, message, param), {**_FINAL, **more})
+
+
+def _rendered(dialect: Dialect, request: WireRequest, response: ModelResponse, id: str) -> Reply:
+    if request.stream:
+        events = (event.encode() for event in dialect.stream(request, response, id))
+        return Reply(status=200, headers=_EVENTS, body=_at_once(events))
+    return _whole(200, dialect.whole(request, response, id))
+
+
+def _whole(status: int, told: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
+    return Reply(status=status, headers={**_JSON, **(headers or {})}, body=_at_once([json.dumps(told).encode()]))
+
+
+async def _at_once(pieces: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+def _kept(call: _Call) -> dict[str, str]:
+    return call.through.head or {}
+
+
+def _is_stream(headers: Mapping[str, str]) -> bool:
+    return headers.get("content-type", "").startswith("text/event-stream")
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, GuildError) else f"the call broke: {type(error).__name__}"
+
+
+def _bare(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _shown(message: ModelMessage) -> list[str]:
+    """A message as it can be compared: the same one asked again is the same."""
+    return [repr(replace(part, timestamp=_NEVER)) if hasattr(part, "timestamp") else repr(part) for part in message.parts]
