@@ -1,10 +1,10 @@
 """The model door on the wire, for one run: a program asks in a provider's own format, and is answered in it.
 
-    read -> trimmed to what the run shows its model -> which call of the run is it? -> asked at the door -> on record -> end
+    read -> trimmed to what the run shows -> which call of the run is it? -> asked at the door -> on record -> its end
 
-The program is answered by whoever answers for the run's model: a provider, to which its request is passed on, a script,
-a recording, or the run's own record. It cannot tell which. A call goes on when the program hangs up: what was paid for is
-on record, and whoever asks the same again is given the same.
+The program is answered by whoever answers for the run's model: a provider, to which its request is passed on, a
+script, a recording, or the run's own record. It cannot tell which. A call goes on when the program hangs up: what was
+paid for is on record, and whoever asks the same again is given the same.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed
@@ -22,17 +22,18 @@ from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.script import sent_text, tokens
-from guildhall.models.through import Line, Through
+from guildhall.models.through import Line, Through, counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 
-    from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.dialects.model import Dialect, WireRequest
     from guildhall.models.model import Upstream
+
+Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
@@ -63,15 +64,6 @@ class Reply:
     body: AsyncIterator[bytes]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shows:
-    """What a run shows its model, and how the program names the tools to it."""
-
-    prompt: str
-    names: Mapping[str, str]  # as the program shows it -> ours, of every tool of the run
-    output_tool: str | None = None  # ours, of the one that takes the result
-
-
 @dataclass(kw_only=True)
 class _Call:
     """A call under way: what is asked, and what of the answer may be passed on by now."""
@@ -89,27 +81,43 @@ class Passing:
         self,
         ask: Ask,
         *,
-        shows: Shows | None,
+        names: Mapping[str, str] | None,
+        prompt: str = "",
+        output_tool: str | None = None,
         breaks: Callable[[Exception], None],
-        heard: Callable[[ModelResponse], None] = lambda response: None,
+        heard: Callable[[str, ModelResponse], None] = lambda key, response: None,
         another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
         upstream: Callable[[str], Upstream | None] = lambda api: None,
-        name: str = "",
+        line: Line | None = None,
+        id: str = "",
     ) -> None:
-        """`another` says whether the record has another question under a key, `upstream` where requests are passed on.
+        """`names` are the run's tools as the program shows them to its model, and as they are called here.
 
-        `breaks` ends the run with an error, `heard` hears each answer. `shows` is None where nothing is left out.
+        None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result. `breaks`
+        ends the run with an error, `heard` hears each answer once it is on record. `another` says whether the record
+        has another question under a key, `upstream` where requests are passed on, `line` is the connection to there.
         """
         self._ask = ask
-        self._shows = shows
+        self._names = names
+        self._prompt = prompt
+        self._output_tool = output_tool
         self._breaks = breaks
         self._heard = heard
         self._another = another
         self._upstream = upstream
-        self._name = name
-        self._line = Line()
+        self._line = line or Line()
+        self._id = id
         self._calls: dict[str, _Call] = {}
         self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
+
+    def under_way(self) -> tuple[asyncio.Task[ModelResponse], ...]:
+        """The calls that are being answered."""
+        return tuple(call.task for call in self._calls.values())
+
+    def close(self) -> None:
+        """Cuts off what is under way."""
+        for task in self.under_way():
+            task.cancel()
 
     async def answer(
         self, dialect: Dialect, body: bytes, headers: Mapping[str, str], *, query: str = "", count: bool = False
@@ -117,11 +125,11 @@ class Passing:
         """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
         try:
             told = parse(body)
-            if self._shows is not None and self._is_aside(dialect, told):
+            if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
-            trimmed = told if self._shows is None else dialect.trimmed(told, self._trim(dialect))
+            trimmed = self._trimmed(dialect, told)
             if count:
-                return self._counted(dialect, trimmed)
+                return await self._counted(dialect, trimmed, headers)
             request = self._ours(dialect.read(trimmed))
         except Malformed as error:
             return failure(dialect, 400, error.message, param=error.param)
@@ -136,20 +144,11 @@ class Passing:
         model = {"id": upstream.model if upstream else "model", "object": "model", "type": "model"}
         return _whole(200, {"object": "list", "data": [model], "has_more": False})
 
-    async def close(self) -> None:
-        """Ends what is under way, and the connection to the provider."""
-        tasks = [call.task for call in self._calls.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._line.close()
-
     # what is asked
 
     def _is_aside(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
         """Whether the program asks for something of its own: then the run's prompt is not in the request."""
-        shows = self._shows
-        return shows is not None and _bare(shows.prompt) not in _bare(dialect.system(body))
+        return self._names is not None and _bare(self._prompt) not in _bare(dialect.system(body))
 
     def _aside(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
         """A title for the conversation costs nothing and is nobody's. A summary of it would be another run."""
@@ -161,60 +160,53 @@ class Passing:
             )
             self._breaks(error)
             return failure(dialect, 400, str(error))
-        from pydantic_ai.messages import TextPart
-
         return _rendered(dialect, request, ModelResponse(parts=[TextPart(_ASIDE)], finish_reason="stop"), "aside")
 
-    def _trim(self, dialect: Dialect) -> Trim:
-        shows = self._shows
-        assert shows is not None
+    def _trimmed(self, dialect: Dialect, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._names is None:
+            return body
         upstream = self._upstream(dialect.api)
-        return Trim(prompt=shows.prompt, tools=frozenset(shows.names), login=upstream is not None and upstream.login)
+        login = upstream is not None and upstream.login
+        return dialect.trimmed(body, Trim(prompt=self._prompt, tools=frozenset(self._names), login=login))
 
-    def _counted(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
+    async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
+        """The tokens of a request, by the provider; where there is none, by a rule of thumb."""
         request = dialect.read({"max_tokens": 1, **body})
+        upstream = self._upstream(dialect.api)
+        if upstream is not None:
+            try:
+                status, more, told = await counted(dialect, body, headers, self._line, upstream)
+            except ModelFailed as error:
+                return failure(dialect, error.status or 503, str(error))
+            return Reply(status=status, headers={**_JSON, **more}, body=_at_once([told]))
         texts = sum(len(sent_text([message])) for message in request.messages if message.kind == "request")
         return _whole(200, {"input_tokens": tokens(texts)})
 
     def _ours(self, request: WireRequest) -> WireRequest:
         """The request with our names, and the prompt where every run has it. Raises where tools are missing."""
-        shows = self._shows
-        if shows is None:
+        names = self._names
+        if names is None:
             return request
         tools = {tool.name: tool for tool in (*request.parameters.function_tools, *request.parameters.output_tools)}
-        if missing := sorted(shows.names[name] for name in shows.names.keys() - tools.keys()):
+        if missing := sorted(names[name] for name in names.keys() - tools.keys()):
             raise RuntimeFailed(
                 f"the program does not show its model the tools of the run: {', '.join(missing)}",
                 hint="It could not reach them. `guild resume` starts it again.",
             )
-        known = [replace(tools[name], name=ours) for name, ours in shows.names.items()]
-        output = [replace(tool, kind="output") for tool in known if tool.name == shows.output_tool]
+        known = [replace(tools[name], name=ours) for name, ours in names.items()]
+        output = [replace(tool, kind="output") for tool in known if tool.name == self._output_tool]
         parameters = replace(
             request.parameters,
-            function_tools=[tool for tool in known if tool.name != shows.output_tool],
+            function_tools=[tool for tool in known if tool.name != self._output_tool],
             output_tools=output,
             output_mode="tool" if output else "text",
             allow_text_output=not output,
         )
-        messages = [self._our_message(message) for message in request.messages]
+        messages = [_renamed(message, names, self._prompt) for message in request.messages]
         messages = [message for message in messages if message.parts]
         if not messages or messages[-1].kind != "request":
             raise Malformed("messages: the last one is not the user's", "messages")
         return replace(request, messages=self._with_usage(messages), parameters=parameters)
-
-    def _our_message(self, message: ModelMessage) -> ModelMessage:
-        shows = self._shows
-        assert shows is not None
-        parts: list[Any] = [
-            replace(part, tool_name=shows.names.get(part.tool_name, part.tool_name))
-            if isinstance(part, ToolCallPart | ToolReturnPart)
-            else part
-            for part in message.parts
-            if part.part_kind != "system-prompt"
-        ]
-        if isinstance(message, ModelRequest):
-            return replace(message, parts=parts, instructions=shows.prompt)
-        return replace(message, parts=parts)
 
     def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
@@ -233,7 +225,7 @@ class Passing:
         self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
     ) -> Reply:
         step = sum(1 for message in request.messages if message.kind == "response")
-        question = fingerprint([_shown(message) for message in request.messages[-1:]])
+        question = fingerprint(_shown(request.messages[-1]))
         key = self._key(f"m{step + 1}", question, request.messages)
         if (call := self._calls.get(key)) is not None:
             return await self._joined(dialect, request, call, key)
@@ -266,7 +258,7 @@ class Passing:
         question: str,
     ) -> _Call:
         pieces: asyncio.Queue[bytes | None] = asyncio.Queue()
-        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, query=query)
+        through = Through(dialect, body, headers, self._line, on=pieces.put_nowait, ours=self._named, query=query)
         asked = self._ask(key, request.messages, ModelSettings(), request.parameters, through)
         task = asyncio.ensure_future(asked)
         call = _Call(question=question, pieces=pieces, task=task, through=through)  # pyright: ignore[reportArgumentType]
@@ -280,8 +272,9 @@ class Passing:
         error = None if call.task.cancelled() else call.task.exception()
         if error is None and not call.task.cancelled():
             response = call.task.result()
+            if key not in self._usage:
+                self._heard(key, response)
             self._usage[key] = response.usage
-            self._heard(response)
         elif isinstance(error, Exception):
             self._breaks(error)
         call.pieces.put_nowait(None)
@@ -300,7 +293,7 @@ class Passing:
         if not through.begun and through.head is not None and _is_stream(through.head) == request.stream:
             kind = _EVENTS if request.stream else _JSON
             return Reply(status=200, headers={**kind, **_kept(call)}, body=_at_once([bytes(through.held)]))
-        return _rendered(dialect, request, self._theirs(call.task.result()), f"{self._name}{key}")
+        return _rendered(dialect, request, self._theirs(call.task.result()), f"{self._id}{key}")
 
     async def _flowing(self, dialect: Dialect, call: _Call, first: bytes) -> AsyncGenerator[bytes]:
         """The pieces as they come; after the last one what was held, or what went wrong."""
@@ -325,16 +318,15 @@ class Passing:
         after = error.retry_after if isinstance(error, ModelFailed) else None
         return failure(dialect, status or 400, _words(error), retry_after=after)
 
+    def _named(self, response: ModelResponse) -> ModelResponse:
+        """The answer with our names."""
+        return response if self._names is None else _renamed(response, self._names)
+
     def _theirs(self, response: ModelResponse) -> ModelResponse:
         """The answer with the names that the program knows."""
-        if self._shows is None:
+        if self._names is None:
             return response
-        names = {ours: theirs for theirs, ours in self._shows.names.items()}
-        parts = [
-            replace(part, tool_name=names.get(part.tool_name, part.tool_name)) if isinstance(part, ToolCallPart) else part
-            for part in response.parts
-        ]
-        return replace(response, parts=parts)
+        return _renamed(response, {ours: theirs for theirs, ours in self._names.items()})
 
 
 def failure(
@@ -377,6 +369,20 @@ def _bare(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(message: ModelMessage) -> list[str]:
-    """A message as it can be compared: the same one asked again is the same."""
-    return [repr(replace(part, timestamp=_NEVER)) if hasattr(part, "timestamp") else repr(part) for part in message.parts]
+def _renamed(message: Message, names: Mapping[str, str], prompt: str | None = None) -> Message:
+    """A message with other names for tools. The prompt stands where every run has it: beside the messages."""
+    parts: list[Any] = [
+        replace(part, tool_name=names.get(part.tool_name, part.tool_name))
+        if isinstance(part, ToolCallPart | ToolReturnPart)
+        else part
+        for part in message.parts
+        if part.part_kind != "system-prompt"
+    ]
+    more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
+    return replace(message, parts=parts, **more)
+
+
+def _shown(message: ModelMessage) -> list[list[str]]:
+    """A message as it can be compared: the same one asked again is the same, whenever that is."""
+    told = ("part_kind", "content", "tool_name", "tool_call_id", "args")
+    return [[repr(getattr(part, name, None)) for name in told] for part in message.parts]

@@ -32,11 +32,11 @@ _LARGEST_ERROR = 100_000
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
 # Headers that belong to one connection, or to who is asking here; none of them is passed on.
-_OWN = frozenset(
-    "host connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade"
-    " content-length content-encoding accept-encoding authorization x-api-key cookie set-cookie expect origin referer"
-    " forwarded x-forwarded-for x-forwarded-host x-forwarded-proto via alt-svc date server".split()
-)
+_CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "via", "alt-svc")
+_CONTENT = ("content-length", "content-encoding", "accept-encoding", "date", "server")
+_IDENTITY = ("host", "origin", "referer", "authorization", "x-api-key", "cookie", "set-cookie", "forwarded")
+_OWN = frozenset((*_CONNECTION, *_CONTENT, *_IDENTITY))
+_OWN_BEGINNINGS = ("proxy-", "x-forwarded-", "sec-")
 _PASSED = 40  # headers that are passed on, each way
 _EVENTS = "text/event-stream"
 _LASTING = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
@@ -73,6 +73,7 @@ class Through:
         line: Line,
         *,
         on: Callable[[bytes], None],
+        ours: Callable[[ModelResponse], ModelResponse],
         query: str = "",
     ) -> None:
         self.api = dialect.api
@@ -85,6 +86,7 @@ class Through:
         self._headers = headers
         self._line = line
         self._on = on
+        self._ours = ours  # an answer with our names for tools
         self._query = query
 
     async def send(self, upstream: Upstream, max_tokens: int | None, on_text: OnText) -> ModelResponse:
@@ -110,18 +112,14 @@ class Through:
             raise ModelFailed(said, transient=True, charged=charged) from None
         if not self.begun and whole.text:
             on_text(whole.text)
-        return whole
+        return self._ours(whole)
 
     @asynccontextmanager
     async def _asked(self, upstream: Upstream, max_tokens: int | None) -> AsyncGenerator[httpx2.Response]:
         import httpx2
 
         sent = json.dumps(self._dialect.sent(self._body, upstream.model, max_tokens)).encode()
-        headers = {**passed(self._headers), **upstream.headers, "accept-encoding": "identity"}
-        headers["content-type"] = "application/json"
-        if upstream.login:
-            said = [part.strip() for part in headers.get("anthropic-beta", "").split(",") if part.strip()]
-            headers["anthropic-beta"] = ",".join(said if BETA in said else [*said, BETA])
+        headers = _headers(self._headers, upstream)
         url = f"{upstream.url}{self._dialect.path}{self._query}"
         try:
             async with self._line.client(upstream).stream("POST", url, content=sent, headers=headers) as response:
@@ -176,10 +174,37 @@ class Through:
         return answer  # pyright: ignore[reportUnknownVariableType]
 
 
+async def counted(
+    dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], line: Line, upstream: Upstream
+) -> tuple[int, dict[str, str], bytes]:
+    """What a provider says of how many tokens a request has: nothing is asked, and nothing is paid."""
+    import httpx2
+
+    sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
+    url = f"{upstream.url}{dialect.path}/count_tokens"
+    told = json.dumps({**sent, "model": upstream.model}).encode()
+    try:
+        response = await line.client(upstream).post(url, content=told, headers=_headers(headers, upstream))
+    except (httpx2.TransportError, httpx2.InvalidURL) as error:
+        raise explained(NotReachable, upstream.name, upstream.clean(str(error) or type(error).__name__)) from None
+    said = upstream.clean(response.content[:_LARGEST_ERROR].decode("utf-8", "replace"))
+    return response.status_code, passed(response.headers), said.encode()
+
+
+def _headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:
+    """The program's headers, with the key or the login of the hall."""
+    sent = {**passed(headers), **upstream.headers, "accept-encoding": "identity", "content-type": "application/json"}
+    if upstream.login:
+        said = [part.strip() for part in sent.get("anthropic-beta", "").split(",") if part.strip()]
+        sent["anthropic-beta"] = ",".join(said if BETA in said else [*said, BETA])
+    return sent
+
+
 def passed(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that are for the other end."""
-    kept = {name.lower(): value for name, value in headers.items() if name.lower() not in _OWN}
-    return dict(list(kept.items())[:_PASSED])
+    told = ((name.lower(), value) for name, value in headers.items())
+    kept = [(name, value) for name, value in told if name not in _OWN and not name.startswith(_OWN_BEGINNINGS)]
+    return dict(kept[:_PASSED])
 
 
 def _wants_usage(body: Mapping[str, Any]) -> bool:

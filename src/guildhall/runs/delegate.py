@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import OnText, Query
     from guildhall.runs.model import Run
-    from guildhall.runtimes.model import Assignment, Doors, Runtime
+    from guildhall.runtimes.model import Assignment, Doors
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed, Worker
 
@@ -47,11 +47,6 @@ class OneCall:
         return Outcome(output=result.text, messages=[])
 
 
-def runtime_of(call: Mapping[str, Any] | None, usual: Runtime) -> Runtime:
-    """What executes a run: as usual, or the one call that it is to make."""
-    return usual if call is None else OneCall(call)
-
-
 @dataclass(frozen=True)
 class Unasked:
     """Stands where a run's model would: it is never asked, and costs nothing."""
@@ -63,6 +58,9 @@ class Unasked:
 
     def takes(self, media_type: str) -> bool:
         return True
+
+    def upstream(self, api: str) -> None:
+        return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         raise AssertionError

@@ -9,7 +9,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCall
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.models.dialects.model import BrokenOff, Piece, count_of, event, keeping
-from guildhall.models.dialects.reading import Malformed, mapping, objects, text
+from guildhall.models.dialects.reading import Malformed, mapping, objects, sequence, text
 from guildhall.models.script import pieces
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class AnthropicCollector:
             return _ON
         if kind == "message_start":
             self._message = dict(mapping(data.get("message"), "message"))
+            sequence(self._message.get("content", []), "message.content")
+            mapping(self._message.get("usage") or {}, "message.usage")
         elif kind == "content_block_start":
             self._blocks[_index(data)] = dict(mapping(data.get("content_block"), "content_block"))
         elif kind == "content_block_stop":
@@ -86,7 +88,7 @@ class AnthropicCollector:
         return delta["text"] if delta.get("type") == "text_delta" and isinstance(delta.get("text"), str) else ""
 
     def _end(self, data: Mapping[str, Any]) -> None:
-        usage = {**self._message.get("usage", {}), **_known(data.get("usage"))}
+        usage: dict[str, Any] = {**(self._message.get("usage") or {}), **_known(data.get("usage"))}
         beside = {name: value for name, value in data.items() if name not in ("type", "delta", "usage")}
         self._message = {**self._message, **mapping(data.get("delta"), "delta"), **beside, "usage": usage}
         self._held = True
