@@ -20,6 +20,7 @@ from guildhall.runs.assembled import (
 )
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
+from guildhall.runs.fit import fitting, refuse_native
 from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
@@ -104,7 +105,8 @@ class Assembler:
         usable(worker, "name")
         settings = self.settings(frame)
         try:
-            choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+            chosen = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+            choice = fitting(worker, chosen)
         except ModelUnusable:
             if asks_model(request.as_dict()):
                 raise
@@ -301,6 +303,7 @@ class Assembler:
         served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self._instead, every))
+        refuse_native(worker, tools)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
