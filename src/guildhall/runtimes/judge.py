@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelResponse
 
 OUTPUT_TOOL = "final_result"
-OUTPUT_TOLD = "Give the final result. Call this once, when the work is done."
 _MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
 _CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
 

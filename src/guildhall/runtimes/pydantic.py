@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import (
     BinaryContent,
@@ -24,11 +24,13 @@ from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from guildhall.runtimes.judge import OUTPUT_TOLD, OUTPUT_TOOL, OutputJudge, arguments_of
+from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge, arguments_of
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
 from guildhall.tools.model import Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, UserContent
     from pydantic_ai.native_tools import AbstractNativeTool
 
@@ -103,18 +105,22 @@ def parameters_of(assignment: Assignment) -> ModelRequestParameters:
     native: list[AbstractNativeTool] = [_NATIVE[tool["name"]]() for tool in assignment.tools if tool.get("native")]
     if assignment.output_schema is None:
         return ModelRequestParameters(function_tools=tools, native_tools=native)
-    answer = ToolDefinition(
-        name=OUTPUT_TOOL,
-        description=OUTPUT_TOLD,
-        parameters_json_schema=dict(assignment.output_schema),
-        kind="output",
-    )
     return ModelRequestParameters(
         function_tools=tools,
         native_tools=native,
-        output_tools=[answer],
+        output_tools=[output_tool(assignment.output_schema)],
         output_mode="tool",
         allow_text_output=False,
+    )
+
+
+def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:
+    """The tool with which the model gives a result that fits a schema."""
+    return ToolDefinition(
+        name=OUTPUT_TOOL,
+        description="Give the final result. Call this once, when the work is done.",
+        parameters_json_schema=dict(schema),
+        kind="output",
     )
 
 
