@@ -28,7 +28,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
     )
 
-
     parser.add_argument(
         "--runtime",
         choices=["claude", "codex", "opencode"],
