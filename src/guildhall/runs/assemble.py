@@ -26,7 +26,7 @@ from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served
-from guildhall.runs.supply import refuse, refuse_later_fields
+from guildhall.runs.supply import refuse
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
@@ -227,7 +227,6 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
             view=self._view(worker, frame),
