@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
     from guildhall.runs.tokens import Tokens
+    from guildhall.runtimes.installed import Programs
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.builtin import Surroundings
@@ -63,6 +64,7 @@ class Hall(Record):
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
+    starts_programs = True  # of others, that execute runs; a rehearsal needs none
     keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
     def __init__(
@@ -140,6 +142,7 @@ class Hall(Record):
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
             own=self.own,
+            program=self.programs.demand if self.starts_programs else lambda row: None,
         )
 
     @cached_property
@@ -241,9 +244,21 @@ class Hall(Record):
 
     def replays(self, runtime: RuntimeName) -> Runtime:
         """The same for runs that are played again: those of our own stay in this process."""
-        from guildhall.runtimes.pydantic import PydanticRuntime
+        if runtime == "pydantic":
+            from guildhall.runtimes.pydantic import PydanticRuntime
 
-        return PydanticRuntime()
+            return PydanticRuntime()
+        from guildhall.runtimes.cli import CliRuntime
+        from guildhall.runtimes.drivers import driver_of
+
+        return CliRuntime(driver_of(runtime), self.programs, self.reception.listen)
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The programs of others that execute runs, as far as they are installed here."""
+        from guildhall.runtimes.installed import Programs
+
+        return Programs(self.environ)
 
     @cached_property
     def _child_runtime(self) -> Runtime:
