@@ -98,9 +98,6 @@ class CliRuntime:
         entry = doors.admit(talk.guest())
         try:
             return await self._executed(assignment, driver, installed, talk, entry)
-        except RuntimeCrashed:
-            await entry.settle()  # what it has begun is on record then, and found there by the next
-            raise
         finally:
             entry.close()
 
@@ -118,8 +115,14 @@ class CliRuntime:
             opened.push_async_callback(started.end)
             serving = await self._listen(started.door)
             opened.push_async_callback(serving.close, 0)
-            opened.push_async_callback(started.end)  # before its doors are shut
-            return await talk.outcome(started, entry)
+            opened.push_async_callback(started.end)
+            opened.callback(entry.close)  # first of all
+            try:
+                return await talk.outcome(started, entry)
+            except RuntimeCrashed:
+                await started.end()
+                await entry.settle()  # what it has begun is on record then, and found there by the next
+                raise
 
 
 def _model(assignment: Assignment) -> str:
