@@ -19,11 +19,29 @@ _CACHE = Path(os.environ.get("TESTED_CLIS") or Path.home() / ".cache" / "guildha
 _WITHIN = 60.0  # seconds
 
 
+def program(pattern: str) -> Path:
+    """A program of the cache. Without it a test is skipped, which is a failure where nothing may be."""
+    found = sorted(_CACHE.glob(pattern))
+    if not found:
+        pytest.skip(f"{pattern} is not there: run scripts/clis")
+    return found[-1]
+
+
+def claude_code() -> Path:
+    return program("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude")
+
+
+def codex() -> Path:
+    return program("codex-*/codex")
+
+
+def opencode() -> Path:
+    return program("opencode-*/opencode")
+
+
 def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:
     """What Claude Code says at its end, asked once, with a scripted model and these servers of tools and no others."""
-    found = sorted(_CACHE.glob("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude"))
-    if not found:
-        pytest.skip("Claude Code is not there: run scripts/clis")
+    found = claude_code()
     scratch.mkdir()
     (scratch / "mcp.json").write_text(json.dumps(mcp))
     words = ["-p", prompt, "--output-format", "json", "--mcp-config", str(scratch / "mcp.json"), "--strict-mcp-config"]
@@ -40,7 +58,7 @@ def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: 
         "IS_SANDBOX": "1",
     }
     ran = subprocess.run(
-        [found[-1], *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
+        [found, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
     )
     assert ran.returncode == 0, (ran.stdout, ran.stderr)
     return json.loads(ran.stdout)
