@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from guildhall.runs.condense import Condenser
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
-    from guildhall.runs.tokens import ToolDoor
+    from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Runtime
+    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workers.registry import Registry
     from guildhall.workers.trust import Pin
@@ -97,8 +98,11 @@ class Annex(Hall):
         return self.whole.planner
 
     @cached_property
-    def runtime(self) -> Runtime:
-        return self.whole.runtime
+    def tokens(self) -> Tokens:
+        return self.whole.tokens
+
+    def executes(self, runtime: RuntimeName) -> Runtime:
+        return self.whole.executes(runtime)
 
     def settings(self, frame: Frame) -> Settings:
         return self.whole.settings(frame)
@@ -181,11 +185,6 @@ class Annexes:
     def living(self) -> int:
         """How many runs live here that no other one has called."""
         return sum(part.runs.count for part in self._at_work())
-
-    def door(self, token: str) -> ToolDoor | None:
-        """The tool door of a live run that a token opens."""
-        doors = (part.runs.door(token) for part in self._at_work())
-        return next((door for door in doors if door is not None), None)
 
     async def park_all(self, reason: str) -> None:
         for part in self._at_work():

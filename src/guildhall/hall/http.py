@@ -84,10 +84,16 @@ class _Hurried(HttpToolsProtocol):
 class Listener:
     """Takes connections on loopback and hands what they ask to an ASGI application."""
 
-    def __init__(self, head_within: float = _HEAD_WITHIN, *, port: int | None = None) -> None:
-        """`port`: this one and no other, 0: any that is free; None: the one that people know, or the next free one."""
+    def __init__(
+        self, head_within: float = _HEAD_WITHIN, *, port: int | None = None, listening: socket.socket | None = None
+    ) -> None:
+        """`port`: this one and no other, 0: any that is free; None: the one that people know, or the next free one.
+
+        `listening` is a socket that is bound already, instead.
+        """
         self._head_within = head_within
-        self._socket = _bound(range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,))
+        ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if port is None else (port,)
+        self._socket = listening or _bound(ports)
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()

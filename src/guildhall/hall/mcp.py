@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, did_you_mean
-from guildhall.core.ids import digest
 from guildhall.runs.tokens import shown_at
 from guildhall.tools.http_guard import bearer
 from guildhall.tools.http_messages import Unheard, demand_here, demand_message, read_body, send_json
@@ -28,18 +27,16 @@ from guildhall.tools.mcp_messages import (
     read,
     result_of,
 )
-from guildhall.tools.model import ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from guildhall.runs.tokens import ToolDoor
+    from guildhall.runs.tokens import RunDoor
     from guildhall.tools.http_messages import Message, Receive, Send
-    from guildhall.tools.model import Tool, ToolResult
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 MOST_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
-_LONGEST_ID = 200
 _ANOTHER = "this is the id of another call"
 _ENDED = "the run has ended, or was put away: nothing is called any more"
 
@@ -47,7 +44,7 @@ _ENDED = "the run has ended, or was put away: nothing is called any more"
 class McpEndpoint:
     """The ASGI application. `door` finds the tool door that a token opens now."""
 
-    def __init__(self, door: Callable[[str], ToolDoor | None], *, version: str) -> None:
+    def __init__(self, door: Callable[[str], RunDoor | None], *, version: str) -> None:
         self._door = door
         self._version = version
 
@@ -71,7 +68,7 @@ class McpEndpoint:
         except Wrong as wrong:
             return wrong.status, wrong.as_dict()
 
-    def _entered(self, scope: Message, headers: Headers) -> tuple[ToolDoor, str]:
+    def _entered(self, scope: Message, headers: Headers) -> tuple[RunDoor, str]:
         """The door that a request has come to, and the name of the server there."""
         demand_here(headers)
         token = bearer(headers.get("authorization"))
@@ -86,23 +83,23 @@ class McpEndpoint:
         demand_message(scope["method"], headers)
         return door, name
 
-    async def _result(self, request: Request, door: ToolDoor, server: str) -> dict[str, Any]:
+    async def _result(self, request: Request, door: RunDoor, server: str) -> dict[str, Any]:
         ours = {"name": f"guildhall-{server}", "version": self._version}
         tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
         shown = [replace(tool, name=name) for name, tool in tools.items()] if request.method == "tools/list" else ()
-        return await result_of(request, ours, shown, lambda request: _call(request, door, tools))
+        return await result_of(request, ours, shown, lambda request: _call(request, door, server, tools))
 
 
-async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolResult:
+async def _call(request: Request, door: RunDoor, server: str, tools: Mapping[str, Tool]) -> ToolResult:
     """Makes a call at the gate of the run; it goes on if the client goes away, and ends with the run."""
     call = _asked(request, door, tools)
     under_way = door.calls.get(call.key)
     if under_way is None:
-        if door.execution.is_another(call):
+        if door.behind.is_another(call):
             raise _wrong(request, INVALID_PARAMS, _ANOTHER)
         if len(door.calls) >= MOST_CALLS:
             raise _wrong(request, INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
-        task = asyncio.ensure_future(door.call(call))
+        task = asyncio.ensure_future(door.call(server, call))
         door.calls[call.key] = under_way = (call, task)
         task.add_done_callback(partial(_over, door, call.key))
     first, task = under_way
@@ -119,14 +116,14 @@ async def _call(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> 
     return task.result()
 
 
-def _over(door: ToolDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
+def _over(door: RunDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
     door.calls.pop(key, None)
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
-        door.execution.breaks(error)
+        door.behind.breaks(error)
 
 
-def _asked(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolCall:
+def _asked(request: Request, door: RunDoor, tools: Mapping[str, Tool]) -> ToolCall:
     """The call that a request asks for, of a tool that this server shows."""
     name, arguments = request.params.get("name"), request.params.get("arguments")
     if not isinstance(name, str) or name not in tools:
@@ -135,9 +132,7 @@ def _asked(request: Request, door: ToolDoor, tools: Mapping[str, Tool]) -> ToolC
         raise _wrong(request, INVALID_PARAMS, f"{said}. {hint}" if hint else said)
     if arguments is not None and not isinstance(arguments, dict):
         raise _wrong(request, INVALID_PARAMS, "`arguments` is an object")
-    id = request.call_id or next(door.ids)
-    key = f"mcp/{id if len(id) <= _LONGEST_ID and id.isprintable() else digest(id.encode('utf-8', 'surrogatepass'))}"
-    return ToolCall(key=key, tool=tools[name].name, arguments=cast("dict[str, Any]", arguments or {}))
+    return door.identified(request.call_id, tools[name].name, cast("dict[str, Any]", arguments or {}))
 
 
 def _wrong(request: Request, code: int, message: str, data: Any = None) -> Wrong:

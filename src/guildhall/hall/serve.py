@@ -31,7 +31,6 @@ from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
 from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
-from guildhall.hall.mcp import McpEndpoint
 from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
@@ -118,7 +117,7 @@ class Process:
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._hall.annexes.door(token) is not None,
+                is_run=lambda token: self._hall.tokens.door(token) is not None,
                 hall=client,
                 allowed=self._allowed,
                 standing=self._standing,
@@ -127,7 +126,8 @@ class Process:
                 secrets=self._log.learn,
             )
         )
-        api.mount("/mcp/", McpEndpoint(self._hall.annexes.door, version=__version__))
+        for prefix, app in self._hall.reception.apps.items():
+            api.mount(prefix, app)
         workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
         api.mount(PREFIX, workers.endpoint(self._address.token))
         return api

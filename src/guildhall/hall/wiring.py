@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.annex import Annexes
+    from guildhall.hall.reception import Reception
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
@@ -43,11 +44,13 @@ if TYPE_CHECKING:
     from guildhall.runs.prepare import Prepared
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
+    from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workflow.workflows import Workflows
 
@@ -179,7 +182,8 @@ class Hall(Record):
             assembler=self.assembler,
             planner=self.planner,
             source_of=self.source,
-            runtime=self.runtime,
+            runtime_of=self.executes,
+            tokens=self.tokens,
         )
 
     @cached_property
@@ -187,7 +191,14 @@ class Hall(Record):
         from guildhall.jobs.jobs import seat_of
         from guildhall.runs.recordings import Recordings
 
-        return Recordings(store=self.store, history=self.history, assembler=self.assembler, seat_of=seat_of)
+        return Recordings(
+            store=self.store,
+            history=self.history,
+            assembler=self.assembler,
+            seat_of=seat_of,
+            runtime_of=self.replays,
+            tokens=self.tokens,
+        )
 
     @cached_property
     def assembler(self) -> Assembler:
@@ -209,14 +220,36 @@ class Hall(Record):
         )
 
     @cached_property
-    def runtime(self) -> Runtime:
-        """What executes runs between their doors."""
-        if self.nursery is None:
-            from guildhall.runtimes.pydantic import PydanticRuntime
+    def tokens(self) -> Tokens:
+        """What opens the doors of live runs from outside."""
+        from guildhall.runs.tokens import Tokens
 
-            return PydanticRuntime()
+        return Tokens()
+
+    @cached_property
+    def reception(self) -> Reception:
+        """Where the doors of runs are come to by HTTP."""
+        from guildhall.hall.reception import Reception
+
+        return Reception(self.tokens.door)
+
+    def executes(self, runtime: RuntimeName) -> Runtime:
+        """What executes runs between their doors."""
+        if runtime == "pydantic" and self.nursery is not None:
+            return self._child_runtime
+        return self.replays(runtime)
+
+    def replays(self, runtime: RuntimeName) -> Runtime:
+        """The same for runs that are played again: those of our own stay in this process."""
+        from guildhall.runtimes.pydantic import PydanticRuntime
+
+        return PydanticRuntime()
+
+    @cached_property
+    def _child_runtime(self) -> Runtime:
         from guildhall.runtimes.childruntime import ChildRuntime
 
+        assert self.nursery is not None
         self.warm()
         most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
         return ChildRuntime(self.nursery, memory_bytes=most)

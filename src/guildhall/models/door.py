@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.models.model import Source
+    from guildhall.models.passing import Through
 
 OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
@@ -101,6 +102,7 @@ class ModelDoor:
         messages: Sequence[ModelMessage],
         settings: ModelSettings,
         parameters: ModelRequestParameters,
+        through: Through | None = None,
     ) -> ModelResponse:
         """The answer to a conversation. The same call, by its key, is answered once however often it is made."""
         if (recorded := self._ledger.answered(key, messages, parameters)) is not None:

@@ -63,6 +63,7 @@ class Assembled:
             tools=tuple(tool.as_shown() for tool in self.tools),
             output_schema=self.output_schema,
             attachments=self.attachments,
+            model=self.model,
         )
 
     def shown(self) -> dict[str, Any]:

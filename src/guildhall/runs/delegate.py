@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import OnText, Query
     from guildhall.runs.model import Run
-    from guildhall.runtimes.model import Assignment, Doors, Runtime
+    from guildhall.runtimes.model import Assignment, Doors
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed, Worker
 
@@ -45,11 +45,6 @@ class OneCall:
         if result.is_error:
             raise RuntimeFailed(result.text)
         return Outcome(output=result.text, messages=[])
-
-
-def runtime_of(call: Mapping[str, Any] | None, usual: Runtime) -> Runtime:
-    """What executes a run: as usual, or the one call that it is to make."""
-    return usual if call is None else OneCall(call)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
+    from guildhall.models.passing import Through
     from guildhall.runs.ledger import LiveLedger
+    from guildhall.runs.lobby import Lobby
     from guildhall.runs.patience import Patience
     from guildhall.runs.seat import Seat
-    from guildhall.runtimes.model import Assignment, Outcome, Runtime
+    from guildhall.runtimes.model import Assignment, Entry, Guest, Outcome, Runtime
     from guildhall.tools.gate import Gate
     from guildhall.tools.model import ToolCall, ToolResult
 
@@ -54,6 +56,7 @@ class Execution:
         runtime: Runtime,
         gate: Gate,
         model_door: ModelDoor,
+        lobby: Lobby,
         patience: Patience,
         clock: Clock,
         seconds_before: float,
@@ -66,6 +69,7 @@ class Execution:
         self._runtime = runtime
         self._gate = gate
         self._model_door = model_door
+        self._lobby = lobby
         self._patience = patience
         self._clock = clock
         self._seconds_before = seconds_before
@@ -92,10 +96,11 @@ class Execution:
         messages: Sequence[ModelMessage],
         settings: ModelSettings,
         parameters: ModelRequestParameters,
+        through: Through | None = None,
     ) -> ModelResponse:
         await self.only_while_open()
         with self._patience.call():
-            return await self._model_door.ask(key, messages, settings, parameters)
+            return await self._model_door.ask(key, messages, settings, parameters, through)
 
     async def tool(self, call: ToolCall) -> ToolResult:
         await self.only_while_open()
@@ -106,6 +111,9 @@ class Execution:
                 return await task
             finally:
                 self._under_way.discard(task)
+
+    def admit(self, guest: Guest) -> Entry:
+        return self._lobby.admit(self, guest)
 
     async def only_while_open(self) -> None:
         """A parked run starts nothing new: its doors stay shut until it is resumed.
@@ -120,7 +128,7 @@ class Execution:
 
     @property
     def is_open(self) -> bool:
-        """Whether whoever comes to the tool door from outside is let in."""
+        """Whether whoever comes to the doors from outside is let in."""
         return not self._parked.is_set() and not self._ending
 
     def is_another(self, call: ToolCall) -> bool:

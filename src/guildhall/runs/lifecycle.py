@@ -16,10 +16,11 @@ from guildhall.runs.beginning import started
 from guildhall.runs.execute import Execution
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.live import Live
+from guildhall.runs.lobby import Lobby
 from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs, refuse_over
-from guildhall.runs.tokens import Tokens, ToolDoor, servers_of, with_dispatch
+from guildhall.runs.tokens import RunDoor, servers_of
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared, SourceOf
     from guildhall.runs.seat import Seat
+    from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import Tool, ToolCall
+    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
+
+    RuntimeOf = Callable[[RuntimeName], Runtime]
 
 
 class Runs:
@@ -64,8 +69,10 @@ class Runs:
         assembler: Assembler,
         planner: Planner,
         source_of: SourceOf,
-        runtime: Runtime,
+        runtime_of: RuntimeOf,
+        tokens: Tokens,
     ) -> None:
+        """`runtime_of`: what executes runs of workers that name this runtime."""
         self._store = store
         self._clock = clock
         self._bus = bus
@@ -74,10 +81,10 @@ class Runs:
         self._assembler = assembler
         self._planner = planner
         self._source_of = source_of
-        self._runtime = runtime
+        self._runtime_of = runtime_of
         self._alive: dict[str, Live] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the runs that no other one has called
-        self._tokens = Tokens()
+        self._tokens = tokens
         self.preparation = Preparation(
             store=store,
             clock=clock,
@@ -123,15 +130,22 @@ class Runs:
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
+        servers = servers_of(assembled, seat)
         execution = Execution(
             ledger=ledger,
             assignment=assembled.assignment,
-            runtime=runtime or delegate.runtime_of(prepared.call, self._runtime),
+            runtime=runtime or self._executes(prepared),
             gate=Gate(
                 assembled.tools, assembled.rules, assembled.mode, ledger, executor, closed=seat.closed if seat else None
             ),
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
+            ),
+            lobby=Lobby(
+                run=prepared.run,
+                tokens=self._tokens,
+                servers=servers,
+                assignment=assembled.assignment,
             ),
             patience=patience,
             clock=self._clock,
@@ -139,8 +153,6 @@ class Runs:
             clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
             seat=seat,
         )
-        servers = servers_of(assembled.tools, seat.tools, seat.server) if seat else servers_of(assembled.tools)
-        servers = with_dispatch(servers, assembled.outsiders.dispatch)
         live = Live(
             prepared=prepared,
             ledger=ledger,
@@ -148,12 +160,17 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
-            token=self._tokens.issue(ToolDoor(run=prepared.run, servers=servers, execution=execution)),
+            token=self._tokens.issue(RunDoor(run=prepared.run, servers=servers, behind=execution)),
             above=above,
         )
         self._alive[prepared.run] = live
         self._bus.publish(self._started(live))
         return live
+
+    def _executes(self, prepared: Prepared) -> Runtime:
+        if prepared.call is not None:
+            return delegate.OneCall(prepared.call)
+        return self._runtime_of(prepared.assembled.worker.definition.runtime)
 
     async def _live(self, live: Live) -> None:
         try:
@@ -299,10 +316,6 @@ class Runs:
     def token(self, run: str) -> str:
         """What opens the tool door of a live run from outside."""
         return self._alive[run].token
-
-    def door(self, token: str) -> ToolDoor | None:
-        """The tool door that a token opens now."""
-        return self._tokens.door(token)
 
     def root(self, run: str) -> str:
         """The run at the top of a run's tree."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import delegate, records, shown
-from guildhall.runs.delegate import runtime_of
+from guildhall.runs.lobby import Lobby
 from guildhall.runs.prepare import frame_then
 from guildhall.runs.replay import Replayed, replay
-from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.runs.tokens import servers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.runs.assemble import Assembler
     from guildhall.runs.history import History
+    from guildhall.runs.lifecycle import RuntimeOf
     from guildhall.runs.model import Run
     from guildhall.runs.seat import Seat
+    from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Runtime
     from guildhall.store.engine import Store
     from guildhall.tools.model import ToolResult
@@ -33,9 +35,18 @@ class Recordings:
     """The recorded runs of a hall."""
 
     def __init__(
-        self, *, store: Store, history: History, assembler: Assembler, seat_of: Callable[[Run], Seat | None]
+        self,
+        *,
+        store: Store,
+        history: History,
+        assembler: Assembler,
+        seat_of: Callable[[Run], Seat | None],
+        runtime_of: RuntimeOf,
+        tokens: Tokens,
     ) -> None:
         """`seat_of` gives the seat, as a replay sees it, of a run that is at the top of its tree."""
+        self._runtime_of = runtime_of
+        self._tokens = tokens
         self._seat_of = seat_of
         self._store = store
         self._history = history
@@ -80,8 +91,12 @@ class Recordings:
         assembled, gone = await self._assembler.again(
             run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
         )
-        runtime = runtime or runtime_of(run.request.get("call"), PydanticRuntime())
-        difference = await replay(journal, assembled, assembled.assignment, runtime, partial(self._gave, run.id))
+        call = run.request.get("call")
+        runtime = runtime or (delegate.OneCall(call) if call else self._runtime_of(assembled.worker.definition.runtime))
+        lobby = Lobby(
+            run=run.id, tokens=self._tokens, servers=servers_of(assembled, seat), assignment=assembled.assignment
+        )
+        difference = await replay(journal, assembled, runtime, partial(self._gave, run.id), lobby)
         return Replayed(run=run.id, steps=len(journal.entries), difference=difference, worker_gone=gone)
 
     def _gave(self, caller: str, call: str) -> tuple[str, ToolResult] | None:

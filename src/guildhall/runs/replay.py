@@ -6,10 +6,11 @@ the journal: no handler runs, no socket opens, nothing is written.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
 from guildhall.runs import shown
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
+    from guildhall.models.passing import Through
     from guildhall.policy.model import Verdict
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
+    from guildhall.runs.lobby import Lobby
     from guildhall.runs.model import Entry
-    from guildhall.runtimes.model import Assignment, Runtime
+    from guildhall.runtimes.model import Entry as Entrance
+    from guildhall.runtimes.model import Guest, Outcome, Runtime
     from guildhall.tools.gate import Approval, Doubt
     from guildhall.tools.model import Tool, ToolCall
 
@@ -71,7 +75,7 @@ class Over(Exception):
 
 
 async def replay(
-    journal: Journal, assembled: Assembled, assignment: Assignment, runtime: Runtime, gave: Gave
+    journal: Journal, assembled: Assembled, runtime: Runtime, gave: Gave, lobby: Lobby
 ) -> Difference | None:
     """The first difference between the record and a run of today on the same answers; None when there is none.
 
@@ -81,7 +85,7 @@ async def replay(
     record = _Record(journal)
     try:
         record.compare_assembly(assembled)
-        outcome = await runtime.execute(assignment, _ReplayDoors(record, assembled, gave))
+        outcome = await _ReplayDoors(record, assembled, gave, lobby).played(runtime)
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
@@ -168,13 +172,37 @@ class _Record:
 class _ReplayDoors:
     """Both doors, answered by the journal."""
 
-    def __init__(self, record: _Record, assembled: Assembled, gave: Gave) -> None:
+    is_open = True
+
+    def __init__(self, record: _Record, assembled: Assembled, gave: Gave, lobby: Lobby) -> None:
         self._record = record
         self._gave = gave
+        self._lobby = lobby
+        self._broken: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         ledger = _ReplayLedger(record)
         self._gate = Gate(
             assembled.tools, assembled.rules, assembled.mode, ledger, self._recorded, closed=ledger.closed
         )
+
+    async def played(self, runtime: Runtime) -> Outcome:
+        """What comes of it; what went wrong at a door that was come to from outside is raised too."""
+        playing = asyncio.ensure_future(runtime.execute(self._lobby.assignment, self))
+        try:
+            await asyncio.wait({playing, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            return self._broken.result() if self._broken.done() else playing.result()
+        finally:
+            playing.cancel()
+            await asyncio.gather(playing, return_exceptions=True)
+
+    def admit(self, guest: Guest) -> Entrance:
+        return self._lobby.admit(self, guest)
+
+    def is_another(self, call: ToolCall) -> bool:
+        return False  # what is not as it was is told of the call itself
+
+    def breaks(self, error: Exception) -> None:
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     async def model(
         self,
@@ -182,6 +210,7 @@ class _ReplayDoors:
         messages: Sequence[ModelMessage],
         settings: ModelSettings,
         parameters: ModelRequestParameters,
+        through: Through | None = None,
     ) -> ModelResponse:
         record = self._record
         record.meet(key)

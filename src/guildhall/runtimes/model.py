@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from guildhall.core.ids import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -75,6 +75,7 @@ class Assignment:
     tools: tuple[Mapping[str, Any], ...]  # as the model is shown them
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
+    model: str = ""  # as the worker names it; only programs that have to be told one look at it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,26 @@ class Outcome:
 
     output: Any
     messages: Sequence[ModelMessage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guest:
+    """A program that comes to the doors of a run over HTTP: what they have to know of it."""
+
+    name_of: Callable[[str, str], str]  # how it names a tool of a server to its model
+    heard: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
+    result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """How a guest comes in: this token opens the model door, and the servers of tools by their names."""
+
+    token: str = field(repr=False)
+    servers: tuple[str, ...]
+    login: bool  # the person's login at the provider stands behind the model door, in the place of a key
+    settle: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
+    close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
 
 
 class Doors(Protocol):
@@ -99,7 +120,15 @@ class Doors(Protocol):
     async def tool(self, call: ToolCall) -> ToolResult: ...
 
 
+class OpenDoors(Doors, Protocol):
+    """The same, to which a program can come by HTTP."""
+
+    def admit(self, guest: Guest) -> Entry:
+        """Lets a program in, until it is closed."""
+        ...
+
+
 class Runtime(Protocol):
     """Something that can execute an assignment."""
 
-    async def execute(self, assignment: Assignment, doors: Doors) -> Outcome: ...
+    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome: ...

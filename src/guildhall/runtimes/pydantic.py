@@ -115,18 +115,22 @@ def parameters_of(assignment: Assignment) -> ModelRequestParameters:
     native: list[AbstractNativeTool] = [_NATIVE[tool["name"]]() for tool in assignment.tools if tool.get("native")]
     if assignment.output_schema is None:
         return ModelRequestParameters(function_tools=tools, native_tools=native)
-    answer = ToolDefinition(
-        name=OUTPUT_TOOL,
-        description="Give the final result. Call this once, when the work is done.",
-        parameters_json_schema=dict(assignment.output_schema),
-        kind="output",
-    )
     return ModelRequestParameters(
         function_tools=tools,
         native_tools=native,
-        output_tools=[answer],
+        output_tools=[output_tool(assignment.output_schema)],
         output_mode="tool",
         allow_text_output=False,
+    )
+
+
+def output_tool(schema: Mapping[str, Any]) -> ToolDefinition:
+    """The tool with which the model gives a result that fits a schema."""
+    return ToolDefinition(
+        name=OUTPUT_TOOL,
+        description="Give the final result. Call this once, when the work is done.",
+        parameters_json_schema=dict(schema),
+        kind="output",
     )
 
 

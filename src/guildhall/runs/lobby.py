@@ -1,0 +1,108 @@
+"""Where programs that execute runs are let in: each gets a token of its own to the doors of its run.
+
+A program is started again after a crash, an approval, a restart: the token of the earlier one opens nothing then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import ToolCallPart
+
+from guildhall.models.passing import Passing
+from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
+from guildhall.runtimes.model import Entry
+from guildhall.runtimes.pydantic import call_of, output_tool
+from guildhall.tools.model import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.models.passing import Through
+    from guildhall.runs.tokens import Tokens
+    from guildhall.runtimes.model import Assignment, Guest
+    from guildhall.tools.model import ToolCall, ToolResult
+
+
+class _Asked(Behind, Protocol):
+    """The same with a model behind it."""
+
+    async def model(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+        through: Through | None = None,
+    ) -> ModelResponse: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lobby:
+    """Lets the programs of one run in."""
+
+    run: str
+    tokens: Tokens
+    servers: Mapping[str, tuple[Tool, ...]]
+    assignment: Assignment
+    login: bool = False  # the person's login at the provider stands behind the model door
+
+    def admit(self, behind: _Asked, guest: Guest) -> Entry:
+        servers = {name: tools for name, tools in self.servers.items() if tools}
+        if guest.result is not None and self.assignment.output_schema is not None:
+            servers[RESULT] = (_result_tool(self.assignment.output_schema),)
+        names = {
+            guest.name_of(server, shown_at(server, tool.name)): tool.name
+            for server, tools in servers.items()
+            for tool in tools
+        }
+        door = RunDoor(run=self.run, servers=servers, behind=behind)
+
+        def heard(key: str, response: ModelResponse) -> None:
+            door.heard(call_of(key, part) for part in response.parts if isinstance(part, ToolCallPart))
+            guest.heard(response)
+
+        async def own(call: ToolCall) -> ToolResult:
+            assert guest.result is not None
+            return await guest.result(call.arguments or {})
+
+        door.own = own if RESULT in servers else None
+        door.passing = Passing(
+            behind.model,
+            names=names,
+            prompt=self.assignment.system_prompt,
+            login=self.login,
+            heard=heard,
+            breaks=behind.breaks,
+        )
+        token = self.tokens.issue(door)
+        return Entry(
+            token=token,
+            servers=tuple(servers),
+            login=self.login,
+            settle=lambda: _settled(door),
+            close=lambda: self.tokens.revoke(token),
+        )
+
+
+async def _settled(door: RunDoor) -> None:
+    """Waits until no call is under way: what it does is on record then."""
+    assert door.passing is not None
+    while calls := [*(task for _, task in door.calls.values()), *door.passing.under_way()]:
+        await asyncio.wait(calls)
+
+
+def _result_tool(schema: Mapping[str, Any]) -> Tool:
+    """The tool with which a program gives its result. It is not called at the gate: it does nothing."""
+
+    def never(**_: Any) -> None:
+        raise AssertionError
+
+    shown = output_tool(schema)
+    return Tool(name=shown.name, description=shown.description or "", input_schema=dict(schema), handler=never)
