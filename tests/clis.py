@@ -27,21 +27,21 @@ def program(pattern: str) -> Path:
     return found[-1]
 
 
-def claude_code() -> Path:
+def claude_program() -> Path:
     return program("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude")
 
 
-def codex() -> Path:
+def codex_program() -> Path:
     return program("codex-*/codex")
 
 
-def opencode() -> Path:
+def opencode_program() -> Path:
     return program("opencode-*/opencode")
 
 
 def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:
     """What Claude Code says at its end, asked once, with a scripted model and these servers of tools and no others."""
-    found = claude_code()
+    program = claude_program()
     scratch.mkdir()
     (scratch / "mcp.json").write_text(json.dumps(mcp))
     words = ["-p", prompt, "--output-format", "json", "--mcp-config", str(scratch / "mcp.json"), "--strict-mcp-config"]
@@ -58,7 +58,7 @@ def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: 
         "IS_SANDBOX": "1",
     }
     ran = subprocess.run(
-        [found, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
+        [program, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WITHIN
     )
     assert ran.returncode == 0, (ran.stdout, ran.stderr)
     return json.loads(ran.stdout)

@@ -25,7 +25,7 @@ from guildhall.models.script import Script, ScriptSource
 from guildhall.runs import shown
 from guildhall.runs.model import Entry, Run, Usage
 from guildhall.runs.script import script_of
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from tests.runs.places import (
     DONE,
     OTHER,

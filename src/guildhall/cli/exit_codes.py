@@ -53,6 +53,10 @@ OF_ERROR = {
     "member_refused": FAILED,
     "runtime_failed": FAILED,
     "runtime_crashed": FAILED,
+    "runtime_missing": FAILED,
+    "runtime_outdated": FAILED,
+    "runtime_unusable": FAILED,
+    "runtime_toolless": FAILED,
     "replay_differs": FAILED,
     "interrupted": INTERRUPTED,
 }

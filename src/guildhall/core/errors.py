@@ -27,7 +27,11 @@
     │   ├── MemberUnreachable no answer over HTTP
     │   └── MemberRefused     its answer says no, or is none
     ├── RuntimeFailed         the runtime broke between the doors
-    │   └── RuntimeCrashed    the process of a run ended before the run did
+    │   ├── RuntimeCrashed    the process of a run ended before the run did
+    │   ├── RuntimeMissing    the program of a runtime is not installed
+    │   ├── RuntimeOutdated   it is older than what works
+    │   ├── RuntimeUnusable   it is there and cannot be started
+    │   └── RuntimeToolless   it did not reach the run's tools
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
 
@@ -305,6 +309,30 @@ class RuntimeCrashed(RuntimeFailed):
     """The process of a run ended before the run did. What it had done is on record: resumed, it goes on there."""
 
     code = "runtime_crashed"
+
+
+class RuntimeMissing(RuntimeFailed):
+    """The program that a runtime needs is not installed."""
+
+    code = "runtime_missing"
+
+
+class RuntimeOutdated(RuntimeFailed):
+    """The program that a runtime needs is older than the oldest that works."""
+
+    code = "runtime_outdated"
+
+
+class RuntimeUnusable(RuntimeFailed):
+    """The program that a runtime needs is there, and cannot be started or is something else."""
+
+    code = "runtime_unusable"
+
+
+class RuntimeToolless(RuntimeFailed):
+    """The program of a runtime did not reach the run's tools, so it was not let go on without them."""
+
+    code = "runtime_toolless"
 
 
 class ReplayDiffers(GuildError):

@@ -11,7 +11,7 @@ from guildhall.hall.client import Deviation
 from guildhall.models.script import ANYONE
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
 from guildhall.runs.script import ending
-from guildhall.runtimes.pydantic import OUTPUT_TOOL
+from guildhall.runtimes.judge import OUTPUT_TOOL
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location

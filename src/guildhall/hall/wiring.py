@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
     from guildhall.runs.tokens import Tokens
+    from guildhall.runtimes.installed import Programs
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.builtin import Surroundings
@@ -241,9 +242,21 @@ class Hall(Record):
 
     def replays(self, runtime: RuntimeName) -> Runtime:
         """The same for runs that are played again: those of our own stay in this process."""
-        from guildhall.runtimes.pydantic import PydanticRuntime
+        if runtime == "pydantic":
+            from guildhall.runtimes.pydantic import PydanticRuntime
 
-        return PydanticRuntime()
+            return PydanticRuntime()
+        from guildhall.runtimes.cli import CliRuntime
+        from guildhall.runtimes.drivers import driver_of
+
+        return CliRuntime(driver_of(runtime), self.programs, self.reception.listen)
+
+    @cached_property
+    def programs(self) -> Programs:
+        """The programs of others that execute runs, as far as they are installed here."""
+        from guildhall.runtimes.installed import Programs
+
+        return Programs(self.environ)
 
     @cached_property
     def _child_runtime(self) -> Runtime:

@@ -27,7 +27,7 @@ from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served
 from guildhall.runs.supply import refuse, refuse_later_fields
 from guildhall.runs.toolbox import base_toolbox
-from guildhall.runtimes.pydantic import OUTPUT_TOOL
+from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
 from guildhall.tools.mcp_client import Servers, ended_if_not_used
 from guildhall.workers.choose import Choice, choose_model

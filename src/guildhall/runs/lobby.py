@@ -72,9 +72,20 @@ class Lobby:
             assert guest.result is not None
             return await guest.result(call.arguments or {})
 
+        async def ask(
+            key: str,
+            messages: Sequence[ModelMessage],
+            settings: ModelSettings,
+            parameters: ModelRequestParameters,
+            through: Through | None = None,
+        ) -> ModelResponse:
+            if guest.over():  # it is about to be ended
+                await asyncio.get_running_loop().create_future()
+            return await behind.model(key, messages, settings, parameters, through)
+
         door.own = own if RESULT in servers else None
-        door.passing = Passing(
-            behind.model,
+        door.passing = passing = Passing(
+            ask,
             names=names,
             prompt=self.assignment.system_prompt,
             login=self.login,
@@ -86,6 +97,7 @@ class Lobby:
             token=token,
             servers=tuple(servers),
             login=self.login,
+            busy=lambda: bool(door.calls or passing.under_way()),
             settle=lambda: _settled(door),
             close=lambda: self.tokens.revoke(token),
         )

@@ -24,7 +24,7 @@ from guildhall.runs.before import files_before
 from guildhall.runs.model import is_text
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
 from guildhall.runs.toolbox import base_toolbox
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, arguments_of
+from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from guildhall.tools.builtin import BUILT_IN
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workers.model import SYSTEM_TOOLS

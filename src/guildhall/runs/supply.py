@@ -13,6 +13,7 @@ from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
 from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
+from guildhall.runtimes.drivers import DRIVEN
 from guildhall.workers.code import code_of, module_code, names_module, server_code, toolbox_code
 from guildhall.workers.servers import program_of, variables_of
 from guildhall.workers.trust import Trust
@@ -163,7 +164,7 @@ def refuse_later_fields(worker: Worker) -> None:
     """Refuses a worker with fields that this version reads and cannot provide, and names all of them."""
     definition = worker.definition
     declared = {
-        "runtime": definition.runtime if definition.runtime != "pydantic" else None,
+        "runtime": definition.runtime if definition.runtime not in DRIVEN else None,
     }
     lacking = [f"{field}: {value}" for field, value in declared.items() if value]
     if lacking:

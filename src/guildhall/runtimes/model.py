@@ -93,6 +93,7 @@ class Guest:
     name_of: Callable[[str, str], str]  # how it names a tool of a server to its model
     heard: Callable[[ModelResponse], None]  # is told each answer of the model, once that is on record
     result: Callable[[Mapping[str, Any]], Awaitable[ToolResult]] | None = None  # takes what it gives as the result
+    over: Callable[[], bool] = lambda: False  # is asked before the model: whether there is nothing left to ask it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +103,7 @@ class Entry:
     token: str = field(repr=False)
     servers: tuple[str, ...]
     login: bool  # the person's login at the provider stands behind the model door, in the place of a key
+    busy: Callable[[], bool]  # whether a call is under way
     settle: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
     close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
 

@@ -8,16 +8,13 @@ JSON, goes to the tool door and nowhere else (docs/adr/005).
 from __future__ import annotations
 
 import asyncio
-import json
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import (
     BinaryContent,
     ModelRequest,
-    ModelResponse,
     TextContent,
-    TextPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
@@ -27,9 +24,9 @@ from pydantic_ai.native_tools import WebSearchTool
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from guildhall.core.errors import RuntimeFailed
+from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge, arguments_of
 from guildhall.runtimes.model import Assignment, Attachment, Doors, Outcome
-from guildhall.tools.model import Text, ToolCall, ToolResult, is_shallow
+from guildhall.tools.model import Text, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,20 +34,16 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelRequestPart, UserContent
     from pydantic_ai.native_tools import AbstractNativeTool
 
-OUTPUT_TOOL = "final_result"
 _NATIVE = {"WebSearch": WebSearchTool}  # what providers can do themselves, by our names
-_MISSES = 3  # answers in a row that are empty, cut off, or do not fit the schema
-_CUT_OFF = "The answer was cut off at its maximum length, and nothing of it was done. Answer in fewer words at once."
 
 
 class PydanticRuntime:
     """Asks the model, makes the calls it asks for side by side, and asks again until it answers without a call."""
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
-        judge = _OutputJudge(assignment.output_schema)
+        judge = OutputJudge(assignment.output_schema)
         parameters = parameters_of(assignment)
         conversation: list[ModelMessage] = [opening(assignment)]
-        misses: list[str] = []
         for turn in count(1):
             key = f"m{turn}"
             response = await doors.model(key, conversation, ModelSettings(), parameters)
@@ -62,26 +55,23 @@ class PydanticRuntime:
             results = await asyncio.gather(*(doors.tool(call_of(key, call)) for call in made))
             replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
-                problem, output = (_CUT_OFF, None) if cut_off else judge.read(response, final)
+                problem, output = judge.read(response, final)
                 if problem is None:
                     return Outcome(output=output, messages=conversation)
-                misses.append(problem)
-                if len(misses) == _MISSES:
-                    reasons = "; ".join(dict.fromkeys(misses))
-                    raise RuntimeFailed(f"the model's answer was not usable {_MISSES} times in a row: {reasons}")
+                judge.missed(problem)
                 replies += [_refused(call, problem) for call in final] or [UserPromptPart(problem)]
             else:
-                misses.clear()
+                judge.went_on()
             conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))
         raise AssertionError
 
 
 def opening(assignment: Assignment) -> ModelRequest:
     """What every conversation about an assignment begins with."""
-    return ModelRequest(parts=[UserPromptPart(_asked(assignment))], instructions=assignment.system_prompt)
+    return ModelRequest(parts=[UserPromptPart(asked(assignment))], instructions=assignment.system_prompt)
 
 
-def _asked(assignment: Assignment) -> str | list[UserContent]:
+def asked(assignment: Assignment) -> str | list[UserContent]:
     """The first message, and after it each attachment with a line that says what it is."""
     if not assignment.attachments:
         return assignment.first_message
@@ -139,21 +129,6 @@ def call_of(key: str, call: ToolCallPart) -> ToolCall:
     return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
 
 
-def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:
-    """The arguments of a call; None when the model did not write a JSON object."""
-    arguments: Any = {} if call.args is None else call.args
-    try:
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        read: Any = json.loads(text or "{}", parse_constant=_no_number)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return cast("dict[str, Any]", read) if isinstance(read, dict) and is_shallow(read) else None
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")  # and not equal to itself: the record could never be compared with it
-
-
 def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
     """A result as the model reads it. Text alone stays text; bytes travel beside it."""
     blocks: list[str | BinaryContent] = [
@@ -171,33 +146,3 @@ def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
 
 def _refused(call: ToolCallPart, problem: str) -> ToolReturnPart:
     return ToolReturnPart(tool_name=call.tool_name, content=problem, tool_call_id=call.tool_call_id, outcome="failed")
-
-
-class _OutputJudge:
-    """Decides whether an answer is the end: text without a call, or a final result that fits the schema."""
-
-    def __init__(self, schema: Mapping[str, Any] | None) -> None:
-        self._validator: Any = None
-        if schema is not None:
-            from jsonschema.validators import validator_for
-            from referencing.jsonschema import EMPTY_REGISTRY
-
-            self._validator = validator_for(schema)(schema, registry=EMPTY_REGISTRY)  # it looks nothing up elsewhere
-
-    def expects(self, call: ToolCallPart) -> bool:
-        return self._validator is not None and call.tool_name == OUTPUT_TOOL
-
-    def read(self, response: ModelResponse, final: list[ToolCallPart]) -> tuple[str | None, Any]:
-        """What is wrong with the answer, if anything, and its output."""
-        if self._validator is None:
-            text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
-            return (None, text) if text.strip() else ("The answer was empty. Answer in text, or call a tool.", None)
-        if len(final) != 1:
-            return f"Give the result by calling {OUTPUT_TOOL} once.", None
-        output = arguments_of(final[0])
-        if output is None:
-            return f"The arguments of {OUTPUT_TOOL} are not a JSON object.", None
-        for error in self._validator.iter_errors(output):
-            place = error.json_path.removeprefix("$").lstrip(".") or "the result"
-            return f"{place}: {error.message}", None
-        return None, output

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.runtimes.child import live
-from guildhall.runtimes.pydantic import OUTPUT_TOOL
+from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.runtimes.wire import Answered, Asked, Called, Given, said
 from guildhall.tools.model import ToolResult
 

@@ -14,19 +14,20 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools import jail_bwrap, jail_hold, jail_landlock, jail_seccomp
+from guildhall.tools.doorway import Doorway
 from guildhall.tools.jail_plan import Confinement, planned
 from guildhall.tools.model import View
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping, Sequence
 
-__all__ = ["Confined", "Confinement", "Kind", "available", "spawn"]
+__all__ = ["Confined", "Confinement", "Doorway", "Kind", "available", "doorway", "spawn"]
 
 Kind = Literal["bubblewrap", "namespaces", "landlock"]
 
@@ -81,9 +82,19 @@ class _Prepared:
 
 
 def _prepared(
-    argv: Sequence[str], confinement: Confinement, kind: Kind, path: str, opened: contextlib.ExitStack
+    argv: Sequence[str],
+    confinement: Confinement,
+    kind: Kind,
+    path: str,
+    opened: contextlib.ExitStack,
+    door: Doorway | None = None,
 ) -> _Prepared:
     plan = planned(confinement)
+    port = None
+    if door is not None:
+        argv = door.before(argv)
+        port = None if door.inside or confinement.network else door.port
+        confinement = confinement if door.inside else replace(confinement, network=True)
     if kind != "landlock":  # there the folder around it takes no new names at all
         plan = plan.without(opened.enter_context(jail_hold.held(plan.missing)))
     program = _limited(argv, confinement)
@@ -96,7 +107,13 @@ def _prepared(
         return _Prepared(argv=[*prefix, *program], env=env, fds=() if filter_ is None else (filter_,))
     scratch = opened.enter_context(tempfile.TemporaryDirectory(prefix="guild-", ignore_cleanup_errors=True))
     spec = jail_landlock.specification(
-        confinement, plan, program, namespaces=kind == "namespaces", scratch=Path(os.path.realpath(scratch))
+        confinement,
+        plan,
+        program,
+        namespaces=kind == "namespaces",
+        loopback=door is not None and door.inside,
+        port=port,
+        scratch=Path(os.path.realpath(scratch)),
     )
     held = _held(spec, opened)
     return _Prepared(argv=jail_landlock.arguments(held), env=_environment(confinement, scratch), fds=(held,))
@@ -133,7 +150,8 @@ def _environment(confinement: Confinement, scratch: str) -> dict[str, str]:
     """What the program gets. LD_* would also act on what confines it, and GIT_* sends git to other repositories."""
     kept = {name: value for name, value in confinement.env.items() if not name.startswith(("LD_", "GIT_"))}
     # Git stops at a configuration that it may not read, and the system's may be one.
-    return {"PATH": _PATH, **kept, "HOME": scratch, "TMPDIR": scratch, "GIT_CONFIG_NOSYSTEM": "1"}
+    home = scratch if confinement.home is None else str(confinement.home)
+    return {"PATH": _PATH, **kept, "HOME": home, "TMPDIR": home, "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(kw_only=True)
@@ -181,31 +199,46 @@ async def _to_the_end(work: Coroutine[Any, Any, _Prepared]) -> _Prepared:
         raise
 
 
+async def doorway(kind: Kind | None = None, *, path: str | None = None, network: bool = False) -> Doorway:
+    """A way for a confined program to come to us. Whoever asks for it closes it.
+
+    `network`: the program is to have the machine's network, so it has none of its own.
+    """
+    chosen = await _chosen(kind, path or os.environ.get("PATH", _PATH))
+    return Doorway(inside=chosen != "landlock" and not network)
+
+
+async def _chosen(kind: Kind | None, path: str) -> Kind:
+    chosen: Kind | None = kind or await asyncio.to_thread(_available, path)
+    if chosen is None:
+        hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock switched on."
+        raise ToolUnavailable("programs cannot be confined on this machine, so none is started", hint=hint)
+    return chosen
+
+
 async def spawn(
     argv: Sequence[str],
     confinement: Confinement,
     *,
     kind: Kind | None = None,
     path: str | None = None,
+    door: Doorway | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.STDOUT,
     pass_fds: Sequence[int] = (),
 ) -> Confined:
     """Starts a program confined, without input unless `stdin` says otherwise. `kind` asks for one kind of confinement
-    instead of the strongest."""
+    instead of the strongest. With a `door`, made for the same kind, it can come to us, and to nobody else."""
     path = path or os.environ.get("PATH", _PATH)
-    chosen: Kind | None = kind or await asyncio.to_thread(_available, path)
-    if chosen is None:
-        hint = "Install bubblewrap (the package `bubblewrap`), or use Linux 6.2 or newer with Landlock switched on."
-        raise ToolUnavailable("programs cannot be confined on this machine, so none is started", hint=hint)
+    chosen = await _chosen(kind, path)
     with contextlib.ExitStack() as opened:
-        prepared = await _to_the_end(asyncio.to_thread(_prepared, argv, confinement, chosen, path, opened))
+        prepared = await _to_the_end(asyncio.to_thread(_prepared, argv, confinement, chosen, path, opened, door))
         process = await asyncio.create_subprocess_exec(
             *prepared.argv,
             env=prepared.env,
             cwd="/",
-            pass_fds=(*prepared.fds, *pass_fds),
+            pass_fds=(*prepared.fds, *pass_fds, *(door.fds if door is not None else ())),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

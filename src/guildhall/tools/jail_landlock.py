@@ -45,9 +45,19 @@ def arguments(spec: int) -> list[str]:
 
 
 def specification(
-    confinement: Confinement, plan: Plan, argv: Sequence[str], *, namespaces: bool, scratch: Path
+    confinement: Confinement,
+    plan: Plan,
+    argv: Sequence[str],
+    *,
+    namespaces: bool,
+    scratch: Path,
+    loopback: bool = False,
+    port: int | None = None,
 ) -> bytes:
-    """All that the launcher needs to know."""
+    """All that the launcher needs to know. `loopback`: in a network of its own it may reach itself.
+
+    `port`: of the network it may reach this port, and no more, as far as the kernel can hold that.
+    """
     places = [place for place in plan.places if place.access != "hidden" and not place.is_pin]
     if namespaces:
         rules: list[Rule] = [(str(place.source), place.access) for place in places]
@@ -56,13 +66,15 @@ def specification(
     rules += [(f"/dev/{name}", "write") for name in _DEVICES]
     rules += [("/proc", "read"), (str(scratch), "write")]
     # Without a network of its own nothing can be open to it, not even loopback: that is the whole machine's.
-    families = jail_seccomp.families(network=confinement.network, loopback=False)
-    filter_ = jail_seccomp.compiled(jail_seccomp.Filter(families=families, modes=namespaces))
+    families = jail_seccomp.families(network=confinement.network, loopback=loopback)
+    filter_ = jail_seccomp.compiled(jail_seccomp.Filter(families=families, modes=namespaces, datagrams=port is None))
     cwd = plan.cwd if any(_holds(place, plan.cwd) for place in places) else scratch
     spec: dict[str, Any] = {
         "parent": os.getpid(),
         "namespaces": namespaces,
         "network": confinement.network,
+        "loopback": loopback,
+        "port": port,
         "rules": [rule for rule in dict.fromkeys(rules) if Path(rule[0]).exists()],
         "mounts": _mounts(plan) if namespaces else [],
         "scratch": [str(scratch), confinement.scratch_bytes],

@@ -27,10 +27,12 @@ _NEWNS, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = (
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP = 1, 36, 38, 22, 24
 _CAPABILITY_VERSION = 0x20080522
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1, 2, 4, 8, 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
+_BIND, _CONNECT, _PORT_RULE = 1, 2, 2
 _DEVICES = 1 << 6 | 1 << 11  # making device files is never given
 
 
@@ -143,7 +145,7 @@ def _become(spec: dict[str, Any]) -> NoReturn:
     os.setsid()
     _prctl(_PDEATHSIG, signal.SIGKILL)
     drop_capabilities()
-    restrict(spec["rules"])
+    restrict(spec["rules"], spec["port"])
     os.chdir(spec["cwd"])
     filter_calls(bytes.fromhex(spec["seccomp"]))
     os.execve(spec["argv"][0], spec["argv"], dict(os.environ))
@@ -157,18 +159,25 @@ def drop_capabilities() -> None:
     _check(_LIBC.capset(header, bytes(24)), "capset")
 
 
-def restrict(rules: list[tuple[str, str]]) -> None:
-    """From here on nothing on the disk is there but these: a real path each, to read or to write."""
+def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
+    """From here on nothing on the disk is there but these: a real path each, to read or to write.
+
+    With a `port`, only that one can be connected to, where the kernel can hold that.
+    """
     _prctl(_NO_NEW_PRIVS, 1)
     version = _LIBC.syscall(_CREATE_RULESET, None, 0, 1)
     all_rights = {3: (1 << 15) - 1, 4: (1 << 15) - 1}.get(version, (1 << 16) - 1)
     scoped = 3 if version >= 6 else 0  # no abstract sockets and no signals to the outside
-    attributes = struct.pack("=QQQ", all_rights, 0, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    ports = _BIND | _CONNECT if port is not None and version >= 4 else 0
+    attributes = struct.pack("=QQQ", all_rights, ports, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = _check(_LIBC.syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
     for path, access in rules:
         rights = all_rights & (~_DEVICES if access == "write" else _READ)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             _give(ruleset, path, rights)
+    if ports:
+        rule = struct.pack("=QQ", _CONNECT, port)
+        _check(_LIBC.syscall(_ADD_RULE, ruleset, _PORT_RULE, rule, 0), "landlock")
     _check(_LIBC.syscall(_RESTRICT, ruleset, 0), "landlock")
     os.close(ruleset)
 
@@ -205,6 +214,8 @@ def _own_namespaces(spec: dict[str, Any]) -> None:
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    if spec["loopback"]:
+        _open_loopback()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     for path, access in spec["mounts"]:
         if access != "hidden":
@@ -218,6 +229,15 @@ def _own_namespaces(spec: dict[str, Any]) -> None:
     for path, access in spec["mounts"]:
         _set_read_only(path, on=access != "write")
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={size},mode=0700")
+
+
+def _open_loopback() -> None:
+    """A new network has loopback, but it is switched off."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP | _IFF_RUNNING))
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:

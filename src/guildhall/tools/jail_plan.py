@@ -46,6 +46,7 @@ class Confinement:
     network: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     read_only: tuple[Path, ...] = ()  # seen beside the view's folders, never changed
+    home: Path | None = None  # its HOME, one of the view's folders; None: an empty place that goes with it
     memory_bytes: int = 4 * 1024**3  # for each process
     file_bytes: int = 2 * 1024**3  # the largest file that it may write
     processes: int = 1024  # beside those that run already; the kernel limits ordinary users only, not root

@@ -20,7 +20,7 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_AT, _SECOND_AT = 0, 4, 16, 24  # offsets in struct seccomp_data
 _X32 = 0x40000000
 _INET, _INET6, _NETLINK = 2, 10, 16
-_DATAGRAM, _RAW, _TYPE_MASK = 2, 3, 0xF
+_STREAM, _DATAGRAM, _RAW, _TYPE_MASK = 1, 2, 3, 0xF
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 
 _REFUSED = (
@@ -63,6 +63,7 @@ class Filter:
 
     families: frozenset[int]  # address families that a socket may have
     modes: bool = True  # files' modes, owners and attributes may be changed by path
+    datagrams: bool = True  # of the internet's families; without them only streams
 
 
 def families(*, network: bool, loopback: bool) -> frozenset[int]:
@@ -86,14 +87,18 @@ def compiled(filter_: Filter, machine: str | None = None) -> bytes | None:
     code += [_op(_JEQ, numbers["clone3"], no=1), _refusal(errno.ENOSYS)]  # libraries fall back to clone
     code += _when(numbers["clone"], [_op(_LOAD, _FIRST_AT), _op(_JSET, _NEW_NAMESPACES, no=1), _refusal(errno.EPERM)])
     code += _when(numbers["socketpair"], _pairs())
-    code += _when(numbers["socket"], _sockets(filter_.families))
+    code += _when(numbers["socket"], _sockets(filter_))
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 
-def _sockets(permitted: frozenset[int]) -> list[bytes]:
+def _sockets(filter_: Filter) -> list[bytes]:
     code = [_op(_LOAD, _FIRST_AT)]
-    for family in sorted(permitted):
-        code += [_op(_JEQ, family, no=1), _op(_RETURN, _ALLOW)]
+    for family in sorted(filter_.families):
+        if filter_.datagrams or family == _NETLINK:
+            code += [_op(_JEQ, family, no=1), _op(_RETURN, _ALLOW)]
+        else:
+            stream = [_op(_LOAD, _SECOND_AT), _op(_AND, _TYPE_MASK), _op(_JEQ, _STREAM, no=1), _op(_RETURN, _ALLOW)]
+            code += [_op(_JEQ, family, no=len(stream) + 1), *stream, _refusal(errno.EACCES)]
     return [*code, _refusal(errno.EACCES)]
 
 

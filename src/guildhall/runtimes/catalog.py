@@ -1,0 +1,100 @@
+"""The table of runtimes: what each is, what it needs, and what a run loses by it. Data, for the docs, `guild doctor`,
+`guild plan` and whoever starts one.
+
+Durability is what a run that is killed and goes on, or is replayed, finds again behind its doors:
+
+    exact          every answer of the model and every result of a tool
+    tool-exact     every result of a tool; the model is asked again
+    restart-only   the same task from the beginning; calls of tools that are made again are new calls
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Durability = Literal["exact", "tool-exact", "restart-only"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A runtime, as the table has it."""
+
+    name: str  # as a worker's file names it
+    title: str
+    program: str | None = None  # what is started; None: nothing but ourselves
+    least: str | None = None  # the oldest version of it that does
+    tested: str | None = None  # the one that our own tests run
+    install: str = ""  # how to get it
+    durability: Durability = "exact"
+    gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
+    network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
+    providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
+
+    @property
+    def variable(self) -> str:
+        """The variable that names the program, for whoever has it somewhere else."""
+        return f"GUILDHALL_{self.name.upper()}"
+
+
+_ROWS = (
+    Row(name="pydantic", title="pydantic-ai", install="nothing: it is part of Guildhall"),
+    Row(
+        name="claude",
+        title="Claude Code",
+        program="claude",
+        least="2.1.200",
+        tested="2.1.325",
+        install="pip install 'guildhall[claude]', or the `claude` command of Anthropic",
+        gaps=("with a Claude login, two lines of Claude Code stand before the system prompt: its provider wants them",),
+        providers=("anthropic",),
+    ),
+    Row(
+        name="codex",
+        title="Codex CLI",
+        program="codex",
+        least="0.160.0",
+        tested="0.166.0",
+        install="npm install -g @openai/codex",
+        gaps=(
+            "four built-in tools of its own cannot be taken out of what it offers",
+            "a system prompt of its own stands beside the worker's",
+            "cost is computed from tokens",
+        ),
+        providers=("openai",),
+    ),
+    Row(
+        name="opencode",
+        title="OpenCode",
+        program="opencode",
+        least="1.18.0",
+        tested="1.18.0",
+        install="npm install -g opencode-ai",
+        gaps=(
+            "built-in tools of its own cannot be taken out of what it offers",
+            "a system prompt of its own stands beside the worker's",
+            "cost is computed from tokens",
+        ),
+        providers=("anthropic", "openai"),
+    ),
+    Row(
+        name="cursor",
+        title="Cursor Agent",
+        program="cursor-agent",
+        install="from Cursor, who publish no package; tested with a stand-in",
+        durability="restart-only",
+        network=True,
+        gaps=(
+            "its models are asked by itself, not through the model door: it has the network",
+            "the tools of its own cannot be taken away",
+            "the system prompt is put into the first message",
+            "no cost is known",
+        ),
+        providers=("cursor",),
+    ),
+)
+
+ROWS: Mapping[str, Row] = {row.name: row for row in _ROWS}

@@ -1,0 +1,248 @@
+"""The runtime that is a program of somebody else: Claude Code, Codex and the like, between the same two doors.
+
+It is started anew for each stretch of a run and walked through what is on record: the doors answer what they have
+answered before. So nothing of the program's own sessions is needed to go on after a crash, an approval or a restart.
+The output is what its model has answered, as the model door has it; the program only says when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic_ai.messages import ToolCallPart
+
+from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
+from guildhall.runtimes import program
+from guildhall.runtimes.judge import OutputJudge
+from guildhall.runtimes.model import Guest, Outcome
+from guildhall.tools.model import Text, ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+    from socket import socket
+
+    from pydantic_ai.messages import ModelResponse
+
+    from guildhall.runtimes.catalog import Row
+    from guildhall.runtimes.installed import Installed, Programs
+    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.program import Launch, Program
+
+_QUIET = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
+_LOOKS = 10  # how often it is looked at in that time
+_TAKEN = "The result is taken."
+_AGAIN = "Resume the run: it goes on from the last step on record."
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A program has said that it is done; `error`: or why it cannot go on."""
+
+    error: GuildError | None = None
+
+
+class Driver(Protocol):
+    """What is particular to one program."""
+
+    row: Row
+
+    def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
+        """How it is started, to come to the doors at this address. `model`: its name; empty: any will do."""
+        ...
+
+    def read(self, line: Mapping[str, Any]) -> Ended | None:
+        """What a line that it has said means for the run, if anything."""
+        ...
+
+    def names(self, server: str, tool: str) -> str:
+        """How it names a tool of a server to its model."""
+        ...
+
+    def again(self, words: str) -> bytes | None:
+        """A further message of the user, for its input; None: it takes none."""
+        ...
+
+
+class Listening(Protocol):
+    """The doors, served on a socket."""
+
+    async def close(self, patience: float) -> None: ...
+
+
+class CliRuntime:
+    """Executes each assignment in a program of its own, as its driver says."""
+
+    def __init__(
+        self,
+        driver: Callable[[], Driver],
+        programs: Programs,
+        listen: Callable[[socket], Awaitable[Listening]],
+        *,
+        quiet: float = _QUIET,
+    ) -> None:
+        """`listen` serves the doors on a socket. `quiet`: seconds after which a program that says nothing hangs."""
+        self._driver = driver
+        self._programs = programs
+        self._listen = listen
+        self._quiet = quiet
+
+    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+        driver = self._driver()
+        installed = await self._programs.find(driver.row)
+        talk = _Talk(assignment, driver, self._quiet)
+        entry = doors.admit(talk.guest())
+        try:
+            return await self._executed(assignment, driver, installed, talk, entry)
+        except RuntimeCrashed:
+            await entry.settle()  # what it has begun is on record then, and found there by the next
+            raise
+        finally:
+            entry.close()
+
+    async def _executed(
+        self, assignment: Assignment, driver: Driver, installed: Installed, talk: _Talk, entry: Entry
+    ) -> Outcome:
+        model = _model(assignment)
+        async with AsyncExitStack() as opened:
+            started = await program.start(
+                installed,
+                lambda url, home: driver.launch(assignment, entry, url, home, model),
+                network=driver.row.network,
+            )
+            opened.callback(started.door.close)
+            opened.push_async_callback(started.end)
+            serving = await self._listen(started.door)
+            opened.push_async_callback(serving.close, 0)
+            opened.push_async_callback(started.end)  # before its doors are shut
+            return await talk.outcome(started, entry)
+
+
+def _model(assignment: Assignment) -> str:
+    """The model as its provider names it; empty where it is none of a provider."""
+    provider, _, name = assignment.model.rpartition(":")
+    return "" if provider in ("script", "replay") or name == "auto" else name
+
+
+class _Talk:
+    """What is said between a program, its model and us, until there is an output."""
+
+    def __init__(self, assignment: Assignment, driver: Driver, quiet: float) -> None:
+        self._schema = assignment.output_schema
+        self._driver = driver
+        self._quiet = quiet
+        self._judge = OutputJudge(assignment.output_schema)
+        self._last: ModelResponse | None = None
+        self._problem: str | None = None  # of the final result in the last answer
+        self._found: Outcome | None = None  # the output, while calls beside it are still to be made
+        self._active = time.monotonic()
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def guest(self) -> Guest:
+        result = None if self._schema is None else self._result
+        return Guest(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
+
+    async def outcome(self, started: Program, entry: Entry) -> Outcome:
+        """The outcome, when there is one; raises what went wrong."""
+        tasks = [asyncio.create_task(self._follow(started)), asyncio.create_task(self._watch(started, entry))]
+        try:
+            await asyncio.wait({self._outcome, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            if self._outcome.done():
+                return self._outcome.result()
+            await next(task for task in tasks if task.done())
+            raise AssertionError
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # at the doors
+
+    def _heard(self, response: ModelResponse) -> None:
+        self._active = time.monotonic()
+        self._last = response
+        calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+        final = [call for call in calls if self._judge.expects(call)]
+        if not final:
+            if calls:
+                self._judge.went_on()
+            return
+        self._problem, output = self._judge.read(response, final)
+        if self._problem is not None:
+            self._missed(self._problem)
+            return
+        self._found = Outcome(output=output, messages=())
+        if len(calls) == 1:
+            self._done(self._found)
+
+    async def _result(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """What the program is told when it hands over a final result: the answer that it stands in was judged."""
+        problem = self._problem if self._found is None else None
+        return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
+
+    def _over(self) -> bool:
+        """All calls beside the result were made when the program asks its model again."""
+        if self._found is not None:
+            self._done(self._found)
+        return self._found is not None
+
+    # at its standard output
+
+    async def _follow(self, started: Program) -> None:
+        async for line in started.lines():
+            self._active = time.monotonic()
+            said = self._driver.read(line)
+            if said is None:
+                continue
+            if said.error is not None:
+                raise said.error
+            self._ended(started)
+        title = self._driver.row.title
+        raise RuntimeCrashed(f"{title} {await started.manner()}", hint=_AGAIN)
+
+    def _ended(self, started: Program) -> None:
+        """It says that it is done: its last answer is the output, or it is told what is wrong with it."""
+        if self._last is None:
+            raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
+        if self._found is not None:
+            self._done(self._found)
+            return
+        problem, output = self._judge.read(self._last, [])
+        if problem is None:
+            self._done(Outcome(output=output, messages=()))
+            return
+        self._missed(problem)
+        words = self._driver.again(problem)
+        if words is None:
+            raise RuntimeFailed(
+                f"the model's answer was not usable, and {self._driver.row.title} takes no more: {problem}"
+            )
+        started.tell(words)
+
+    async def _watch(self, started: Program, entry: Entry) -> None:
+        """Ends when the program does nothing any more."""
+        while True:
+            await asyncio.sleep(self._quiet / _LOOKS)
+            if entry.busy():
+                self._active = time.monotonic()
+            if time.monotonic() - self._active > self._quiet:
+                title = self._driver.row.title
+                said = f"{title} said and asked nothing for {self._quiet:g} s, and was ended{started.said}"
+                raise RuntimeCrashed(said, hint=_AGAIN)
+
+    # the end
+
+    def _missed(self, problem: str) -> None:
+        try:
+            self._judge.missed(problem)
+        except RuntimeFailed as error:
+            if not self._outcome.done():
+                self._outcome.set_exception(error)
+
+    def _done(self, outcome: Outcome) -> None:
+        if not self._outcome.done():
+            self._outcome.set_result(outcome)

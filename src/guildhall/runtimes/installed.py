@@ -1,0 +1,137 @@
+"""Finds the programs of runtimes and looks whether they will do. What was looked at once is not started again for it.
+
+A program is where its variable says (GUILDHALL_CLAUDE), in a Python package that brings it, or on the PATH.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable, ToolUnavailable
+from guildhall.tools.jail import Confinement, spawn
+from guildhall.tools.mcp_model import installation
+from guildhall.tools.model import View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.runtimes.catalog import Row
+
+_BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # packages that bring a program, and where in them
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_WITHIN = 30.0  # seconds to say its version
+_SAID = 500  # characters of what it says instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """A program that is there and will do."""
+
+    path: Path
+    version: str
+    sees: tuple[Path, ...]  # what it needs of the disk to be started
+    search: str  # its PATH
+
+
+class Programs:
+    """Knows the programs of a machine."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._known: dict[tuple[Path, int, int], str] = {}  # versions, by file as it was
+        self._looking = asyncio.Lock()
+
+    def where(self, row: Row) -> Path | None:
+        """Where the program of a runtime is, if it is anywhere."""
+        if named := self._environ.get(row.variable):
+            return Path(named).expanduser().absolute()
+        package, inside = _BUNDLED.get(row.name, ("", ""))
+        spec = importlib.util.find_spec(package) if package else None  # nothing of it is imported
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            if (bundled := Path(folder) / inside).is_file():
+                return bundled
+        found = shutil.which(row.program or "", path=self._search)
+        return Path(found).absolute() if found else None
+
+    async def find(self, row: Row) -> Installed:
+        """The program of a runtime, in a version that does; an error that says what to do otherwise."""
+        path = self.where(row)
+        if path is None or not path.exists():
+            where = f"{row.variable} names {path}, and nothing is there" if path else "it is not installed"
+            raise RuntimeMissing(f"runtime {row.name}: {row.title} is needed, and {where}", hint=_how(row))
+        async with self._looking:
+            version = await self._version(row, path)
+        if row.least is not None and _numbers(version) < _numbers(row.least):
+            said = f"runtime {row.name}: {path} is {row.title} {version}, and {row.least} is the oldest that works"
+            raise RuntimeOutdated(said, hint=_how(row))
+        return Installed(path=path, version=version, sees=_needed(path, self._search), search=self._search)
+
+    async def _version(self, row: Row, path: Path) -> str:
+        stat = await asyncio.to_thread(path.stat)
+        key = (path, stat.st_mtime_ns, stat.st_size)
+        if key not in self._known:
+            self._known[key] = await self._asked(row, path)
+        return self._known[key]
+
+    async def _asked(self, row: Row, path: Path) -> str:
+        confinement = Confinement(
+            view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=_needed(path, self._search)
+        )
+        try:
+            program = await spawn([str(path), "--version"], confinement)
+        except (OSError, ToolUnavailable) as error:
+            raise RuntimeUnusable(f"runtime {row.name}: {path} cannot be started: {error}", hint=_how(row)) from None
+        try:
+            async with asyncio.timeout(_WITHIN):
+                assert program.process.stdout is not None
+                said = (await program.process.stdout.read()).decode(errors="replace")
+                code = await program.wait()
+        except TimeoutError:
+            said, code = f"nothing within {_WITHIN:.0f} s", -1
+        finally:
+            await program.kill()
+        found = _VERSION.search(said)
+        if code != 0 or found is None:
+            message = f"runtime {row.name}: asked for its version, {path} said: {said.strip()[:_SAID] or 'nothing'}"
+            raise RuntimeUnusable(message, hint=_how(row))
+        return found[0]
+
+    @property
+    def _search(self) -> str:
+        return self._environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+
+
+def _how(row: Row) -> str:
+    return f"Install it: {row.install}. If it is somewhere else, say so: {row.variable}=/path/to/{row.program}."
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = _VERSION.search(version)
+    return tuple(int(number) for number in found.groups()) if found else ()
+
+
+def _needed(path: Path, search: str) -> tuple[Path, ...]:
+    """What of the disk a program needs: itself; where it is a script, its whole installation and its interpreter."""
+    interpreter = _interpreter(path, search)
+    if interpreter is None:
+        return tuple(dict.fromkeys((path, path.resolve())))
+    person = Path.home()
+    found = (*installation(path), *installation(interpreter))
+    return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
+
+
+def _interpreter(path: Path, search: str) -> Path | None:
+    with path.open("rb") as program:
+        first = program.readline(200)
+    if not first.startswith(b"#!"):
+        return None
+    words = first[2:].decode(errors="replace").split()
+    names = [word for word in words[1:] if not word.startswith("-")] if words and words[0].endswith("/env") else words
+    found = shutil.which(names[0], path=search) if names else None
+    return Path(found) if found else None

@@ -1,0 +1,41 @@
+"""The program that leaves a door open and then becomes another: `python -I -S jail_door.py FD PORT PROGRAM ...`.
+
+It stands alone and runs inside the jail, where the network is nobody else's: it listens on loopback there, hands the
+listening socket out through FD, and is gone. Whoever has it answers what the program asks; nobody else is there to ask.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import NoReturn
+
+_WAITING = 128  # connections that were not accepted yet
+
+
+def main() -> NoReturn:
+    fd, port, *argv = sys.argv[1:]
+    try:
+        with socket.socket(fileno=int(fd)) as outside, _listening(int(port)) as door:
+            socket.send_fds(outside, [b"."], [door.fileno()])
+        os.execv(argv[0], argv)
+    except OSError as error:
+        print(f"the program could not be started: {error}", file=sys.stderr)  # noqa: T201
+    sys.exit(126)
+
+
+def _listening(port: int) -> socket.socket:
+    # The protocol is named, or asyncio would not know that answers in two pieces must not wait for each other.
+    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        door.bind(("127.0.0.1", port))
+        door.listen(_WAITING)
+    except OSError:
+        door.close()
+        raise
+    return door
+
+
+if __name__ == "__main__":
+    main()
