@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import ROWS
@@ -77,9 +77,10 @@ class Codex:
                 self._thread = thread
             case {"type": "turn.completed"}:
                 return Ended()
+            case {"type": "turn.failed", "error": {"message": str(said)}}:
+                return Ended(RuntimeFailed(f"Codex gave up: {said}"))
             case {"type": "turn.failed"}:
-                error = line.get("error")
-                return Ended(RuntimeFailed(f"Codex gave up: {error.get('message') if isinstance(error, dict) else error}"))
+                return Ended(RuntimeFailed("Codex gave up"))
             case _:
                 pass
         return None
@@ -127,7 +128,9 @@ def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
         "model_provider": "guildhall",
         "model_reasoning_summary": "none",
         "model_providers": {"guildhall": provider},
-        "mcp_servers": {re.sub(r"[^a-zA-Z0-9_-]", "_", name): {"url": f"{url}/mcp/{name}/", **server} for name in entry.servers},
+        "mcp_servers": {
+            re.sub(r"[^a-zA-Z0-9_-]", "_", name): {"url": f"{url}/mcp/{name}/", **server} for name in entry.servers
+        },
         "approval_policy": "never",
         "sandbox_mode": "read-only",
         "web_search": "disabled",
@@ -180,13 +183,14 @@ def _described(model: str) -> dict[str, Any]:
 
 
 def _toml(table: Mapping[str, Any]) -> str:
-    """A table of TOML, on one line each: dotted keys need no order."""
+    """A table of TOML, with those in it on one line each, so that their order does not matter."""
     return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in table.items())
 
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in value.items()) + "}"
+        table = cast("dict[str, Any]", value)
+        return "{" + ", ".join(f"{_key(name)} = {_value(inner)}" for name, inner in table.items()) + "}"
     return json.dumps(value)  # of text, numbers and truth the two write the same
 
 

@@ -59,7 +59,6 @@ class Cursor:
             argv=(*_FLAGS, *named, *further, words.lstrip().removeprefix("-") or " "),
             env={KEY: self._key},
             files={"work/.cursor/mcp.json": json.dumps({"mcpServers": servers})},
-            network=True,
         )
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
@@ -75,7 +74,9 @@ class Cursor:
         return None
 
     def broke(self, manner: str) -> GuildError | None:
-        said = f"Cursor {manner}. It is not started again by itself: what it has done with its tools would be done twice"
+        said = (
+            f"Cursor {manner}. It is not started again by itself: what it has done with its tools would be done twice"
+        )
         return RuntimeFailed(said, hint="See what it did (`guild log`), then hand the rest to a new run.")
 
     def names(self, server: str, tool: str) -> str:

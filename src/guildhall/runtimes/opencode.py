@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from guildhall.runtimes.cli import Anew
     from guildhall.runtimes.model import Assignment, Entry
 
-_TOKEN = "GUILDHALL_TOKEN"
 _US = "guildhall"  # as a provider, and as an agent
 _ANY = "scripted"  # where a script or a recording answers
 _FOR_EVER = 2_000_000_000  # milliseconds: how long a call takes is for the doors to say
@@ -36,22 +35,19 @@ _ASKS = {
     "openai": ("@ai-sdk/openai", "openai"),
 }
 _OTHERS = ("@ai-sdk/openai-compatible", "openai")
-_ENV = dict.fromkeys(
-    (
-        "OPENCODE_DISABLE_AUTOCOMPACT",
-        "OPENCODE_DISABLE_AUTOUPDATE",
-        "OPENCODE_DISABLE_CLAUDE_CODE",
-        "OPENCODE_DISABLE_DEFAULT_PLUGINS",
-        "OPENCODE_DISABLE_EXTERNAL_SKILLS",
-        "OPENCODE_DISABLE_LSP_DOWNLOAD",
-        "OPENCODE_DISABLE_MODELS_FETCH",
-        "OPENCODE_DISABLE_PROJECT_CONFIG",
-        "OPENCODE_DISABLE_PRUNE",
-        "OPENCODE_DISABLE_SHARE",
-        "OPENCODE_DISABLE_TERMINAL_TITLE",
-        "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
-    ),
-    "1",
+_OFF = (
+    "OPENCODE_DISABLE_AUTOCOMPACT",
+    "OPENCODE_DISABLE_AUTOUPDATE",
+    "OPENCODE_DISABLE_CLAUDE_CODE",
+    "OPENCODE_DISABLE_DEFAULT_PLUGINS",
+    "OPENCODE_DISABLE_EXTERNAL_SKILLS",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD",
+    "OPENCODE_DISABLE_MODELS_FETCH",
+    "OPENCODE_DISABLE_PROJECT_CONFIG",
+    "OPENCODE_DISABLE_PRUNE",
+    "OPENCODE_DISABLE_SHARE",
+    "OPENCODE_DISABLE_TERMINAL_TITLE",
+    "OPENCODE_EXPERIMENTAL_DISABLE_FILEWATCHER",
 )
 
 
@@ -74,9 +70,9 @@ class OpenCode:
         known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it had been fetched already
         return Launch(
             argv=tuple(argv),
-            env={**_ENV, _TOKEN: entry.token},
+            env=dict.fromkeys(_OFF, "1"),
             files={
-                f"{settings}/opencode.json": json.dumps(_settings(assignment, entry, url, name)),
+                f"{settings}/opencode.json": _plain(_settings(assignment, entry, url, name)),
                 f"{settings}/package.json": json.dumps(known),
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),
                 f"{settings}/node_modules/.keep": "",
@@ -120,7 +116,7 @@ def _said(error: Any) -> str:
 def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dict[str, Any]:
     """All that it would look for in the user's own settings."""
     package, path = _ASKS.get(assignment.model.partition(":")[0], _OTHERS)
-    options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": f"{{env:{_TOKEN}}}", "timeout": False}
+    options = {"baseURL": f"{url}/llm/{path}/v1", "apiKey": entry.token, "timeout": False}
     limit = {"context": _CONTEXT, "output": _OUTPUT}
     described = {"name": model, "tool_call": True, "reasoning": False, "attachment": False, "limit": limit}
     agent = {
@@ -136,7 +132,7 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
         "agent": {_US: agent},
         "enabled_providers": [_US],
         "provider": {_US: {"npm": package, "name": _US, "options": options, "models": {model: described}}},
-        "mcp": {_normal(server): _server(f"{url}/mcp/{server}/") for server in entry.servers},
+        "mcp": {_normal(server): _server(f"{url}/mcp/{server}/", entry.token) for server in entry.servers},
         "share": "disabled",
         "autoupdate": False,
         "snapshot": False,
@@ -148,12 +144,17 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
     }
 
 
-def _server(url: str) -> dict[str, Any]:
+def _plain(settings: Mapping[str, Any]) -> str:
+    """As JSON, without anything in it that it would replace: it looks for `{env:...}` and `{file:...}` in the text."""
+    return re.sub(r"\{(?=env:|file:)", r"\\u007b", json.dumps(settings))
+
+
+def _server(url: str, token: str) -> dict[str, Any]:
     return {
         "type": "remote",
         "url": url,
         "enabled": True,
         "oauth": False,
-        "headers": {"Authorization": f"Bearer {{env:{_TOKEN}}}"},
+        "headers": {"Authorization": f"Bearer {token}"},
         "timeout": _FOR_EVER,
     }
