@@ -251,7 +251,7 @@ class Hall(Record):
         from guildhall.runtimes.cli import CliRuntime
         from guildhall.runtimes.drivers import driver_of
 
-        return CliRuntime(driver_of(runtime), self.programs, self.reception.listen)
+        return CliRuntime(driver_of(runtime, self.environ), self.programs, self.reception.listen)
 
     @cached_property
     def programs(self) -> Programs:
