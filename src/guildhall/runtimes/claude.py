@@ -102,8 +102,11 @@ class Claude:
     def names(self, server: str, tool: str) -> str:
         return f"mcp__{_normal(server)}__{_normal(tool)}"
 
-    def again(self, words: str) -> bytes | None:
+    def again(self, words: str) -> bytes:
         return _message([{"type": "text", "text": words}])
+
+    def broke(self, manner: str) -> None:
+        return None
 
 
 def _normal(name: str) -> str:
