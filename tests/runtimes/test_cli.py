@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import Row
-from guildhall.runtimes.cli import CliRuntime, Ended
+from guildhall.runtimes.cli import ANEW, Anew, CliRuntime, Ended
 from guildhall.runtimes.installed import Programs
 from guildhall.runtimes.model import Assignment, Entry
 from guildhall.runtimes.program import Launch
@@ -41,7 +41,8 @@ class Stage:
 
     part: Part
     row: Row = ROW
-    speaks: bool = True  # a further message can be told
+    speaks: bool = True  # a further message can be told; else it is started anew with the other part
+    anew: Part = field(default_factory=list)
     busy: Callable[[], bool] = lambda: False
     guest: Guest | None = None
     seen: list[Mapping[str, Any]] = field(default_factory=list)
@@ -93,8 +94,12 @@ class Stage:
     def names(self, server: str, tool: str) -> str:
         return f"{server}.{tool}"
 
-    def again(self, words: str) -> bytes | None:
-        return f"{words}\n".encode() if self.speaks else None
+    def again(self, words: str) -> bytes | Anew:
+        self.part = self.part if self.speaks else self.anew
+        return f"{words}\n".encode() if self.speaks else ANEW
+
+    def broke(self, manner: str) -> RuntimeFailed | None:
+        return RuntimeFailed("as it does") if "as usual" in manner else None
 
 
 class Serving:
@@ -164,9 +169,13 @@ def test_the_third_that_is_not_usable_in_a_row_is_the_end() -> None:
     assert play(stage).output == "hello"
 
 
-def test_one_that_takes_no_more_words_fails() -> None:
-    with pytest.raises(RuntimeFailed, match="not usable, and The puppet takes no more"):
-        play(Stage([("say", {"answer": "a", "cut": 1}), ("say", DONE), ("sleep", 60)], speaks=False))
+def test_one_that_takes_no_more_words_is_started_anew_in_the_same_home() -> None:
+    first: Part = [("say", {"answer": "a", "cut": 1}), ("say", DONE), ("show", 0), ("leave", 0)]
+    second: Part = [("show", 0), ("say", HELLO), ("say", DONE), ("sleep", 60)]
+    stage = Stage(first, speaks=False, anew=second)
+    assert play(stage).output == "hello"
+    (home,) = {line["env"]["HOME"] for line in stage.seen if "env" in line}
+    assert str(home)
 
 
 def test_one_that_is_done_without_having_asked_fails() -> None:
@@ -246,6 +255,11 @@ def test_one_that_ends_before_the_run_has_crashed(part: Part, said: str) -> None
     assert len(crashed.value.message) < 2_200
     assert crashed.value.hint is not None
     assert stage.settled == 1  # what it had begun comes to its end first
+
+
+def test_what_its_end_means_is_for_the_driver_to_say() -> None:
+    with pytest.raises(RuntimeFailed, match="as it does"):
+        play(Stage([("complain", "as usual"), ("leave", 1)]))
 
 
 def test_odd_lines_between_are_nothing() -> None:
