@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _FOR_EVER = "2000000000"  # milliseconds: how long a call takes is for the doors to say
 _TOKEN = "GUILDHALL_TOKEN"
 _ANY = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
-_WAITS = {"pending", "needs-auth", "failed", "disabled"}  # of a server of tools: anything but connected
 _FLAGS = (
     "--print", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
@@ -86,8 +85,7 @@ class Claude:
     def read(self, line: Mapping[str, Any]) -> Ended | None:
         match line:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
-                lost = [f"{one['name']} ({one['status']})" for one in servers if one.get("status") in _WAITS]
-                if lost:
+                if lost := [told for one in servers if (told := _lost(one))]:
                     said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
                     return Ended(RuntimeToolless(said, hint="Resume the run: it is started anew."))
             case {"type": "result", "is_error": True}:
@@ -107,6 +105,15 @@ class Claude:
 
     def broke(self, manner: str) -> None:
         return None
+
+
+def _lost(server: Any) -> str | None:
+    """A server of tools that it has not reached, with how it stands."""
+    match server:
+        case {"name": str(name), "status": str(status)} if status != "connected":
+            return f"{name} ({status})"
+        case _:
+            return None
 
 
 def _normal(name: str) -> str:
