@@ -275,7 +275,7 @@ async def escaped(home: Path, env: dict[str, str], port: int) -> asyncio.subproc
         "TMPDIR": str(home),
     }
     env["CLAUDE_CONFIG_DIR"] = str(home / "claude")
-    flags = [*_FLAGS, "--model", _ANY, "--bare", "--mcp-config", str(home / "mcp.json")]
+    flags = [*_FLAGS, "--model", _ANY, "--mcp-config", str(home / "mcp.json")]
     flags += ["--system-prompt-file", str(home / "prompt.md")]
     pipe = asyncio.subprocess.PIPE
     orphan = await asyncio.create_subprocess_exec(

@@ -28,7 +28,7 @@ _FOR_EVER = "2000000000"  # milliseconds: how long a call takes is for the doors
 _TOKEN = "GUILDHALL_TOKEN"
 _ANY = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
 _FLAGS = (
-    "--print", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
+    "--print", "--bare", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
     "--no-session-persistence", "--permission-mode", "bypassPermissions",
 )  # fmt: skip
@@ -66,15 +66,13 @@ class Claude:
             }
             for name in entry.servers
         }
-        key = "CLAUDE_CODE_OAUTH_TOKEN" if entry.login else "ANTHROPIC_API_KEY"
-        argv = [*_FLAGS, "--model", model or _ANY, "--mcp-config", str(mcp), "--system-prompt-file", str(prompt)]
         return Launch(
-            argv=(*argv, *(() if entry.login else ("--bare",))),  # which reads no login
+            argv=(*_FLAGS, "--model", model or _ANY, "--mcp-config", str(mcp), "--system-prompt-file", str(prompt)),
             env={
                 **_ENV,
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),
                 "ANTHROPIC_BASE_URL": f"{url}/llm/anthropic",
-                key: entry.token,
+                "ANTHROPIC_API_KEY": entry.token,  # also where a login stands behind the door
                 _TOKEN: entry.token,
             },
             files={mcp.name: json.dumps({"mcpServers": servers}), prompt.name: assignment.system_prompt},
