@@ -164,6 +164,9 @@ class PacedSource:
     def takes(self, media_type: str) -> bool:
         return self.script.takes(media_type)
 
+    def upstream(self, api: str) -> None:
+        return None
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = who(query.worker, query.ordinal + 1)
         self.pace.done(begins(mine))

@@ -12,6 +12,7 @@ from guildhall.models.keys import KEYS, variable_with_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guildhall.models.login import Login
     from guildhall.models.model import Source
 
 AUTO = "auto"
@@ -43,8 +44,12 @@ def source_for(
     cwd: Path,
     environ: Mapping[str, str],
     recording: Callable[[str], Source] | None = None,
+    login: Login | None = None,
 ) -> Source:
-    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`."""
+    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`.
+
+    `login` is used where Anthropic's key is not set, by what can use it: a program that speaks for itself.
+    """
     if model == AUTO:
         model = auto_model(environ)
     if model.startswith(SCRIPT):
@@ -59,7 +64,7 @@ def source_for(
         return recording(run)
     from guildhall.models.providers import provider_source
 
-    return provider_source(model, environ)
+    return provider_source(model, environ, login)
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:

@@ -18,9 +18,9 @@ from starlette.routing import Route
 
 from guildhall.core.errors import GuildError, ModelFailed
 from guildhall.models.dialects.anthropic import Anthropic
-from guildhall.models.dialects.model import Malformed, parse
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
+from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.model import Query
 from guildhall.models.script import sent_text, tokens
 

@@ -130,7 +130,12 @@ class Runs:
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
-        servers = servers_of(assembled, seat)
+        lobby = Lobby(
+            run=prepared.run,
+            tokens=self._tokens,
+            servers=servers_of(assembled, seat),
+            assignment=assembled.assignment,
+        )
         execution = Execution(
             ledger=ledger,
             assignment=assembled.assignment,
@@ -141,16 +146,11 @@ class Runs:
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
-            lobby=Lobby(
-                run=prepared.run,
-                tokens=self._tokens,
-                servers=servers,
-                assignment=assembled.assignment,
-            ),
+            lobby=lobby,
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.line.close()),
             seat=seat,
         )
         live = Live(
@@ -160,7 +160,7 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
-            token=self._tokens.issue(RunDoor(run=prepared.run, servers=servers, behind=execution)),
+            token=self._tokens.issue(RunDoor(run=prepared.run, servers=lobby.servers, behind=execution)),
             above=above,
         )
         self._alive[prepared.run] = live

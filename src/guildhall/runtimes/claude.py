@@ -35,14 +35,20 @@ _FLAGS = (
 )  # fmt: skip
 _ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
-    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "DISABLE_AUTOUPDATER": "1",
     "IS_SANDBOX": "1",
+    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # or what is long is cut
+    # It waits for its tools before it begins, and for the doors for ever: how long something takes is theirs to say.
+    "MCP_CONNECTION_NONBLOCKING": "0",
     "MCP_TIMEOUT": "30000",
     "MCP_TOOL_TIMEOUT": _FOR_EVER,
+    "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
     "API_TIMEOUT_MS": _FOR_EVER,
+    "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
+    "CLAUDE_ENABLE_BYTE_WATCHDOG": "0",
+    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
 }
 
 

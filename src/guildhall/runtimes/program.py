@@ -129,9 +129,11 @@ class Program:
 async def home() -> AsyncGenerator[Path]:
     """A home for the programs of one run, for as long as one of them is at work."""
     opened = contextlib.ExitStack()
+    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_home())))
     try:
-        yield await asyncio.to_thread(lambda: opened.enter_context(_home()))
+        yield await asyncio.shield(making)
     finally:
+        await asyncio.wait([making])  # also where we were not to wait: what was made is taken away
         await asyncio.shield(asyncio.to_thread(opened.close))
 
 

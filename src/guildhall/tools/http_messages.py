@@ -51,7 +51,7 @@ def demand_message(method: str, headers: Headers) -> None:
         raise Unheard(415, "messages are application/json")
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive, most: int = MAX_BODY) -> bytes:
     """The body of a request, if it is not too large and comes in time."""
     data = bytearray()
     try:
@@ -61,8 +61,8 @@ async def read_body(receive: Receive) -> bytes:
                 if message["type"] != "http.request":
                     raise Unheard(400, "the body was cut off")
                 data += message.get("body", b"")
-                if len(data) > MAX_BODY:
-                    raise Unheard(413, f"a message has at most {MAX_BODY:,} bytes")
+                if len(data) > most:
+                    raise Unheard(413, f"a message has at most {most:,} bytes")
                 if not message.get("more_body", False):
                     return bytes(data)
     except TimeoutError:
