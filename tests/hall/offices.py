@@ -84,6 +84,6 @@ def _below(pid: int) -> Iterator[int]:
 
 def _runs(pid: int, program: Path) -> bool:
     try:
-        return os.readlink(f"/proc/{pid}/exe") == str(program)
+        return Path(f"/proc/{pid}/exe").readlink() == program
     except OSError:
         return False
