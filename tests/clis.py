@@ -39,6 +39,19 @@ def opencode_program() -> Path:
     return program("opencode-*/opencode")
 
 
+def programs(folder: Path) -> list[int]:
+    """The processes of programs whose homes are in a folder."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{folder}/guild-home-".encode() in line and b"bwrap" not in line[:100]:
+            found.append(int(process.name))
+    return found
+
+
 def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:
     """What Claude Code says at its end, asked once, with a scripted model and these servers of tools and no others."""
     program = claude_program()

@@ -197,7 +197,7 @@ def test_killed_while_an_unknown_effect_is_answered(scene: Scene, undisturbed: U
 @pytest.mark.req("X-2")
 def test_the_installed_command_killed_inside_a_tool(scene: Scene, undisturbed: Undisturbed, guild: Guild) -> None:
     scene.lay_hold("after", "one")
-    process = guild.start(*RUN, env=scene.environment)
+    process = guild.start(*RUN, env=scene.environment, installed=True)
     deadline = time.monotonic() + PATIENCE
     while not (scene.project / "desk" / "held-after-one").exists():
         assert time.monotonic() < deadline

@@ -12,6 +12,7 @@ from guildhall.cli.story import Story
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
 from guildhall.hall.start import find, process_of, stop
+from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,9 +31,11 @@ _GIT = {
 class ReviewStory(Story):
     """Has a hall of its own, which is a process; none is left when the story is told, or cannot be told to its end."""
 
-    def __init__(self, top: Path) -> None:
-        super().__init__(top, "shop", {})
+    def __init__(self, top: Path, runtime: str | None = None) -> None:
+        """`runtime` executes the agents, in the place of pydantic."""
+        super().__init__(top, "shop", _named(runtime))
         self._hall = Home(self.home)
+        self._runtime = runtime
 
     def tell(self) -> None:
         if shutil.which("git") is None:
@@ -53,6 +56,8 @@ class ReviewStory(Story):
         )
         self.title("A team is a file")
         self.guild("init", ".", "--example", "review")
+        if self._runtime is not None:
+            self._name_runtime(self._runtime)
         self.show_file("review.yaml")
         self._something_changes()
         run, ask = self._work_together()
@@ -68,6 +73,17 @@ class ReviewStory(Story):
             "Make it yours: `guild init my-review --example review`. Every command: `guild help all`. Another story, "
             "of workers that call each other: `guild demo --office`."
         )
+
+    def _name_runtime(self, runtime: str) -> None:
+        self.say(
+            f"Each agent names its runtime, {runtime}: the real program executes it, in a sandbox whose only way out "
+            "are the two doors of the hall. Everything else stays the same."
+        )
+        file = self.folder / "review.yaml"
+        text = file.read_text(encoding="utf-8")
+        text = text.replace("{system_prompt:", f"{{runtime: {runtime}, system_prompt:")
+        text = text.replace("\n    system_prompt:", f"\n    runtime: {runtime}\n    system_prompt:")
+        file.write_text(text, encoding="utf-8")
 
     def _something_changes(self) -> None:
         self.title("Something changes")
@@ -147,3 +163,9 @@ class ReviewStory(Story):
         self.say("Recorded once, it is a test for ever: what the agents are told, what they do, and what comes of it.")
         self.guild("script", run, "--out", "tests/this-review.yaml")
         self.guild("test")
+
+
+def _named(runtime: str | None) -> dict[str, str]:
+    """The variable that says where the program of a runtime is, where the person has set it."""
+    variable = ROWS[runtime].variable if runtime else ""
+    return {variable: os.environ[variable]} if variable in os.environ else {}

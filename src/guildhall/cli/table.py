@@ -30,7 +30,7 @@ class Command:
 COMMANDS = (
     Command(
         "demo",
-        "[--office]",
+        "[--office | --runtime NAME]",
         "see the whole machinery work, without a key or a network",
         example="guild demo",
         first=True,

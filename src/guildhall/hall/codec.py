@@ -32,6 +32,7 @@ _HOMES = {
     "Ask": "guildhall.runs.model",
     "AtWork": "guildhall.members.wire",
     "Attachment": "guildhall.runtimes.model",
+    "Row": "guildhall.runtimes.catalog",
     "Blame": "guildhall.memory.provenance",
     "Bounds": "guildhall.runs.model",
     "Check": "guildhall.hall.client",

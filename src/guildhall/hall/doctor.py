@@ -7,10 +7,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.errors import GuildError, RuntimeMissing, ToolUnavailable
 from guildhall.hall.client import Check, Checked
 from guildhall.models.catalog import detected_keys
 from guildhall.models.keys import joined
+from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.jail import available
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Listed, Worker
 
 
-def checks(hall: Hall, frame: Frame) -> list[Check]:
+async def checks(hall: Hall, frame: Frame) -> list[Check]:
     """Everything that `guild doctor` says."""
     settings, keys, workers = _settings(hall, frame), _keys(hall, frame), _workers(hall, frame)
     return [
@@ -29,6 +30,7 @@ def checks(hall: Hall, frame: Frame) -> list[Check]:
         keys,
         _shell(),
         _git(),
+        *await _runtimes(hall),
         workers,
         *_members(hall, frame),
         *_databases(hall),
@@ -85,6 +87,23 @@ def _shell() -> Check:
         return Check(name="confinement", ok=False, detail="none", hint=hint)
     hint = None if kind == "bubblewrap" else "Weaker than bubblewrap, which is not installed: see docs/tools-exec.md."
     return Check(name="confinement", ok=True, detail=kind, hint=hint)
+
+
+async def _runtimes(hall: Hall) -> list[Check]:
+    """One line for each runtime that is a program. One that is not installed is nobody's fault."""
+    found: list[Check] = []
+    for row in ROWS.values():
+        if row.program is None:
+            continue
+        try:
+            installed = await hall.programs.find(row)
+            told = f"{row.line}; {installed.version} at {installed.path}"
+            found.append(Check(name=row.name, ok=True, detail=told, hint=None))
+        except RuntimeMissing as error:
+            found.append(Check(name=row.name, ok=True, detail="not installed", hint=error.hint))
+        except GuildError as error:
+            found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
+    return found
 
 
 def _git() -> Check:

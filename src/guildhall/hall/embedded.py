@@ -343,7 +343,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
     async def doctor(self, frame: Frame) -> list[Check]:
         from guildhall.hall.doctor import checks
 
-        return checks(self._hall, frame)
+        return await checks(self._hall, frame)
 
     async def settle(self) -> list[Event]:
         return await self._hall.settle()

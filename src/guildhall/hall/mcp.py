@@ -87,7 +87,10 @@ class McpEndpoint:
         ours = {"name": f"guildhall-{server}", "version": self._version}
         tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
         shown = [replace(tool, name=name) for name, tool in tools.items()] if request.method == "tools/list" else ()
-        return await result_of(request, ours, shown, lambda request: _call(request, door, server, tools))
+        result = await result_of(request, ours, shown, lambda request: _call(request, door, server, tools))
+        if shown and door.passing is not None:  # programs make only such calls side by side; the gate says what may be
+            result["tools"] = [{**tool, "annotations": {"readOnlyHint": True}} for tool in result["tools"]]
+        return result
 
 
 async def _call(request: Request, door: RunDoor, server: str, tools: Mapping[str, Tool]) -> ToolResult:

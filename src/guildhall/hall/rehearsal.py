@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from guildhall.models.case import Spoken
     from guildhall.models.model import OnText, Query, Source
     from guildhall.models.script import Script, ScriptSource
+    from guildhall.runtimes.model import Runtime
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Execute, Tool, ToolCall
+    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
     from guildhall.workflow.workflows import Workflows
@@ -47,6 +49,7 @@ class RehearsalHall(Hall):
 
     runs_commands = False
     keeps_apart = False
+    starts_programs = False
 
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
         """`trusted` are the files of the copied project that the person trusts in the real one."""
@@ -60,6 +63,10 @@ class RehearsalHall(Hall):
 
     def source(self, model: str, frame: Frame) -> Source:
         return self._source
+
+    def replays(self, runtime: RuntimeName) -> Runtime:
+        """Whatever executes a worker, its doors are the same: a test needs no program of others."""
+        return super().replays("pydantic")
 
     @cached_property
     def workflows(self) -> Workflows:

@@ -64,6 +64,7 @@ class Hall(Record):
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
+    starts_programs = True  # of others, that execute runs; a rehearsal needs none
     keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
     def __init__(
@@ -141,6 +142,7 @@ class Hall(Record):
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
             own=self.own,
+            program=self.programs.demand if self.starts_programs else lambda row: None,
         )
 
     @cached_property

@@ -20,12 +20,13 @@ from guildhall.runs.assembled import (
 )
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
+from guildhall.runs.fit import fitting, refuse_native
 from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served
-from guildhall.runs.supply import refuse, refuse_later_fields
+from guildhall.runs.supply import refuse
 from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
@@ -104,7 +105,8 @@ class Assembler:
         usable(worker, "name")
         settings = self.settings(frame)
         try:
-            choice = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+            chosen = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
+            choice = fitting(worker, chosen)
         except ModelUnusable:
             if asks_model(request.as_dict()):
                 raise
@@ -225,7 +227,6 @@ class Assembler:
 
     async def _build(self, recipe: Recipe) -> Assembled:
         worker, frame = recipe.worker, recipe.frame
-        refuse_later_fields(worker)
         settings = self.settings(frame)
         surroundings = Surroundings(
             view=self._view(worker, frame),
@@ -301,6 +302,7 @@ class Assembler:
         served = {name: tools for name, tools in served.items() if name not in given}
         every = tools_of(worker, surroundings, system=system, toolboxes=boxes, servers=served)
         tools = tuple(map(self._instead, every))
+        refuse_native(worker, tools)
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from guildhall.policy.model import Decision, Mode
     from guildhall.policy.risk import Risk
     from guildhall.runs.model import Bounds
+    from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Folder
     from guildhall.workers.definition import McpServer
@@ -73,6 +74,7 @@ class Plan:
     worker: str
     place: str
     status: str
+    runtime: Row  # what would execute it
     model: str | None  # None: nobody names one
     chosen_by: str | None
     priced: bool | None
@@ -135,6 +137,7 @@ class Plan:
             "worker": self.worker,
             "file": self.place,
             "status": self.status,
+            "runtime": self.runtime.as_dict(),
             "model": self.model,
             "model_chosen_by": self.chosen_by,
             "priced": self.priced,

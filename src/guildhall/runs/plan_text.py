@@ -62,6 +62,8 @@ def written(plan: Plan) -> list[Folder]:
 
 def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
     yield "worker", [f"{plan.worker} ({plain(plan.place)}, {plan.status})"]
+    if plan.runtime.program is not None:
+        yield "runtime", [plan.runtime.line, *plan.runtime.gaps]
     yield "model", [_model(plan)]
     yield "reads", [_reads(plan)]
     yield "writes", [_writes(plan, whole=True)]

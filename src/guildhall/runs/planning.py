@@ -16,10 +16,12 @@ from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs.arrange import bounds_of, expected_tools, keeps_budget, kept_in, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
+from guildhall.runs.fit import fitting
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan import Called, Plan, PlannedTool
 from guildhall.runs.reach import Reached, declared, reached
 from guildhall.runs.supply import with_one_sandbox_each
+from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.builtin import Surroundings
 from guildhall.workers.choose import choose_model
 
@@ -97,6 +99,7 @@ def plan_of_run(assembled: Assembled, model: str, *, priced: bool, called: bool 
         worker=worker.name,
         place=worker.place,
         status=worker.status,
+        runtime=ROWS[worker.definition.runtime],
         model=model,
         chosen_by=None,
         priced=priced,
@@ -169,7 +172,7 @@ def _planned(
     model = by = None
     try:
         asked, override = (request.model, request.override_model) if request else (None, None)
-        choice = choose_model(worker, frame, known.settings, caller=asked, override=override)
+        choice = fitting(worker, choose_model(worker, frame, known.settings, caller=asked, override=override))
         model, by = choice.model, choice.by
     except GuildError as error:
         problems.insert(0, error.message)
@@ -185,6 +188,7 @@ def _planned(
         worker=worker.name,
         place=worker.place,
         status=worker.status,
+        runtime=ROWS[worker.definition.runtime],
         model=model,
         chosen_by=by,
         priced=priced,

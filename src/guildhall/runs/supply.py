@@ -13,7 +13,7 @@ from guildhall.core.config import anchored
 from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTrusted, ToolUnavailable
 from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
-from guildhall.runtimes.drivers import DRIVEN
+from guildhall.runtimes.catalog import ROWS
 from guildhall.workers.code import code_of, module_code, names_module, server_code, toolbox_code
 from guildhall.workers.servers import program_of, variables_of
 from guildhall.workers.trust import Trust
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.runs.outsiders import Outsiders
+    from guildhall.runtimes.catalog import Row
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -42,6 +43,7 @@ class Supply:
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
     outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
+    program: Callable[[Row], object]  # raises where what executes a runtime's runs is not there
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
@@ -61,7 +63,7 @@ class Supply:
         outside = self.outsiders(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
-        checks: list[Callable[[], object]] = [lambda: refuse_later_fields(worker)]
+        checks: list[Callable[[], object]] = [lambda: self.program(ROWS[worker.definition.runtime])]
         if script:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
@@ -158,21 +160,6 @@ def refuse(lacking: Sequence[GuildError], place: str) -> None:
         where=place,
         hint="`guild worker validate` says what to do about each.",
     )
-
-
-def refuse_later_fields(worker: Worker) -> None:
-    """Refuses a worker with fields that this version reads and cannot provide, and names all of them."""
-    definition = worker.definition
-    declared = {
-        "runtime": definition.runtime if definition.runtime not in DRIVEN else None,
-    }
-    lacking = [f"{field}: {value}" for field, value in declared.items() if value]
-    if lacking:
-        raise ToolUnavailable(
-            f"{'; '.join(lacking)} cannot be provided by this version",
-            where=worker.place,
-            hint="Take out what is named to run the worker without it.",
-        )
 
 
 def _raise(error: GuildError) -> NoReturn:

@@ -11,7 +11,7 @@ Durability is what a run that is killed and goes on, or is replayed, finds again
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,19 @@ class Row:
     gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
     network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
     providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
+
+    @property
+    def routed(self) -> bool:
+        """Whether its model calls pass the model door, so that scripts and recordings can answer."""
+        return not self.network
+
+    @property
+    def line(self) -> str:
+        return f"{self.title}, durability {self.durability}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {"name": self.name, "durability": self.durability, "gaps": list(self.gaps)}
 
     @property
     def variable(self) -> str:

@@ -39,6 +39,7 @@ _ENV = {
     "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "DISABLE_AUTOUPDATER": "1",
     "IS_SANDBOX": "1",
+    "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
     "MCP_TIMEOUT": "30000",
     "MCP_TOOL_TIMEOUT": _FOR_EVER,
     "API_TIMEOUT_MS": _FOR_EVER,

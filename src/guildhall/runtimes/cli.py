@@ -115,9 +115,6 @@ class CliRuntime:
         entry = doors.admit(talk.guest())
         try:
             return await self._executed(assignment, driver, installed, talk, entry)
-        except RuntimeCrashed:
-            await entry.settle()  # what it has begun is on record then, and found there by the next
-            raise
         finally:
             entry.close()
 
@@ -139,7 +136,17 @@ class CliRuntime:
                     serving = await self._listen(started.door)
                     opened.push_async_callback(serving.close, 0)
                     opened.push_async_callback(started.end)  # before its doors are shut
-                    if (outcome := await talk.outcome(started, entry)) is not None:
+                    try:
+                        outcome = await talk.outcome(started, entry)
+                    except RuntimeCrashed:
+                        await started.end()
+                        await entry.settle()  # what it has begun is on record then, and found there by the next
+                        raise
+                    except BaseException:
+                        entry.close()  # first of all
+                        raise
+                    if outcome is not None:
+                        entry.close()
                         return outcome
 
 

@@ -59,12 +59,18 @@ class Programs:
         found = shutil.which(row.program or "", path=self._search)
         return Path(found).absolute() if found else None
 
-    async def find(self, row: Row) -> Installed:
-        """The program of a runtime, in a version that does; an error that says what to do otherwise."""
-        path = self.where(row)
-        if path is None or not path.exists():
+    def demand(self, row: Row) -> Path | None:
+        """Where the program of a runtime is, if it needs one. Nothing is started to see that."""
+        path = self.where(row) if row.program is not None else None
+        if row.program is not None and (path is None or not path.exists()):
             where = f"{row.variable} names {path}, and nothing is there" if path else "it is not installed"
             raise RuntimeMissing(f"runtime {row.name}: {row.title} is needed, and {where}", hint=_how(row))
+        return path
+
+    async def find(self, row: Row) -> Installed:
+        """The program of a runtime, in a version that does; an error that says what to do otherwise."""
+        path = self.demand(row)
+        assert path is not None
         async with self._looking:
             version = await self._version(row, path)
         if row.least is not None and _numbers(version) < _numbers(row.least):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -27,13 +28,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
     )
 
+    parser.add_argument(
+        "--runtime",
+        choices=["claude", "codex", "opencode"],
+        help="what executes the agents of the review: the real program, which has to be installed",
+    )
+
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if args.office and args.runtime:
+        raise UsageError("--runtime is for the story of the review", hint="Leave out one of --office and --runtime.")
     for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is to stay behind then either
         signal.signal(number, _leave)
     folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()
     try:
-        _story(folder, office=args.office).tell()
+        _story(folder, office=args.office, runtime=args.runtime).tell()
     finally:
         _remove(folder)
     return exit_codes.DONE
@@ -52,11 +61,11 @@ def _leave(number: int, frame: object) -> None:
     sys.exit(exit_codes.INTERRUPTED)
 
 
-def _story(folder: Path, *, office: bool) -> Story:
+def _story(folder: Path, *, office: bool, runtime: str | None) -> Story:
     if office:
         from guildhall.cli.office_story import OfficeStory
 
         return OfficeStory(folder)
     from guildhall.cli.review_story import ReviewStory
 
-    return ReviewStory(folder)
+    return ReviewStory(folder, runtime)
