@@ -217,7 +217,7 @@ class _Talk:
 
         Where no answer is heard, because its model is not asked at the model door, this is the answer.
         """
-        if self._driver.row.durability == "restart-only":
+        if not self._driver.row.routed:
             self._heard(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
         problem = self._problem if self._found is None else None
         return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
