@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from guildhall.runtimes.model import Guest
     from guildhall.runtimes.program import Launch
 
-HOME = Path("/home/of/it")
+HOME = Path("/its/place")
 
 
 async def nothing() -> None:
