@@ -160,6 +160,15 @@ def test_an_answer_that_is_not_usable_is_told_and_the_next_one_counts() -> None:
     assert {"heard": "The answer was empty. Answer in text, or call a tool.\n"} in stage.seen
 
 
+def test_an_answer_that_was_cut_off_and_that_the_program_lets_go_on_is_one() -> None:
+    said: Part = [("say", {"answer": "hel", "cut": 1}), ("say", {"answer": "l", "cut": 1}), ("say", {"answer": "o"})]
+    assert play(Stage([*said, ("say", DONE), ("sleep", 60)])).output == "hello"
+    told: Part = [("say", {"answer": "hel", "cut": 1}), ("say", DONE), ("hear", 0), ("say", HELLO), ("say", DONE)]
+    assert play(Stage([*told, ("sleep", 60)])).output == "hello"
+    calls: Part = [("say", {"answer": "hel", "cut": 1}), ("say", {"calls": [("look", {})]}), ("say", HELLO)]
+    assert play(Stage([*calls, ("say", DONE), ("sleep", 60)])).output == "hello"
+
+
 def test_the_third_that_is_not_usable_in_a_row_is_the_end() -> None:
     empty: Part = [("say", {"answer": ""}), ("say", DONE), ("hear", 0)]
     with pytest.raises(RuntimeFailed, match="not usable 3 times in a row: The answer was empty"):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.settings import ModelSettings
 
-from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed
+from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, RuntimeToolless
 from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
@@ -189,7 +189,7 @@ class Passing:
             return request
         tools = {tool.name: tool for tool in (*request.parameters.function_tools, *request.parameters.output_tools)}
         if missing := sorted(names[name] for name in names.keys() - tools.keys()):
-            raise RuntimeFailed(
+            raise RuntimeToolless(
                 f"the program does not show its model the tools of the run: {', '.join(missing)}",
                 hint="It could not reach them. `guild resume` starts it again.",
             )
