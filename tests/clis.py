@@ -19,12 +19,37 @@ _CACHE = Path(os.environ.get("TESTED_CLIS") or Path.home() / ".cache" / "guildha
 _WITHIN = 60.0  # seconds
 
 
-def claude_program() -> Path:
-    """Claude Code itself."""
-    found = sorted(_CACHE.glob("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude"))
+def program(pattern: str) -> Path:
+    """A program of the cache. Without it a test is skipped, which is a failure where nothing may be."""
+    found = sorted(_CACHE.glob(pattern))
     if not found:
-        pytest.skip("Claude Code is not there: run scripts/clis")
+        pytest.skip(f"{pattern} is not there: run scripts/clis")
     return found[-1]
+
+
+def claude_program() -> Path:
+    return program("claude-agent-sdk-*/claude_agent_sdk/_bundled/claude")
+
+
+def codex_program() -> Path:
+    return program("codex-*/codex")
+
+
+def opencode_program() -> Path:
+    return program("opencode-*/opencode")
+
+
+def programs(folder: Path) -> list[int]:
+    """The processes of programs whose homes are in a folder."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{folder}/guild-home-".encode() in line and b"bwrap" not in line[:100]:
+            found.append(int(process.name))
+    return found
 
 
 def claude(prompt: str, *, server: ScriptedServer, mcp: Mapping[str, Any], cwd: Path, scratch: Path) -> dict[str, Any]:

@@ -24,10 +24,10 @@ import tests.blocked.sitecustomize  # noqa: F401 - importing it is what closes t
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.start import EMBEDDED_VARIABLE, find, process_of, stop
 from tests import requirements
-from tests.warm import Warm
+from tests.warm import Started, Warm
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from guildhall.hall.start import Address
     from tests.children import Place
@@ -54,6 +54,12 @@ _REQUIRED = bool(os.environ.get(REQUIRE_ALL))
 hypothesis.settings.register_profile("suite", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("deep", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def bare(**more: str) -> dict[str, str]:
+    """The environment for a pytest inside a test: nothing is measured there, and no plug-in is loaded unasked."""
+    passed = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    return {**passed, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **more}
 
 
 # Fixtures
@@ -100,8 +106,8 @@ class Ran:
 class Guild:
     """The real `guild` command, in a process of its own with a clean environment.
 
-    Called, it runs to its end as a fork of a process that has imported everything (tests/warm.py); started, it is the
-    installed command as a person starts it.
+    It is a fork of a process that has imported everything (tests/warm.py); `installed`, it is the command as a person
+    starts it.
     """
 
     def __init__(self, warm: Warm, scratch: Path, *, measured: bool) -> None:
@@ -132,22 +138,25 @@ class Guild:
         return Ran(code, out, err)
 
     def start(
-        self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        installed: bool = False,
     ) -> subprocess.Popen[str]:
         """Starts it, for a test that kills it or talks to it; it has its own process group and ends with the test."""
-        process = subprocess.Popen(
-            [Path(sys.executable).with_name("guild"), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env=self._surrounded(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        words = [str(argument) for argument in arguments]
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = self.begin(words, env=self._surrounded(env), cwd=cwd, installed=installed, **pipes)
         self._started.append(process)
         return process
+
+    def begin(self, words: Sequence[str], *, installed: bool = False, **options: Any) -> subprocess.Popen[str]:
+        """The command as a process that is the caller's to end. `options`: of subprocess.Popen."""
+        if not installed:
+            return Started(self._warm, words, **options)
+        command = [str(Path(sys.executable).with_name("guild")), *words]
+        return subprocess.Popen(command, text=True, encoding="utf-8", start_new_session=True, **options)
 
     def _surrounded(self, env: Mapping[str, str] | None) -> dict[str, str]:
         passed = {n: v for n, v in self.environment().items() if self._measured or not n.startswith("COVERAGE_")}

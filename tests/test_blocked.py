@@ -13,6 +13,7 @@ import pytest
 
 from guildhall.core.paths import Home
 from tests.blocked.sitecustomize import is_own
+from tests.conftest import bare
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -86,8 +87,9 @@ def test_the_real_command_runs_with_its_input_and_environment(guild: Guild, proj
     assert guild("no-such-command").code == 2
 
 
-def test_a_started_command_can_be_killed(guild: Guild):
-    process = guild.start("--help")
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_started_command_can_be_killed(guild: Guild, installed: bool):
+    process = guild.start("mcp", installed=installed)
     guild.end()
     assert process.poll() is not None
 
@@ -113,12 +115,14 @@ def test_where_all_are_required_a_skip_is_a_failure(tmp_path: Path, required: st
             "no:cacheprovider",
             "-c",
             ROOT / "pyproject.toml",
+            "-p",
+            "pytest_timeout",
             "--rootdir",
             tmp_path,
             tmp_path,
         ],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "GUILDHALL_REQUIRE_ALL": required},
+        env=bare(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL=required),
         capture_output=True,
         text=True,
     )
@@ -131,7 +135,7 @@ def test_where_all_are_required_a_module_may_not_skip_itself(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "GUILDHALL_REQUIRE_ALL": "1"},
+        env=bare(PYTHONPATH=str(ROOT), GUILDHALL_REQUIRE_ALL="1"),
         capture_output=True,
         text=True,
     )

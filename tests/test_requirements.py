@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import requirements
+from tests.conftest import bare
 from tests.requirements import Collector, Proof, age, read_record, table
 
 ROOT = Path(__file__).parents[1]
@@ -86,14 +87,14 @@ def run_tests(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", folder, *arguments, folder],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=bare(PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
     )
     return done.stdout
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@pytest.mark.parametrize("workers", [[], ["-p", "xdist", "-n", "2"]])
 def test_only_a_passing_test_proves_anything_also_from_another_process(tmp_path: Path, workers: list[str]):
     shown = run_tests(tmp_path, *workers)
     outcomes = {

@@ -1,19 +1,24 @@
 """Real `guild` commands without the wait for Python to start.
 
 A process of its own imports once what commands import; each command is then a fork of it with its own environment,
-folder, session and files, and runs the command's entry point. It is started by `Warm`, which tests use.
+folder, session and files, and runs the command's entry point. It is started by `Warm`, which tests use. A command that
+is only begun (`Started`) looks from outside like any process that subprocess has started.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import inspect
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -58,8 +63,9 @@ class Warm:
     """The tests' end: hands over commands, one at a time, and waits for them."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        self._files, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm"],
+            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -67,23 +73,37 @@ class Warm:
             # What is imported here is counted elsewhere; each command counts for itself.
             env={name: value for name, value in env.items() if not name.startswith("COVERAGE_")},
             start_new_session=True,
+            pass_fds=[theirs.fileno()],
         )
+        theirs.close()
 
     def run(
         self, words: Sequence[str], *, env: Mapping[str, str], cwd: str, files: Sequence[Path], timeout: float
     ) -> int | None:
         """The exit code of a command; None when it took too long and was killed. `files`: its input, output, errors."""
         order = {"words": list(words), "env": dict(env), "cwd": cwd, "files": list(map(str, files)), "limit": timeout}
-        stdin, stdout = self._pipes()
-        stdin.write(json.dumps(order) + "\n")
-        stdin.flush()
-        return json.loads(stdout.readline())["code"]
+        return self._ordered(order)["code"]
+
+    def begin(
+        self, words: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Sequence[int], terminal: bool
+    ) -> int:
+        """Begins a command; its process id. `fds`: its input, output, errors, and where its exit code is written to."""
+        order = {"words": list(words), "env": dict(env), "cwd": cwd, "files": [], "terminal": terminal}
+        socket.send_fds(self._files, [b"."], fds)
+        return self._ordered(order)["pid"]
 
     def close(self) -> None:
         stdin, stdout = self._pipes()
         stdin.close()
         self._process.wait(10)
         stdout.close()
+        self._files.close()
+
+    def _ordered(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        stdin, stdout = self._pipes()
+        stdin.write(json.dumps(order) + "\n")
+        stdin.flush()
+        return json.loads(stdout.readline())
 
     def _pipes(self) -> tuple[IO[str], IO[str]]:
         if self._process.stdin is None or self._process.stdout is None:
@@ -91,7 +111,47 @@ class Warm:
         return self._process.stdin, self._process.stdout
 
 
-def serve() -> None:
+class Started(subprocess.Popen[str]):
+    """A command that was begun: a process as any other, but for who has forked it and who waits for it."""
+
+    def __init__(self, warm: Warm, words: Sequence[str], **options: Any) -> None:
+        """`options`: of subprocess.Popen; `terminal`: its input is a terminal, which it is to be controlled by."""
+        self._warm = warm
+        self._terminal = options.pop("terminal", False)
+        self._told: int | None = None
+        super().__init__(list(words), text=True, encoding="utf-8", start_new_session=True, **options)
+
+    def _execute_child(self, args: list[str], *more: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        cwd, env, pipes = more[4], more[5], more[9:15]
+        self._told, telling = os.pipe()
+        try:
+            fds = [pipes[0], pipes[3], pipes[5], telling]
+            place = str(cwd or Path.cwd())
+            self.pid = self._warm.begin(args, env=env, cwd=place, fds=fds, terminal=self._terminal)
+        finally:
+            os.close(telling)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        self._learn(0)
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if not self._learn(timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+    def _learn(self, seconds: float | None) -> bool:
+        """Whether it has ended, looked at for so long."""
+        if self._told is not None and select.select([self._told], [], [], seconds)[0]:
+            self.returncode = int(os.read(self._told, 100) or -signal.SIGKILL)
+            os.close(self._told)
+            self._told = None
+        return self._told is None
+
+
+def serve(files: socket.socket) -> None:
     """The other end: one fork for each line that comes in."""
     orders, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     for name in _NEEDED:
@@ -100,11 +160,43 @@ def serve() -> None:
     inspect.stack()  # coverage asks for it when it starts; the first time it looks at every module there is
     for line in orders:
         order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _child(order)
-        replies.write(json.dumps({"code": _ended(pid, order["limit"])}) + "\n")
+        if order["files"]:
+            pid = os.fork()
+            if pid == 0:
+                _child(order)
+            reply = {"code": _ended(pid, order["limit"])}
+        else:
+            reply = {"pid": _begun(order, socket.recv_fds(files, 1, 4)[1])}
+        replies.write(json.dumps(reply) + "\n")
         replies.flush()
+
+
+def _begun(order: dict[str, Any], fds: list[int]) -> int:
+    """The process id of a command that goes on while others are ordered: a process in between waits for it."""
+    *streams, telling = fds
+    told, tell = os.pipe()
+    between = os.fork()
+    if between == 0:
+        os.close(told)
+        if pid := os.fork():
+            for fd in streams:
+                os.close(fd)
+            os.write(tell, str(pid).encode())
+            os.close(tell)
+            os.write(telling, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+            os._exit(0)
+        os.close(tell)
+        os.close(telling)
+        order["files"] = streams
+        _child(order)
+    for fd in (*fds, tell):
+        os.close(fd)
+    pid = int(os.read(told, 100))
+    os.close(told)
+    with contextlib.suppress(ChildProcessError):  # those of commands that have ended meanwhile
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return pid
 
 
 def _ended(pid: int, limit: float) -> int | None:
@@ -131,15 +223,18 @@ def _child(order: dict[str, Any]) -> NoReturn:
     try:
         os.setsid()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        for fd, path in enumerate(order["files"]):
-            opened = os.open(path, os.O_RDONLY if fd == 0 else os.O_WRONLY)
+        for fd, given in enumerate(order["files"]):
+            opened = given if isinstance(given, int) else os.open(given, os.O_RDONLY if fd == 0 else os.O_WRONLY)
             os.dup2(opened, fd)
             os.close(opened)
+        if order.get("terminal"):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.environ.clear()
         os.environ.update(order["env"])
         measured = coverage.process_startup()
         os.chdir(order["cwd"])
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rww"))
+        sys.stdin, sys.stdout = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rw"))
+        sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         sys.argv = ["guild", *order["words"]]
         from guildhall.cli.main import entry
 
@@ -162,4 +257,4 @@ def _code_of(entry: Any) -> int:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -56,15 +56,13 @@ class Terminal:
     def __init__(self, guild: Guild, *words: str, env: Mapping[str, str] | None = None, whole: bool = False) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        self._process = subprocess.Popen(
-            [GUILD, *words],
+        self._process = guild.begin(
+            words,
             stdin=slave,
             stderr=slave,
             stdout=slave if whole else subprocess.PIPE,
-            text=True,
             env={**guild.environment(), "TERM": "xterm", **(env or {})},
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            terminal=True,
         )
         os.close(slave)
         self.raw = ""

@@ -1,59 +1,332 @@
-"""The real Claude Code as a worker's runtime, through the real command, against a script."""
+"""The real Claude Code as a worker's runtime, in a real hall and through the real command, against a script."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shutil
+import signal
+import socket
+import time
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.clis import claude_program
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import Answer, RunRequest
+from guildhall.runtimes.claude import _ANY, _FLAGS, _message
+from tests.clis import claude_program, programs
+from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, until
+from tests.runs.trees import written
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import AsyncGenerator
 
-    from tests.conftest import Guild, Ran
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+    from guildhall.hall.client import Shown
+    from tests.conftest import Guild, GuildWithHall
+
+SLOW = {"sleep": 60, "say": "too late"}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
 class Office:
-    """A project with a worker whose runtime is Claude Code, and the command."""
+    """A hall in which runs are executed by Claude Code, with the homes of its programs where the test sees them."""
 
-    def __init__(self, guild: Guild, project: Path) -> None:
-        self.guild = guild
-        self.project = project
-        self.env = {"GUILDHALL_CLAUDE": str(claude_program())}
-        (project / "notes").mkdir()
-        (project / "workers").mkdir()
+    def __init__(self, hall: Hall, project: Path) -> None:
+        self.hall = hall
+        self.face = EmbeddedHall(hall)
+        self.frame = Frame.here(project, {})
+        self._project = project
 
-    def put(self, steps: list[dict[str, Any]], **fields: Any) -> None:
-        worker = {
-            "runtime": "claude",
-            "instructions": "You are Bob.",
-            "base": False,
-            "model": "script:script.yaml",
-            "sandboxes": {"notes": {"path": "./notes", "mode": "rw"}},
-            **fields,
-        }
-        (self.project / "workers" / "bob.yaml").write_text(json.dumps(worker))
-        (self.project / "script.yaml").write_text(json.dumps({"workers": {"bob": [steps]}}))
+    def programs(self) -> list[int]:
+        return programs(self._project.parent)
 
-    def run(self, *words: str) -> Ran:
-        return self.guild("run", "bob", "Go.", *words, env=self.env)
+    def homes(self) -> list[Path]:
+        return list(self._project.parent.glob("guild-home-*"))
+
+    async def run(self, *given: Any, **options: Any) -> list[Event]:
+        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame))
+
+    async def resume(self, run: str, **options: Any) -> list[Event]:
+        return await followed(self.face.resume(run, self.frame, **options))
+
+    async def shown(self, run: str) -> Shown:
+        return await self.face.show(run)
+
+    async def kinds(self, run: str) -> list[str]:
+        return [entry.kind for entry in await self.face.journal(run)]
+
+
+async def followed(stream: Any) -> list[Event]:
+    async with aclosing(stream) as events:
+        return [event async for event in events]
 
 
 @pytest.fixture
-def office(guild: Guild, project: Path) -> Office:
-    return Office(guild, project)
+def shop(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose worker is executed by Claude Code."""
+    monkeypatch.setattr("tempfile.tempdir", str(project.parent))
+    (project / "workers").mkdir()
+    return project
 
 
-def write(path: str, content: str) -> dict[str, Any]:
-    return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": path, "content": content}}
+def put(project: Path, *answers: dict[str, Any], **fields: Any) -> None:
+    worker = {"runtime": "claude", "instructions": "You are Bob.", "base": False, "sandboxes": NOTES, **fields}
+    (project / "workers" / "bob.yaml").write_text(json.dumps({"model": "script:answers.yaml", **worker}))
+    script = {"workers": {"bob": [answers]}, "price": {"input": 3.0, "output": 15.0}}
+    (project / "answers.yaml").write_text(json.dumps(script))
+
+
+@asynccontextmanager
+async def office(home: Home, project: Path) -> AsyncGenerator[Office]:
+    hall = Hall(home, environ={**os.environ, "GUILDHALL_CLAUDE": str(claude_program())})
+    here = Office(hall, project)
+    try:
+        async with asyncio.timeout(60):
+            yield here
+    finally:
+        await hall.close()
+    assert (here.programs(), here.homes()) == ([], [])
+
+
+def do(work: Any) -> None:
+    asyncio.run(work())
+
+
+# What a run does
 
 
 @pytest.mark.req("WKR-14")
-def test_claude_answers_and_calls_tools(office: Office) -> None:
-    office.put([write("a.txt", "hello"), {"say": "All done."}])
-    ran = office.run()
+def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: Path) -> None:
+    put(shop, {"expect_system": "^You are Bob.$", "expect": "Go", **WRITE}, {"expect": "Made a.md", "say": "All done."})
+    ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(claude_program())})
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
-    assert (office.project / "notes" / "a.txt").read_text() == "hello"
-    assert "sandbox_write_text sandbox=notes" in ran.err
+    assert written(shop) == ["a.md"]
+    assert "→ sandbox_write_text sandbox=notes path=a.md" in ran.err
+
+
+@pytest.mark.req("WD-33")
+def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one(home: Home, shop: Path) -> None:
+    put(shop, {"calls": [WRITE, OTHER]}, DONE, tool_rules=ASK_BEFORE_WRITING)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            events = await here.run()
+            run = events[0].run
+            assert events[-1].data["status"] == "waiting"
+            assert (here.programs(), here.homes(), written(shop)) == ([], [], [])
+            asks = await here.face.asks()
+            assert len(asks) == 2
+            for ask in asks:
+                await here.face.answer(ask.id, Answer(choice="yes"))
+            assert (await here.resume(run))[-1].data["status"] == "completed"
+            kinds = await here.kinds(run)
+            assert (kinds.count("model_answered"), kinds.count("tool_started")) == (2, 2)
+            assert (await here.shown(run)).run.output == "done"
+
+    do(work)
+    assert written(shop) == ["a.md", "b.md"]
+
+
+def test_a_call_that_a_person_denies_is_told_to_the_model(home: Home, shop: Path) -> None:
+    put(shop, WRITE, {"expect": "not that one", "say": "then not"}, tool_rules=ASK_BEFORE_WRITING)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            run = (await here.run())[0].run
+            (ask,) = await here.face.asks()
+            await here.face.answer(ask.id, Answer(choice="no", note="not that one"))
+            await here.resume(run)
+            assert (await here.shown(run)).run.output == "then not"
+            assert (await here.face.replay(run, here.frame)).same
+
+    do(work)
+    assert written(shop) == []
+
+
+@pytest.mark.req("WKR-19")
+def test_a_limit_ends_it_and_more_lets_it_go_on(home: Home, shop: Path) -> None:
+    put(shop, WRITE, OTHER, DONE, limits={"max_turns": 1})
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            events = await here.run()
+            assert (events[-1].data["status"], events[-1].data["reason"]) == ("failed", "limit")
+            assert (here.programs(), here.homes()) == ([], [])
+            assert (await here.resume(events[0].run, max_turns=5))[-1].data["status"] == "completed"
+            assert (await here.kinds(events[0].run)).count("tool_started") == 2
+
+    do(work)
+
+
+def test_what_it_says_is_told_as_it_comes(home: Home, shop: Path) -> None:
+    put(shop, WRITE, {"say": "one two three"})
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            events = await here.run()
+            types = [event.type for event in events]
+            assert types.index("tool_use") < types.index("tool_result") < types.index("text_delta")
+            pieces = [event.data["text"] for event in events if event.type == "text_delta"]
+            assert len(pieces) > 1
+            assert "".join(pieces) == "one two three"
+
+    do(work)
+
+
+# How it ends
+
+
+@pytest.mark.parametrize("how", ["parked", "stopped"])
+def test_it_is_ended_at_once_with_all_that_is_its(home: Home, shop: Path, how: str) -> None:
+    put(shop, WRITE, SLOW)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            stream = here.face.run(RunRequest(worker="bob", input="Go."), here.frame)
+            async for event in stream:
+                if event.type == "tool_result":
+                    break
+            assert here.programs()
+            began = time.monotonic()
+            if how == "stopped":
+                await here.face.stop(event.run)
+                while here.programs():  # noqa: ASYNC110 - the kernel tells nobody else
+                    await asyncio.sleep(0.005)
+            await stream.aclose()
+            took = time.monotonic() - began
+            assert (here.programs(), here.homes()) == ([], [])
+            assert took < 2  # some tens of milliseconds where nothing else runs
+            if how == "parked":
+                put(shop, WRITE, DONE)
+                assert (await here.resume(event.run))[-1].data["status"] == "completed"
+                assert (await here.kinds(event.run)).count("tool_started") == 1
+
+    do(work)
+
+
+@pytest.mark.req("AW-21")
+def test_a_program_that_is_killed_is_started_again_and_nothing_is_done_twice(home: Home, shop: Path) -> None:
+    put(shop, WRITE, {"sleep": 1, **OTHER}, DONE)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            seen: list[Event] = []
+            async with aclosing(here.face.run(RunRequest(worker="bob", input="Go."), here.frame)) as events:
+                async for event in events:
+                    seen.append(event)
+                    if event.type == "tool_result" and event.data["id"].startswith("m1/"):
+                        for pid in here.programs():
+                            os.kill(pid, signal.SIGKILL)
+            assert seen[-1].data["status"] == "completed"
+            (crash,) = [event.data for event in seen if event.type == "error"]
+            assert (crash["code"], crash["transient"]) == ("runtime_crashed", True)
+            assert "Claude Code was ended by SIGKILL" in crash["message"]
+            kinds = await here.kinds(seen[0].run)
+            assert (kinds.count("crashed"), kinds.count("tool_started"), kinds.count("model_answered")) == (1, 2, 3)
+            assert (await here.face.replay(seen[0].run, here.frame)).same
+
+    do(work)
+    assert written(shop) == ["a.md", "b.md"]
+
+
+# Orphans
+
+
+@pytest.mark.req("AW-21")
+def test_a_hall_that_is_killed_leaves_no_program_behind(guild_hall: GuildWithHall, shop: Path) -> None:
+    env = {"GUILDHALL_CLAUDE": str(claude_program()), "TMPDIR": str(shop.parent)}
+    put(shop, WRITE, SLOW)
+    process = guild_hall.start("run", "bob", "Go.", "--output", "stream-json", env=env)
+    assert process.stdout is not None
+    run = json.loads(process.stdout.readline())["run"]
+    while json.loads(process.stdout.readline())["type"] != "tool_result":
+        pass
+    assert programs(shop.parent)
+    guild_hall.kill_hall()
+    until(lambda: programs(shop.parent) == [])
+    assert len(list(shop.parent.glob("guild-home-*"))) == 1
+    put(shop, WRITE, DONE)
+    ran = guild_hall("resume", run, env=env)  # in a new hall
+    assert (ran.code, ran.out) == (0, "done\n"), ran.err
+    assert list(shop.parent.glob("guild-home-*")) == []  # and takes away what was left
+    kinds = [json.loads(line)["kind"] for line in guild_hall("log", run, "--json").out.splitlines()]
+    assert kinds.count("tool_started") == 1
+
+
+def environment(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(line.split("=", 1) for line in lines if line)
+
+
+async def escaped(home: Path, env: dict[str, str], port: int) -> asyncio.subprocess.Process:
+    """The program of a run once more, as it is, but outside of the jail: as if it had got away."""
+    env = {
+        **env,
+        "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}/llm/anthropic",
+        "HOME": str(home),
+        "TMPDIR": str(home),
+    }
+    env["CLAUDE_CONFIG_DIR"] = str(home / "claude")
+    flags = [*_FLAGS, "--model", _ANY, "--mcp-config", str(home / "mcp.json")]
+    flags += ["--system-prompt-file", str(home / "prompt.md")]
+    pipe = asyncio.subprocess.PIPE
+    orphan = await asyncio.create_subprocess_exec(
+        claude_program(), *flags, env=env, cwd=home, stdin=pipe, stdout=pipe, limit=2**24
+    )
+    assert orphan.stdin is not None
+    orphan.stdin.write(_message([{"type": "text", "text": "Go."}]))
+    orphan.stdin.close()
+    return orphan
+
+
+async def said(orphan: asyncio.subprocess.Process, word: str) -> dict[str, Any]:
+    """The first line from now on with a word in it."""
+    assert orphan.stdout is not None
+    async with asyncio.timeout(20):
+        while line := await orphan.stdout.readline():
+            if word.encode() in line:
+                return json.loads(line)
+    raise AssertionError(word)
+
+
+def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home, shop: Path) -> None:
+    put(shop, WRITE, SLOW)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            stream = here.face.run(RunRequest(worker="bob", input="Go."), here.frame)
+            async for event in stream:
+                if event.type == "tool_result":
+                    break
+            env = environment(*here.programs())
+            copy = shutil.copytree(here.homes()[0], shop.parent / "copy")
+            with socket.create_server(("127.0.0.1", 0)) as outside:
+                port = outside.getsockname()[1]
+                config = (copy / "mcp.json").read_text()
+                assert env["GUILDHALL_TOKEN"] not in config
+                (copy / "mcp.json").write_text(config.replace(":7420/", f":{port}/"))
+                listening = await here.hall.reception.listen(outside)
+                orphan = await escaped(copy, env, port)
+                await said(orphan, "tool_result")  # it is at work, and asks its model again
+                await here.face.stop(event.run)
+                before = await here.face.journal(event.run)
+                assert (await said(orphan, "terminal_reason"))["is_error"]
+                late = await escaped(copy, env, port)
+                began = await said(late, "mcp_servers")
+                assert [server["status"] for server in began["mcp_servers"]] == ["failed"]
+                assert (await said(late, "terminal_reason"))["api_error_status"] == 401
+                assert (await orphan.wait(), await late.wait()) == (1, 1)
+                assert await here.face.journal(event.run) == before
+                await listening.close(0)
+            await stream.aclose()
+
+    do(work)
+    assert written(shop) == ["a.md"]

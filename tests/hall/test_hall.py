@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict, HallUnavailable, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
 from guildhall.hall.embedded import EmbeddedHall, open_hall
+from guildhall.hall.lock import lock_home
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.seat import Seat
+from guildhall.store.migrate import prepare
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -64,6 +67,17 @@ def test_a_home_is_private_and_has_one_owner(home: Home) -> None:
     finally:
         first.release()
     Hall(home, environ={}).release()
+
+
+def test_who_only_looks_waits_for_a_home_that_is_just_being_made(home: Home) -> None:
+    lock = lock_home(home, SystemClock())
+    making = threading.Timer(0.1, prepare, [home.database])
+    making.start()
+    reader = Hall(home, environ={}, readonly=True)
+    assert reader.history.recent() == []
+    reader.release()
+    making.join()
+    lock.close()
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"pid": "x"}', '{"pid": 1}'])

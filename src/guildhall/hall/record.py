@@ -5,6 +5,7 @@ With what it says about files: which workers are locked, and what of a project i
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from guildhall.store.migrate import prepare, standing_of
 from guildhall.workers import records
 from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
+
+
+_MAKING = 5.0  # seconds that another process may take to make the database, or to bring it up to date
 
 
 class Record:
@@ -68,6 +72,8 @@ class Record:
         try:
             held = lock()
         except HallUnavailable:
+            if not _current(database, self.clock):  # that hall has never come so far as to make it
+                raise
             return
         with held:
             prepare(database)
@@ -113,3 +119,13 @@ class Record:
         """Those of one folder, which need not be there any more."""
         top = folder.resolve()
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
+
+
+def _current(database: Path, clock: Clock) -> bool:
+    """Whether the database is there as it should be; where another process is just making it, that is waited for."""
+    until = clock.monotonic() + _MAKING
+    while standing_of(database) != "current":
+        if clock.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True

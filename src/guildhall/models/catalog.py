@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 SCRIPT = "script:"
 REPLAY = "replay:"
+CURSOR = "cursor:"  # asked by the program of a runtime, never here
 
 # What `auto` stands for, by the first provider in this order that has a key.
 AUTO_MODELS: Mapping[str, str] = {
@@ -62,6 +63,10 @@ def source_for(
         if recording is None:
             raise NotFound(f"there is no record of {run} to replay here")
         return recording(run)
+    if model.startswith(CURSOR):
+        from guildhall.models.elsewhere import elsewhere
+
+        return elsewhere(model, environ)
     from guildhall.models.providers import provider_source
 
     return provider_source(model, environ, login)

@@ -37,6 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "github": ("GITHUB_API_KEY",),
     "azure": ("AZURE_OPENAI_API_KEY",),
     "azure-responses": ("AZURE_OPENAI_API_KEY",),
+    "cursor": ("CURSOR_API_KEY",),
 }
 # Providers of one's own: no key is needed, but their address is.
 ADDRESSES: Mapping[str, str] = {

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_ai.messages import ToolCallPart
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
 from guildhall.runtimes import program
-from guildhall.runtimes.judge import OutputJudge
+from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge, text_of
 from guildhall.runtimes.model import Guest, Outcome
 from guildhall.tools.model import Text, ToolResult
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
-    from pydantic_ai.messages import ModelResponse
-
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.installed import Installed, Programs
     from guildhall.runtimes.model import Assignment, Entry, OpenDoors
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
 _QUIET = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
 _LOOKS = 10  # how often it is looked at in that time
+_FAREWELL = 10.0  # seconds for a program to end that is to be started anew
 _TAKEN = "The result is taken."
 _AGAIN = "Resume the run: it goes on from the last step on record."
 
@@ -44,6 +44,16 @@ class Ended:
     """A program has said that it is done; `error`: or why it cannot go on."""
 
     error: GuildError | None = None
+    text: str | None = None  # its last words, where its model is not asked at the model door
+
+
+class Anew(Enum):
+    """A program takes a further message only when it is started once more, in the same home."""
+
+    ANEW = "anew"
+
+
+ANEW = Anew.ANEW
 
 
 class Driver(Protocol):
@@ -52,7 +62,10 @@ class Driver(Protocol):
     row: Row
 
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
-        """How it is started, to come to the doors at this address. `model`: its name; empty: any will do."""
+        """How it is started, to come to the doors at this address. `model`: its name; empty: any will do.
+
+        Asked once more when it is started anew for a further message.
+        """
         ...
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
@@ -63,8 +76,12 @@ class Driver(Protocol):
         """How it names a tool of a server to its model."""
         ...
 
-    def again(self, words: str) -> bytes | None:
-        """A further message of the user, for its input; None: it takes none."""
+    def again(self, words: str) -> bytes | Anew:
+        """A further message of the user, for its input, or for when it is started anew."""
+        ...
+
+    def broke(self, manner: str) -> GuildError | None:
+        """What it means that the program ended like this before it was done; None: it crashed."""
         ...
 
 
@@ -98,9 +115,6 @@ class CliRuntime:
         entry = doors.admit(talk.guest())
         try:
             return await self._executed(assignment, driver, installed, talk, entry)
-        except RuntimeCrashed:
-            await entry.settle()  # what it has begun is on record then, and found there by the next
-            raise
         finally:
             entry.close()
 
@@ -108,18 +122,32 @@ class CliRuntime:
         self, assignment: Assignment, driver: Driver, installed: Installed, talk: _Talk, entry: Entry
     ) -> Outcome:
         model = _model(assignment)
-        async with AsyncExitStack() as opened:
-            started = await program.start(
-                installed,
-                lambda url, home: driver.launch(assignment, entry, url, home, model),
-                network=driver.row.network,
-            )
-            opened.callback(started.door.close)
-            opened.push_async_callback(started.end)
-            serving = await self._listen(started.door)
-            opened.push_async_callback(serving.close, 0)
-            opened.push_async_callback(started.end)  # before its doors are shut
-            return await talk.outcome(started, entry)
+        async with program.home() as home:
+            while True:
+                async with AsyncExitStack() as opened:
+                    started = await program.start(
+                        installed,
+                        home,
+                        lambda url: driver.launch(assignment, entry, url, home, model),
+                        network=driver.row.network,
+                    )
+                    opened.callback(started.door.close)
+                    opened.push_async_callback(started.end)
+                    serving = await self._listen(started.door)
+                    opened.push_async_callback(serving.close, 0)
+                    opened.push_async_callback(started.end)  # before its doors are shut
+                    try:
+                        outcome = await talk.outcome(started, entry)
+                    except RuntimeCrashed:
+                        await started.end()
+                        await entry.settle()  # what it has begun is on record then, and found there by the next
+                        raise
+                    except BaseException:
+                        entry.close()  # first of all
+                        raise
+                    if outcome is not None:
+                        entry.close()
+                        return outcome
 
 
 def _model(assignment: Assignment) -> str:
@@ -137,6 +165,7 @@ class _Talk:
         self._quiet = quiet
         self._judge = OutputJudge(assignment.output_schema)
         self._last: ModelResponse | None = None
+        self._cut = ""  # what was said before it, in answers that were cut off and that the program let go on
         self._problem: str | None = None  # of the final result in the last answer
         self._found: Outcome | None = None  # the output, while calls beside it are still to be made
         self._active = time.monotonic()
@@ -146,15 +175,15 @@ class _Talk:
         result = None if self._schema is None else self._result
         return Guest(name_of=self._driver.names, heard=self._heard, result=result, over=self._over)
 
-    async def outcome(self, started: Program, entry: Entry) -> Outcome:
-        """The outcome, when there is one; raises what went wrong."""
+    async def outcome(self, started: Program, entry: Entry) -> Outcome | None:
+        """The outcome; None when the program is to be started anew. Raises what went wrong."""
         tasks = [asyncio.create_task(self._follow(started)), asyncio.create_task(self._watch(started, entry))]
         try:
             await asyncio.wait({self._outcome, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             if self._outcome.done():
                 return self._outcome.result()
             await next(task for task in tasks if task.done())
-            raise AssertionError
+            return None
         finally:
             for task in tasks:
                 task.cancel()
@@ -164,9 +193,13 @@ class _Talk:
 
     def _heard(self, response: ModelResponse) -> None:
         self._active = time.monotonic()
+        if self._last is not None and self._last.finish_reason == "length":
+            self._cut += text_of(self._last)
         self._last = response
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
         final = [call for call in calls if self._judge.expects(call)]
+        if calls:
+            self._cut = ""
         if not final:
             if calls:
                 self._judge.went_on()
@@ -180,7 +213,12 @@ class _Talk:
             self._done(self._found)
 
     async def _result(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """What the program is told when it hands over a final result: the answer that it stands in was judged."""
+        """What the program is told when it hands over a final result: the answer that it stands in was judged.
+
+        Where no answer is heard, because its model is not asked at the model door, this is the answer.
+        """
+        if not self._driver.row.routed:
+            self._heard(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
         problem = self._problem if self._found is None else None
         return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
 
@@ -193,35 +231,45 @@ class _Talk:
     # at its standard output
 
     async def _follow(self, started: Program) -> None:
-        async for line in started.lines():
+        lines = started.lines()
+        async for line in lines:
             self._active = time.monotonic()
             said = self._driver.read(line)
             if said is None:
                 continue
             if said.error is not None:
                 raise said.error
-            self._ended(started)
-        title = self._driver.row.title
-        raise RuntimeCrashed(f"{title} {await started.manner()}", hint=_AGAIN)
+            if said.text is not None:
+                self._heard(ModelResponse(parts=[TextPart(said.text)]))
+            if self._ended(started) is ANEW:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_FAREWELL):  # what was said has to be in its home by then
+                        async for _ in lines:
+                            pass
+                return
+        raise self._broke(await started.manner())
 
-    def _ended(self, started: Program) -> None:
+    def _broke(self, manner: str) -> GuildError:
+        return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}", hint=_AGAIN)
+
+    def _ended(self, started: Program) -> Anew | None:
         """It says that it is done: its last answer is the output, or it is told what is wrong with it."""
         if self._last is None:
             raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
         if self._found is not None:
             self._done(self._found)
-            return
+            return None
         problem, output = self._judge.read(self._last, [])
         if problem is None:
-            self._done(Outcome(output=output, messages=()))
-            return
+            self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
+            return None
+        self._last, self._cut = None, ""
         self._missed(problem)
         words = self._driver.again(problem)
-        if words is None:
-            raise RuntimeFailed(
-                f"the model's answer was not usable, and {self._driver.row.title} takes no more: {problem}"
-            )
+        if words is ANEW:
+            return ANEW
         started.tell(words)
+        return None
 
     async def _watch(self, started: Program, entry: Entry) -> None:
         """Ends when the program does nothing any more."""
@@ -230,9 +278,7 @@ class _Talk:
             if entry.busy():
                 self._active = time.monotonic()
             if time.monotonic() - self._active > self._quiet:
-                title = self._driver.row.title
-                said = f"{title} said and asked nothing for {self._quiet:g} s, and was ended{started.said}"
-                raise RuntimeCrashed(said, hint=_AGAIN)
+                raise self._broke(f"said and asked nothing for {self._quiet:g} s, and was ended{started.said}")
 
     # the end
 

@@ -86,10 +86,9 @@ class Programs:
         return self._known[key]
 
     async def _asked(self, row: Row, path: Path) -> str:
-        confinement = Confinement(
-            view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=_needed(path, self._search)
-        )
         try:
+            needed = await asyncio.to_thread(_needed, path, self._search)
+            confinement = Confinement(view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=needed)
             program = await spawn([str(path), "--version"], confinement)
         except (OSError, ToolUnavailable) as error:
             raise RuntimeUnusable(f"runtime {row.name}: {path} cannot be started: {error}", hint=_how(row)) from None

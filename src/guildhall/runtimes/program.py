@@ -25,7 +25,7 @@ from guildhall.tools.model import Folder, View
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Generator, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
     from guildhall.runtimes.installed import Installed
     from guildhall.tools.jail import Confined, Doorway
@@ -44,7 +44,7 @@ class Launch:
 
     argv: tuple[str, ...]  # after the program itself
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    files: Mapping[str, str] = field(default_factory=dict[str, str])  # by their paths in its home
+    files: Mapping[str, str | bytes] = field(default_factory=dict[str, "str | bytes"])  # by their paths in its home
     stdin: bytes | None = None
     listens: bool = False  # it takes more on its input later
 
@@ -125,16 +125,27 @@ class Program:
                 self._tail.append(line.decode(errors="replace"))
 
 
-async def start(installed: Installed, launch: Callable[[str, Path], Launch], *, network: bool = False) -> Program:
-    """Starts a program. `launch` says how, once it is known where it finds us and where its home is.
+@contextlib.asynccontextmanager
+async def home() -> AsyncGenerator[Path]:
+    """A home for the programs of one run, for as long as one of them is at work."""
+    opened = contextlib.ExitStack()
+    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_home())))
+    try:
+        yield await asyncio.shield(making)
+    finally:
+        await asyncio.wait([making])  # also where we were not to wait: what was made is taken away
+        await asyncio.shield(asyncio.to_thread(opened.close))
+
+
+async def start(installed: Installed, home: Path, launch: Callable[[str], Launch], *, network: bool = False) -> Program:
+    """Starts a program in its home. `launch` says how, once it is known where it finds us.
 
     `network`: it has the network of the machine, not only its door.
     """
     with contextlib.ExitStack() as opened:
         door = await doorway(network=network)
         opened.callback(door.close)
-        home = await asyncio.to_thread(lambda: opened.enter_context(_home()))
-        how = launch(door.url, home)
+        how = launch(door.url)
         await asyncio.to_thread(_write, home, how.files)
         confined = await _spawned(installed, how, home, door, network=network)
         try:
@@ -162,14 +173,15 @@ async def _spawned(installed: Installed, how: Launch, home: Path, door: Doorway,
     return await spawn([str(installed.path), *how.argv], confinement, door=door, stdin=stdin, stdout=pipe, stderr=pipe)
 
 
-def _write(home: Path, files: Mapping[str, str]) -> None:
-    (home / "work").mkdir()
-    for name, text in files.items():
+def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
+    (home / "work").mkdir(exist_ok=True)
+    for name, content in files.items():
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.unlink(missing_ok=True)  # what an earlier program of the run has had, or left there
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
 
 
 @contextlib.contextmanager
