@@ -14,6 +14,7 @@ from pathlib import Path
 
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.testing.scripted_server import ScriptedServer
 
 _FILES = {
     "workers/clerk.yaml": """
@@ -35,6 +36,8 @@ workers:
   ann: [[{call: channel_send, with: {message: "@bob now you"}}, {say: done}]]
   bob: [[{call: document_write, with: {content: text}}, {say: done}]]
 """,
+    "workers/caller.yaml": "{instructions: Be brief., model: 'anthropic:claude-sonnet-4-5', base: false}",
+    "wire.yaml": "{repeat: true, workers: {caller: [[{say: done}]]}}",
 }
 
 
@@ -51,8 +54,13 @@ def practise() -> None:
         os.environ.update({HOME_VARIABLE: f"{folder}/home", EMBEDDED_VARIABLE: "1"})
         os.chdir(folder)
         try:
-            with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-                for words in ("run clerk hello", "run pair.yaml", "ls", "plan clerk"):
+            with (
+                contextlib.redirect_stdout(nowhere),
+                contextlib.redirect_stderr(nowhere),
+                ScriptedServer(Path("wire.yaml")) as server,
+            ):
+                os.environ.update({"ANTHROPIC_BASE_URL": server.anthropic_url, "ANTHROPIC_API_KEY": "script-caller"})
+                for words in ("run clerk hello", "run pair.yaml", "run caller hello", "ls", "plan clerk"):
                     if code := main(words.split()):
                         raise RuntimeError(f"guild {words}: {code}")
         finally:

@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "5"
+STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "8"
 FILES = {
     *("task.md", "config.json", "meta.json", "status.md", "result.md", "questions.md", "decisions.json"),
     "artifacts/report.md",

@@ -446,9 +446,16 @@ DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"  # all points; else so man
 def ends(commits: int) -> list[tuple[int, When]]:
     """Where to kill so that each stretch between two commits is met once, at its beginning and at its end in turn.
 
-    The usual suite takes every fifth of these points, to keep its time; HYPOTHESIS_PROFILE=deep takes all.
+    The usual suite takes every seventh of these points, to keep its time; HYPOTHESIS_PROFILE=deep takes all.
     """
     sides: tuple[When, ...] = ("before", "after")
     points = [(number, when) for number in range(1, commits + 1, 2) for when in sides]
     points += [] if commits % 2 else [(commits, "after")]
-    return points if DEEP else points[::5]
+    return points if DEEP else points[::7]
+
+
+def crossed(*names: str) -> list[tuple[str, When]]:
+    """Each name with a side; the usual suite takes the sides in turn, HYPOTHESIS_PROFILE=deep each with each."""
+    sides: tuple[When, ...] = ("before", "after")
+    every = [(name, when) for name in names for when in sides]
+    return every if DEEP else [pair for number, pair in enumerate(every) if number % 4 in (0, 3)]

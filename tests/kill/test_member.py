@@ -29,7 +29,7 @@ ANSWERS = [
     {"call": "submit_result", "with": {"output": "All is well."}},
     {"say": "done"},
 ]
-STEP = 3  # each third commit is a point; before and after it in turn
+STEP = 5  # each fifth commit is a point; before and after it in turn
 
 
 @pytest.fixture(scope="module")

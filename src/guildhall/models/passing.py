@@ -21,6 +21,7 @@ from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, Runtim
 from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
+from guildhall.models.ordering import in_order
 from guildhall.models.script import sent_text, tokens
 from guildhall.models.through import Line, Through, counted
 
@@ -203,7 +204,7 @@ class Passing:
             allow_text_output=not output,
         )
         messages = [_renamed(message, names, self._prompt) for message in request.messages]
-        messages = [message for message in messages if message.parts]
+        messages = in_order([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
             raise Malformed("messages: the last one is not the user's", "messages")
         return replace(request, messages=self._with_usage(messages), parameters=parameters)

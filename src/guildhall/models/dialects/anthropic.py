@@ -21,6 +21,7 @@ from guildhall.models.dialects.model import (
     tool_definition,
 )
 from guildhall.models.dialects.reading import Malformed, file, flag, mapping, objects, shown, text
+from guildhall.models.ordering import blocks_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,7 +99,7 @@ class Anthropic:
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
-        messages = [left for message, _ in said if (left := _without_reminders(message)) is not None]
+        messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
         tools = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
