@@ -14,8 +14,9 @@ from pydantic_ai.messages import ToolCallPart
 from guildhall.models.passing import Passing
 from guildhall.models.through import Line
 from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
+from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.runtimes.model import Entry
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_of, output_tool
+from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of
 from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Lobby:
             names=names,
             prompt=self.assignment.system_prompt,
             output_tool=OUTPUT_TOOL if RESULT in servers else None,
+            parameters=parameters_of(self.assignment),
             breaks=behind.breaks,
             heard=heard,
             another=behind.asks_another,

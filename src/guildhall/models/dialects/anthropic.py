@@ -100,7 +100,8 @@ class Anthropic:
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
         messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
-        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        shown = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        tools = [_defined(tool, trim) for tool in shown]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
@@ -140,6 +141,14 @@ class Anthropic:
             "stop_sequence": None,
             "usage": _usage(response.usage),
         }
+
+
+def _defined(tool: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:
+    """A tool as the run defines it, where that is known: programs cut long descriptions."""
+    ours = trim.definitions.get(tool["name"])
+    if ours is None:
+        return tool
+    return {**tool, "description": ours.description or "", "input_schema": ours.parameters_json_schema}
 
 
 def _system(system: Any, trim: Trim) -> list[dict[str, Any]]:

@@ -83,6 +83,7 @@ class Trim:
 
     prompt: str
     tools: frozenset[str]
+    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # as they are ours
     login: bool = False  # the provider demands the program's own first lines of the prompt
 
 
