@@ -26,7 +26,9 @@ def office(guild: Guild, project: Path) -> Office:
 @pytest.mark.req("AW-22")
 def test_codex_answers_and_calls_tools_several_at_once(office: Office) -> None:
     several = [write("a.txt", "one"), write("b.txt", "two")]
-    office.put([{"say": "Writing.", "calls": several}, {"expect": "(?s)a.txt.*b.txt", "say": "All done."}])
+    office.put(
+        [{"say": "Writing.", "calls": several}, {"expect": r"(?s)\AMade a.txt[^\n]*\nMade b.txt", "say": "All done."}]
+    )
     ran = office.run()
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert office.notes() == {"a.txt": "one", "b.txt": "two"}
@@ -44,7 +46,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again(office: Office) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     (office.project / "n.json").write_text(json.dumps(schema))
     office.put(
-        [{"say": "Seven."}, {"expect": "final_result", "call": "final_result", "with": {"n": 7}}],
+        [{"say": "Seven."}, {"expect": "final_result", "output": {"n": 7}}],
         output_schema_ref="n.json",
     )
     ran = office.run()

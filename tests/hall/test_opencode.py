@@ -32,7 +32,7 @@ def test_opencode_works_with_the_runs_prompt_and_tools_and_is_asked_again_for_wh
         [
             {**shown, "say": "Writing.", "calls": [write("a.txt", "one"), write("b.txt", "two")]},
             {"expect": r"(?s)\AMade a.txt.*Made b.txt", "say": "Seven."},
-            {"expect": r"\AGive the result by calling final_result once", "call": "final_result", "with": {"n": 7}},
+            {"expect": r"\AGive the result by calling final_result once", "output": {"n": 7}},
         ],
         instructions="You are {env:HOME} Bob.",
         output_schema_ref="n.json",

@@ -131,3 +131,12 @@ def test_a_program_that_a_package_brings_is_found_without_importing_it(
 def test_the_real_one_is_what_it_says() -> None:
     found = find("/usr/bin", ROWS["claude"], GUILDHALL_CLAUDE=str(claude_program()))
     assert found.version == ROWS["claude"].tested
+
+
+def test_a_package_of_npm_sees_the_packages_beside_it(tmp_path: Path) -> None:
+    """The program is a script that starts a binary out of another package, in the folder that all of them are in."""
+    beside = put(tmp_path / "node_modules" / "tool-linux" / "bin", script("1.11.0"))
+    inside = put(tmp_path / "node_modules" / "@of" / "tool" / "bin", f"#!/bin/sh\nexec {beside} $@\n", name="tool.js")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").symlink_to(inside)
+    assert find(tmp_path / "bin").version == "1.11.0"

@@ -127,8 +127,14 @@ def _needed(path: Path, search: str) -> tuple[Path, ...]:
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
     person = Path.home()
-    found = (*installation(path), *installation(interpreter))
+    found = (*installation(path), *_packages(path.resolve()), *installation(interpreter))
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
+
+
+def _packages(path: Path) -> tuple[Path, ...]:
+    """The folder in which the packages of npm look for each other, where the program is one of them."""
+    around = [folder for folder in path.parents if folder.name == "node_modules"]
+    return tuple(around[-1:])
 
 
 def _interpreter(path: Path, search: str) -> Path | None:

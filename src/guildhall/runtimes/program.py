@@ -181,7 +181,7 @@ def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
         path.unlink(missing_ok=True)  # what an earlier program of the run has had, or left there
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
+            file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
 
 
 @contextlib.contextmanager
