@@ -23,6 +23,7 @@ from guildhall.runtimes.claude import _ANY, _FLAGS, _message
 from guildhall.tools.define import tool
 from guildhall.tools.model import Toolbox
 from tests.clis import claude_program, programs
+from tests.hall.doors import Desk
 from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, until
 from tests.runs.trees import written
 
@@ -58,8 +59,8 @@ class Office:
     def homes(self) -> list[Path]:
         return list(self._project.parent.glob("guild-home-*"))
 
-    async def run(self, *given: Any, **options: Any) -> list[Event]:
-        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame))
+    async def run(self, *given: Toolbox, **options: Any) -> list[Event]:
+        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame, given))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
         return await followed(self.face.resume(run, self.frame, **options))
@@ -222,21 +223,28 @@ def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop
     (shop / "dot.png").write_bytes(PNG)
     (shop / "facts.md").write_text("The sky is green.\n")
     read = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "long.txt"}}
-    steps = ({"calls": [read, WRITE, read]}, {"expect": "(?s)THE END.*Made a.md.*THE END", "say": "done"})
+    desk = [
+        {"call": "picture"},
+        {"call": "broken", "with": {"why": "no ink"}},
+        {"call": "no_such_tool", "with": {"a": 1}},
+    ]
+    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Made a.md.*THE END", "say": "done"})
     files = ("facts.md", "dot.png", "deck.pdf")
+    fields = {"instructions": prompt, "base": True, "tools": ["Read", "Grep", "Bash"], "toolboxes": ["desk"]}
 
     async def asked(here: Office) -> list[Any]:
-        events = await here.run(attachments=files)
+        events = await here.run(Desk().toolbox(), attachments=files)
         assert (await here.shown(events[0].run)).run.output == "done"
+        assert (await here.kinds(events[0].run)).count("tool_refused") == 1
         (shop / "notes" / "a.md").unlink()
         told = [entry.data for entry in await here.face.journal(events[0].run) if entry.kind == "model_asked"]
         return [([content for part in entry["message"] for content in each(part)], entry["tools"]) for entry in told]
 
     async def work() -> None:
         async with office(home, shop) as here:
-            put(shop, *steps, instructions=prompt, base=True, tools=["Read", "Grep", "Bash"])
+            put(shop, *steps, **fields)
             theirs = await asked(here)
-            put(shop, *steps, instructions=prompt, base=True, tools=["Read", "Grep", "Bash"], runtime="pydantic")
+            put(shop, *steps, **fields, runtime="pydantic")
             assert theirs == await asked(here)
 
     do(work)

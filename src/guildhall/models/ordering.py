@@ -67,14 +67,27 @@ def _sorted(items: Sequence[Any], ranks: Sequence[int]) -> list[Any]:
     return [items[place] for place in sorted(range(len(items)), key=ranks.__getitem__)]
 
 
-def renamed(message: Message, names: Mapping[str, str], prompt: str | None = None) -> Message:
-    """A message with other names for tools. The prompt stands where every run has it: beside the messages."""
+def renamed(
+    message: Message,
+    names: Mapping[str, str],
+    prompt: str | None = None,
+    results: Mapping[str, ToolReturnPart] | None = None,
+) -> Message:
+    """A message with other names for tools, and with results as the calls gave them, where that is known.
+
+    The prompt stands where every run has it: beside the messages.
+    """
     parts: list[Any] = [
-        replace(part, tool_name=names.get(part.tool_name, part.tool_name))
-        if isinstance(part, ToolCallPart | ToolReturnPart)
-        else part
-        for part in message.parts
-        if part.part_kind != "system-prompt"
+        _renamed(part, names, results or {}) for part in message.parts if part.part_kind != "system-prompt"
     ]
     more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
     return replace(message, parts=parts, **more)
+
+
+def _renamed(part: Any, names: Mapping[str, str], results: Mapping[str, ToolReturnPart]) -> Any:
+    if part.part_kind not in ("tool-call", "tool-return"):
+        return part
+    name = names.get(part.tool_name, part.tool_name)
+    if part.part_kind == "tool-return" and (known := results.get(part.tool_call_id)) is not None:
+        return replace(part, tool_name=name, content=known.content, outcome=known.outcome)
+    return replace(part, tool_name=name)

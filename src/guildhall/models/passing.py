@@ -27,8 +27,9 @@ from guildhall.models.script import sent_text, tokens
 from guildhall.models.through import Through, counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from pydantic_ai.messages import ToolReturnPart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
@@ -86,6 +87,8 @@ class Passing:
         prompt: str = "",
         output_tool: str | None = None,
         parameters: ModelRequestParameters | None = None,
+        results: Mapping[str, ToolReturnPart] | None = None,
+        settle: Callable[[], Awaitable[None]] | None = None,
         breaks: Callable[[Exception], None],
         heard: Callable[[str, ModelResponse], None] = lambda key, response: None,
         another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
@@ -97,8 +100,9 @@ class Passing:
         """`names` are the run's tools as the program shows them to its model, and as they are called here.
 
         None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result.
-        `parameters` are the tools as the model is to be shown them: programs cut what is long. `breaks` ends the run
-        with an error, `heard` hears each answer once it is on record. `another` says whether the record has another
+        `parameters` are the tools as the model is to be shown them, `results` what its calls gave, by their ids, once
+        `settle` has waited for them: programs cut what is long, and write files. `breaks` ends the run with an error,
+        `heard` hears each answer once it is on record. `another` says whether the record has another
         question under a key, `upstream` where requests are passed on, `line` is the connection to there.
         `retries`: what has failed may be asked again by the program; else that is the door's to do.
         """
@@ -107,6 +111,8 @@ class Passing:
         self._prompt = prompt
         self._output_tool = output_tool
         self._parameters = parameters
+        self._results: Mapping[str, ToolReturnPart] = {} if results is None else results  # it grows
+        self._settle = settle
         self._breaks = breaks
         self._heard = heard
         self._another = another
@@ -132,6 +138,8 @@ class Passing:
         """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
         try:
             told = parse(body)
+            if self._settle is not None:
+                await self._settle()
             if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
             trimmed = self._trimmed(dialect, told)
@@ -177,8 +185,9 @@ class Passing:
         shown = self._parameters
         ours = {tool.name: tool for tool in (*shown.function_tools, *shown.output_tools)} if shown else {}
         known = {theirs: ours[name] for theirs, name in self._names.items() if name in ours}
-        trim = Trim(prompt=self._prompt, tools=frozenset(self._names), definitions=known, login=login)
-        return dialect.trimmed(body, trim)
+        tools, results = frozenset(self._names), self._results
+        told = Trim(prompt=self._prompt, tools=tools, definitions=known, results=results, login=login)
+        return dialect.trimmed(body, told)
 
     async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """The tokens of a request, by the provider; where there is none, by a rule of thumb."""
@@ -204,7 +213,7 @@ class Passing:
                 f"the program does not show its model the tools of the run: {', '.join(missing)}",
                 hint="It could not reach them. `guild resume` starts it again.",
             )
-        messages = [renamed(message, names, self._prompt) for message in request.messages]
+        messages = [renamed(message, names, self._prompt, self._results) for message in request.messages]
         messages = in_order([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
             raise Malformed("messages: the last one is not the user's", "messages")
