@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.messages import TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.messages import BinaryContent, TextPart, ThinkingPart, ToolCallPart
 
 from guildhall.models.dialects.anthropic_answers import API, AnthropicCollector, events_of, response_of
 from guildhall.models.dialects.model import (
@@ -26,7 +26,7 @@ from guildhall.models.ordering import blocks_in_order
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pydantic_ai.messages import BinaryContent, ModelResponse
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
 _ERROR_TYPES = {
@@ -99,8 +99,10 @@ class Anthropic:
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
-        messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
-        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        left = [kept for message, _ in said if (kept := _without_reminders(message)) is not None]
+        messages = [_with_results(message, trim) for message in blocks_in_order(left)]
+        shown = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        tools = [_defined(tool, trim) for tool in shown]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
@@ -140,6 +142,39 @@ class Anthropic:
             "stop_sequence": None,
             "usage": _usage(response.usage),
         }
+
+
+def _defined(tool: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:
+    """A tool as the run defines it, where that is known: programs cut long descriptions."""
+    ours = trim.definitions.get(tool["name"])
+    if ours is None:
+        return tool
+    return {**tool, "description": ours.description or "", "input_schema": ours.parameters_json_schema}
+
+
+def _with_results(message: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:
+    """A message with the results of calls as the calls gave them, where that is known."""
+    content = message.get("content")
+    if not trim.results or message.get("role") != "user" or not isinstance(content, list):
+        return message
+    return {**message, "content": [_given(block, trim) for block in cast("list[Any]", content)]}
+
+
+def _given(block: Any, trim: Trim) -> Any:
+    result = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
+    known = trim.results.get(str(result.get("tool_use_id"))) if result.get("type") == "tool_result" else None
+    if known is None:
+        return cast("Any", block)
+    content: Any = known.content
+    told = [_piece(piece) for piece in (cast("list[Any]", content) if isinstance(content, list) else [content])]
+    return {**result, "content": told, "is_error": known.outcome == "failed"}
+
+
+def _piece(piece: Any) -> dict[str, Any]:
+    if not isinstance(piece, BinaryContent):
+        return {"type": "text", "text": str(piece)}
+    source = {"type": "base64", "media_type": piece.media_type, "data": piece.base64}
+    return {"type": "document" if piece.media_type == "application/pdf" else "image", "source": source}
 
 
 def _system(system: Any, trim: Trim) -> list[dict[str, Any]]:

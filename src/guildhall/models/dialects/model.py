@@ -83,6 +83,8 @@ class Trim:
 
     prompt: str
     tools: frozenset[str]
+    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # as they are ours
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # what calls gave, by ids
     login: bool = False  # the provider demands the program's own first lines of the prompt
 
 
