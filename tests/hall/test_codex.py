@@ -96,3 +96,21 @@ def test_the_provider_is_shown_the_runs_prompt_and_tools_and_nothing_else(office
     assert "Wall time" not in str(second["input"])
     assert "GUILDHALL" not in str(first)
     assert server.answered_twice == []
+
+
+def test_an_approval_is_waited_for_without_it_and_the_run_can_be_played_again(office: Office) -> None:
+    office.put(
+        [write("a.txt", "one"), {"expect": r"\AMade a.txt", "say": "All done."}],
+        tool_rules={"fs.write": {"approval_required": True}},
+    )
+    ran = office.run("--output", "json")
+    assert (ran.code, ran.json["status"], office.notes()) == (4, "waiting", {}), ran.err
+    run = ran.json["run"]
+    answered = office.guild("answer", ran.json["asks"][0]["ask"], "yes", env=office.env)
+    assert answered.code == 0, answered.err
+    assert office.guild("show", run, "--json", env=office.env).json["status"] == "completed", answered.err
+    assert office.notes() == {"a.txt": "one"}
+    (office.project / "notes" / "a.txt").unlink()
+    played = office.guild("replay", run, env=office.env)
+    assert played.code == 0, played.err
+    assert office.notes() == {}
