@@ -12,9 +12,9 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.models.door import ModelDoor
+from guildhall.models.line import Line
 from guildhall.models.passing import Passing
 from guildhall.models.providers import provider_source
-from guildhall.models.through import Line
 from guildhall.runs.asks import Asks
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger

@@ -5,7 +5,8 @@ An ASGI application of its own, as the tool door is. What goes wrong is told in 
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import asyncio
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.models.dialects.anthropic import Anthropic
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 32_000_000
 PREFIX = "/llm"
+_DRAINED = 4_000_000  # bytes of a request that is not heard
+_DRAIN_SECONDS = 2.0
 _COUNT = "/anthropic/v1/messages/count_tokens"
 
 
@@ -55,13 +58,14 @@ class LlmEndpoint:
         try:
             reply, last = await self._reply(scope, path, receive), False
         except Unheard as no:
-            reply, last = failure(self._meant(path), no.status, str(no).strip()), True  # it may send without end
+            reply, last = failure(self._meant(path), no.status, str(no).strip()), True
+            await _drained(receive)
         await _send(send, reply, last=last)
 
     async def _reply(self, scope: Message, path: str, receive: Receive) -> Reply:
         headers = Headers.of(scope["headers"])
         demand_here(headers)
-        token = headers.get("x-api-key") or bearer(headers.get("authorization"))
+        token = key_of(headers)
         passing = self._passing(token) if token else None
         if passing is None:
             raise Unheard(401, "this takes the token of a run that is going on, in the place of a key")
@@ -77,6 +81,23 @@ class LlmEndpoint:
 
     def _meant(self, path: str) -> Dialect:
         return self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)
+
+
+def key_of(headers: Headers) -> str | None:
+    """What a client shows in the place of a key."""
+    return headers.get("x-api-key") or bearer(headers.get("authorization"))
+
+
+async def _drained(receive: Receive) -> None:
+    """Lets a client finish who is not heard, or it would not read why. One that sends without end is cut off."""
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            while size < _DRAINED:
+                message = await receive()
+                size += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 async def _send(send: Send, reply: Reply, *, last: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import BaseToolCallPart, TextContent
@@ -132,6 +133,7 @@ class ModelDoor:
     ) -> ModelResponse:
         sent = estimate(messages, parameters)
 
+        @cache  # it is looked up a few times, and looking it up takes longer than all else here
         def price(answer_tokens: int) -> float | None:
             return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
 

@@ -21,9 +21,10 @@ from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, Runtim
 from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
+from guildhall.models.line import Line
 from guildhall.models.ordering import in_order
 from guildhall.models.script import sent_text, tokens
-from guildhall.models.through import Line, Through, counted
+from guildhall.models.through import Through, counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -91,12 +92,14 @@ class Passing:
         upstream: Callable[[str], Upstream | None] = lambda api: None,
         line: Line | None = None,
         id: str = "",
+        retries: bool = False,
     ) -> None:
         """`names` are the run's tools as the program shows them to its model, and as they are called here.
 
         None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result. `breaks`
         ends the run with an error, `heard` hears each answer once it is on record. `another` says whether the record
         has another question under a key, `upstream` where requests are passed on, `line` is the connection to there.
+        `retries`: what has failed may be asked again by the program; else that is the door's to do.
         """
         self._ask = ask
         self._names = names
@@ -108,6 +111,7 @@ class Passing:
         self._upstream = upstream
         self._line = line or Line()
         self._id = id
+        self._final = {} if retries else _FINAL
         self._calls: dict[str, _Call] = {}
         self._usage: dict[str, RequestUsage] = {}  # what the answers have cost, by the keys of their calls
 
@@ -133,7 +137,7 @@ class Passing:
                 return await self._counted(dialect, trimmed, headers)
             request = self._ours(dialect.read(trimmed))
         except Malformed as error:
-            return failure(dialect, 400, error.message, param=error.param)
+            return failure(dialect, 400, error.message, error.param)
         except GuildError as error:
             self._breaks(error)
             return failure(dialect, 400, str(error))
@@ -314,10 +318,11 @@ class Passing:
         refusal = call.through.refusal
         if isinstance(error, ModelFailed) and refusal is not None:
             status, headers, body = refusal
-            return Reply(status=status, headers={**_JSON, **headers, **_FINAL}, body=_at_once([body]))
+            return Reply(status=status, headers={**_JSON, **headers, **self._final}, body=_at_once([body]))
         status = error.status if isinstance(error, ModelFailed) else None
         after = error.retry_after if isinstance(error, ModelFailed) else None
-        return failure(dialect, status or 400, _words(error), retry_after=after)
+        more = {} if after is None else {"retry-after-ms": str(int(after * 1000))}
+        return _whole(status or 400, dialect.error(status or 400, _words(error)), {**self._final, **more})
 
     def _named(self, response: ModelResponse) -> ModelResponse:
         """The answer with our names."""
@@ -330,12 +335,9 @@ class Passing:
         return _renamed(response, {ours: theirs for theirs, ours in self._names.items()})
 
 
-def failure(
-    dialect: Dialect, status: int, message: str, *, param: str | None = None, retry_after: float | None = None
-) -> Reply:
-    """A failure in the shape of the API, with how soon it will be over."""
-    more = {} if retry_after is None else {"retry-after-ms": str(int(retry_after * 1000))}
-    return _whole(status, dialect.error(status, message, param), {**_FINAL, **more})
+def failure(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
+    """A failure in the shape of the API, which asking again does not help."""
+    return _whole(status, dialect.error(status, message, param), _FINAL)
 
 
 def _rendered(dialect: Dialect, request: WireRequest, response: ModelResponse, id: str) -> Reply:

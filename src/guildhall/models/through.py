@@ -16,21 +16,20 @@ from guildhall.models.dialects.events import Events
 from guildhall.models.dialects.model import BrokenOff
 from guildhall.models.dialects.reading import Malformed
 from guildhall.models.failures import explained, read_body, retry_after_of
+from guildhall.models.line import LineLost
 from guildhall.models.login import BETA
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-    import httpx2
     from pydantic_ai.messages import ModelResponse
 
     from guildhall.models.dialects.model import Dialect
+    from guildhall.models.line import Answered, Line
     from guildhall.models.model import OnText, Upstream
 
 LARGEST = 64_000_000  # bytes of an answer
 _LARGEST_ERROR = 100_000
-_READ_TIMEOUT = 600.0
-_CONNECT_TIMEOUT = 10.0
 # Headers that belong to one connection, or to who is asking here; none of them is passed on.
 _CONNECTION = ("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "expect", "via", "alt-svc")
 _CONTENT = ("content-length", "content-encoding", "accept-encoding", "date", "server")
@@ -40,26 +39,6 @@ _OWN_BEGINNINGS = ("proxy-", "x-forwarded-", "sec-")
 _PASSED = 40  # headers that are passed on, each way
 _EVENTS = "text/event-stream"
 _LASTING = (ContextTooLong, KeyRefused, NoCredit, UnknownModel)
-
-
-class Line:
-    """The connection to a provider, kept from one request of a run to the next."""
-
-    def __init__(self) -> None:
-        self._client: httpx2.AsyncClient | None = None
-
-    def client(self, upstream: Upstream) -> httpx2.AsyncClient:
-        import httpx2
-
-        if self._client is None:
-            timeout = httpx2.Timeout(_READ_TIMEOUT, connect=_CONNECT_TIMEOUT)
-            self._client = httpx2.AsyncClient(verify=upstream.ssl or httpx2.create_ssl_context(), timeout=timeout)
-        return self._client
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
 
 
 class Through:
@@ -96,7 +75,7 @@ class Through:
         charged = False
         try:
             async with self._asked(upstream, max_tokens) as response:
-                if response.status_code != 200:
+                if response.status != 200:
                     raise await self._refused(upstream, response)
                 charged = True
                 self.head = passed(response.headers)
@@ -115,37 +94,33 @@ class Through:
         return self._ours(whole)
 
     @asynccontextmanager
-    async def _asked(self, upstream: Upstream, max_tokens: int | None) -> AsyncGenerator[httpx2.Response]:
-        import httpx2
-
+    async def _asked(self, upstream: Upstream, max_tokens: int | None) -> AsyncGenerator[Answered]:
         sent = json.dumps(self._dialect.sent(self._body, upstream.model, max_tokens)).encode()
-        headers = _headers(self._headers, upstream)
         url = f"{upstream.url}{self._dialect.path}{self._query}"
         try:
-            async with self._line.client(upstream).stream("POST", url, content=sent, headers=headers) as response:
+            async with self._line.post(url, _headers(self._headers, upstream), sent, upstream.ssl) as response:
                 yield response
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            if self.begun:
+        except LineLost as error:
+            if self.head is not None:
                 raise BrokenOff from None
-            said = upstream.clean(str(error) or type(error).__name__)
-            raise explained(NotReachable, upstream.name, said) from None
+            raise explained(NotReachable, upstream.name, upstream.clean(str(error))) from None
 
-    async def _refused(self, upstream: Upstream, response: httpx2.Response) -> ModelFailed:
+    async def _refused(self, upstream: Upstream, response: Answered) -> ModelFailed:
         body = bytearray()
-        async for piece in response.aiter_bytes():
+        async for piece in response.pieces():
             body += piece
             if len(body) > _LARGEST_ERROR:
                 break
         said = upstream.clean(bytes(body[:_LARGEST_ERROR]).decode("utf-8", "replace"))
         headers = passed(response.headers)
-        self.refusal = (response.status_code, headers, said.encode())
-        return upstream.failure(response.status_code, read_body(said.encode()), retry_after_of(response.headers))
+        self.refusal = (response.status, headers, said.encode())
+        return upstream.failure(response.status, read_body(said.encode()), retry_after_of(response.headers))
 
-    async def _streamed(self, response: httpx2.Response, on_text: OnText) -> dict[str, Any]:
+    async def _streamed(self, response: Answered, on_text: OnText) -> dict[str, Any]:
         collector = self._dialect.collector(usage=_wants_usage(self._body))
         events = Events()
         size = 0
-        async for data in response.aiter_bytes():
+        async for data in response.pieces():
             size += len(data)
             if size > LARGEST:
                 raise Malformed(f"the answer is larger than {LARGEST:,} bytes")
@@ -163,8 +138,8 @@ class Through:
                 self._on(bytes(going))
         return collector.answer()
 
-    async def _in_one_piece(self, response: httpx2.Response) -> dict[str, Any]:
-        async for data in response.aiter_bytes():
+    async def _in_one_piece(self, response: Answered) -> dict[str, Any]:
+        async for data in response.pieces():
             self.held += data
             if len(self.held) > LARGEST:
                 raise Malformed(f"the answer is larger than {LARGEST:,} bytes")
@@ -178,17 +153,17 @@ async def counted(
     dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str], line: Line, upstream: Upstream
 ) -> tuple[int, dict[str, str], bytes]:
     """What a provider says of how many tokens a request has: nothing is asked, and nothing is paid."""
-    import httpx2
-
     sent = {name: value for name, value in body.items() if name not in ("max_tokens", "stream")}
     url = f"{upstream.url}{dialect.path}/count_tokens"
     told = json.dumps({**sent, "model": upstream.model}).encode()
+    said = bytearray()
     try:
-        response = await line.client(upstream).post(url, content=told, headers=_headers(headers, upstream))
-    except (httpx2.TransportError, httpx2.InvalidURL) as error:
-        raise explained(NotReachable, upstream.name, upstream.clean(str(error) or type(error).__name__)) from None
-    said = upstream.clean(response.content[:_LARGEST_ERROR].decode("utf-8", "replace"))
-    return response.status_code, passed(response.headers), said.encode()
+        async with line.post(url, _headers(headers, upstream), told, upstream.ssl) as response:
+            async for piece in response.pieces():
+                said += piece[: _LARGEST_ERROR - len(said)]
+    except LineLost as error:
+        raise explained(NotReachable, upstream.name, upstream.clean(str(error))) from None
+    return response.status, passed(response.headers), upstream.clean(said.decode("utf-8", "replace")).encode()
 
 
 def _headers(headers: Mapping[str, str], upstream: Upstream) -> dict[str, str]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ToolCallPart
 
+from guildhall.models.line import Line
 from guildhall.models.passing import Passing
-from guildhall.models.through import Line
 from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
 from guildhall.runtimes.model import Entry
 from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_of, output_tool
