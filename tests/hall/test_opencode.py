@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild
 
+pytestmark = pytest.mark.timeout(300)
 SANDBOX = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
 
 
