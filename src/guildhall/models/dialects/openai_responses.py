@@ -114,6 +114,8 @@ class OpenAIResponses:
             trimmed["input"] = _without_context([item for item, _ in objects(items, "input")])
         without = {*(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         without |= set() if trim.prompt else {"instructions"}
+        without |= {"client_metadata"}  # who asks, as the program counts: nothing of the question
+        without |= {"reasoning"} if body.get("reasoning") == {} else set()
         return {name: value for name, value in trimmed.items() if name not in without}
 
     def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
