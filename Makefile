@@ -27,7 +27,7 @@ lint: $(STAMP)            ## ruff, pyright (strict), import-linter
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports
 
 bench: $(STAMP)           ## ratios against floors measured in the same run
-	@$(PY) -m bench
+	@TESTED_CLIS=$$(scripts/clis) $(PY) -m bench
 
 requirements: $(STAMP)    ## which requirement is proved by which test of the last run
 	@$(PY) -m tests.requirements

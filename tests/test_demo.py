@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.clis import claude_program
+
 if TYPE_CHECKING:
-    from tests.conftest import Guild
+    from tests.conftest import Guild, Ran
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -27,7 +29,29 @@ def temporary(tmp_path: Path) -> dict[str, str]:
 def test_a_team_reviews_a_change(guild: Guild, temporary: dict[str, str]) -> None:
     # What the person has set for other work has no part in the story.
     own = {"GUILDHALL_MODEL": "nobody:nothing", "GIT_DIR": "/nowhere", "GIT_CONFIG_COUNT": "x"}
-    told = guild("demo", env={**temporary, **own}, timeout=200)
+    _is_told(guild("demo", env={**temporary, **own}, timeout=200), temporary)
+
+
+@pytest.mark.req("X-14", "AW-22")
+def test_the_same_team_is_executed_by_claude_code(guild: Guild, temporary: dict[str, str]) -> None:
+    env = {**temporary, "GUILDHALL_CLAUDE": str(claude_program())}
+    told = guild("demo", "--runtime", "claude", env=env, timeout=200)
+    _is_told(told, temporary)
+    assert "{runtime: claude, system_prompt: prompts/reviewer.md, tools: [Read]}" in told.out
+
+
+def test_a_story_whose_program_is_not_there_says_so(guild: Guild, temporary: dict[str, str]) -> None:
+    env = {**temporary, "GUILDHALL_CLAUDE": "/nowhere/claude"}
+    told = guild("demo", "--runtime", "claude", env=env)
+    assert told.code == 1
+    assert "GUILDHALL_CLAUDE names /nowhere/claude, and nothing is there" in told.err
+    assert "pip install 'guildhall[claude]'" in told.err
+    assert told.out == ""
+    assert guild("demo", "--runtime", "claude", "--office").code == 2
+
+
+def _is_told(told: Ran, temporary: dict[str, str]) -> None:
+    """The story came to its end as it should, and left nothing behind."""
     assert told.code == 0, told
     for line in (
         "Everything is real but the model",

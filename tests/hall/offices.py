@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import subprocess
+    from collections.abc import Iterator
 
     from tests.conftest import Guild, Ran
 
@@ -18,6 +22,7 @@ class Office:
         self.guild = guild
         self.project = project
         self.runtime = runtime
+        self.program = program
         self.env = {f"GUILDHALL_{runtime.upper()}": str(program)}
         (project / "notes").mkdir()
         (project / "workers").mkdir()
@@ -38,9 +43,47 @@ class Office:
     def run(self, *words: str, task: str = "Go.") -> Ran:
         return self.guild("run", "bob", task, *words, env=self.env)
 
+    def start(self, event: str, task: str = "Go.") -> tuple[subprocess.Popen[str], str]:
+        """A run that is under way and has come to an event, and its id."""
+        process = self.guild.start("run", "bob", task, "--output", "stream-json", env=self.env)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if (said := json.loads(line))["type"] == event:
+                return process, said["run"]
+        raise AssertionError(process.communicate())
+
+    def resume(self, run: str) -> Ran:
+        return self.guild("resume", run, env=self.env)
+
+    def kinds(self, run: str, kind: str) -> list[dict[str, Any]]:
+        """What the journal of a run has of a kind."""
+        entries = map(json.loads, self.guild("log", run, "--json").out.splitlines())
+        return [entry["data"] for entry in entries if entry["kind"] == kind]
+
+    def kill_program(self, process: subprocess.Popen[str]) -> None:
+        """Kills the program that a command has started, and nothing else."""
+        found = [pid for pid in _below(process.pid) if _runs(pid, self.program)]
+        assert found, "the program is not at work"
+        os.kill(found[0], signal.SIGKILL)
+
     def notes(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in (self.project / "notes").iterdir()}
 
 
 def write(path: str, content: str) -> dict[str, Any]:
     return {"call": "sandbox_write_text", "with": {"sandbox": "notes", "path": path, "content": content}}
+
+
+def _below(pid: int) -> Iterator[int]:
+    """All that a process has started, and those have."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield int(child)
+            yield from _below(int(child))
+
+
+def _runs(pid: int, program: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink() == program
+    except OSError:
+        return False

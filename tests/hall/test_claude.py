@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -246,7 +247,8 @@ def test_a_hall_that_is_killed_leaves_no_program_behind(guild_hall: GuildWithHal
     process = guild_hall.start("run", "bob", "Go.", "--output", "stream-json", env=env)
     assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
-    until(lambda: written(shop) == ["a.md"])
+    while json.loads(process.stdout.readline())["type"] != "tool_result":
+        pass
     assert programs(shop.parent)
     guild_hall.kill_hall()
     until(lambda: programs(shop.parent) == [])
@@ -273,7 +275,8 @@ async def escaped(home: Path, env: dict[str, str], port: int) -> asyncio.subproc
         "TMPDIR": str(home),
     }
     env["CLAUDE_CONFIG_DIR"] = str(home / "claude")
-    flags = [*_FLAGS, "--model", _ANY, "--bare", "--mcp-config", str(home / "mcp.json")]
+    flags = [*_FLAGS, "--model", _ANY, "--mcp-config", str(home / "mcp.json")]
+    flags += ["--system-prompt-file", str(home / "prompt.md")]
     pipe = asyncio.subprocess.PIPE
     orphan = await asyncio.create_subprocess_exec(
         claude_program(), *flags, env=env, cwd=home, stdin=pipe, stdout=pipe, limit=2**24
@@ -304,11 +307,10 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
                 if event.type == "tool_result":
                     break
             env = environment(*here.programs())
-            copy = shop.parent / "copy"
-            copy.mkdir()
+            copy = shutil.copytree(here.homes()[0], shop.parent / "copy")
             with socket.create_server(("127.0.0.1", 0)) as outside:
                 port = outside.getsockname()[1]
-                config = (here.homes()[0] / "mcp.json").read_text()
+                config = (copy / "mcp.json").read_text()
                 assert env["GUILDHALL_TOKEN"] not in config
                 (copy / "mcp.json").write_text(config.replace(":7420/", f":{port}/"))
                 listening = await here.hall.reception.listen(outside)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +26,9 @@ def office(guild: Guild, project: Path) -> Office:
 @pytest.mark.req("AW-22")
 def test_codex_answers_and_calls_tools_several_at_once(office: Office) -> None:
     several = [write("a.txt", "one"), write("b.txt", "two")]
-    office.put([{"say": "Writing.", "calls": several}, {"expect": "(?s)a.txt.*b.txt", "say": "All done."}])
+    office.put(
+        [{"say": "Writing.", "calls": several}, {"expect": r"(?s)\AMade a.txt[^\n]*\nMade b.txt", "say": "All done."}]
+    )
     ran = office.run()
     assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert office.notes() == {"a.txt": "one", "b.txt": "two"}
@@ -41,6 +45,28 @@ def test_what_the_model_is_shown_is_the_runs_and_nothing_else(office: Office) ->
 def test_an_answer_that_does_not_fit_is_asked_for_again(office: Office) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     (office.project / "n.json").write_text(json.dumps(schema))
-    office.put([{"say": "Seven."}, {"expect": "final_result", "output": {"n": 7}}], output_schema_ref="n.json")
+    office.put(
+        [{"say": "Seven."}, {"expect": "final_result", "output": {"n": 7}}],
+        output_schema_ref="n.json",
+    )
     ran = office.run()
     assert (ran.code, ran.out.split()) == (0, ["{", '"n":', "7", "}"]), ran.err
+
+
+@pytest.mark.parametrize("victim", ["the program", "the hall"])
+def test_killed_it_goes_on_where_it_was_and_does_nothing_twice(office: Office, victim: str) -> None:
+    office.put([write("a.txt", "one"), {"expect": "a.txt", "sleep": 1, "say": "All done."}])
+    process, run = office.start("tool_result")
+    (office.project / "notes" / "a.txt").write_text("changed since")
+    if victim == "the program":
+        office.kill_program(process)
+        out, err = process.communicate(timeout=60)
+        assert json.loads(out.splitlines()[-1])["output"] == "All done.", err
+        assert len(office.kinds(run, "crashed")) == 1
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+        ran = office.resume(run)
+        assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
+    assert office.notes() == {"a.txt": "changed since"}
+    assert len(office.kinds(run, "tool_started")) == 1

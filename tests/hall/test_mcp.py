@@ -347,6 +347,9 @@ def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path)
                     assert reply.status_code == status, (method, url, headers, reply.text[:200])
                     if status >= 400:
                         assert reply.json()["error"]["message"]
+                        # A connection is kept only where nothing can follow: OpenCode asks with GET at its beginning,
+                        # and sends what it asks next before it sees that the connection is closed.
+                        assert ("close" in reply.headers.get("connection", "")) == bool(body), method
                 assert (await http.get(where, headers=own)).headers["allow"] == "POST"
                 assert (await http.post(where)).headers["www-authenticate"] == "Bearer"
 

@@ -27,8 +27,7 @@ from tests.conftest import BLOCKED, ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from guildhall.models.wire import Exchange
-    from guildhall.testing.scripted_server import ScriptedServer
+    from guildhall.testing.scripted_server import Exchange, ScriptedServer
 
 When = Literal["before", "inside", "after"]
 PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.models.wire import Exchange
+    from guildhall.testing.scripted_server import Exchange
 
 CALLED = ("clerk", "porter")
 EFFECTS = tuple(f"{who} {line}" for who in CALLED for line in ("one", "letter"))

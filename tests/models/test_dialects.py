@@ -33,15 +33,13 @@ from guildhall.core.errors import InvalidFile
 from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.models.wire import Exchange, scripted_caller, wire_app
-from guildhall.testing.scripted_server import ScriptedServer
+from guildhall.testing.scripted_server import Exchange, ScriptedApp, ScriptedServer, scripted_caller
 from tests.models.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from pydantic_ai.models import Model
-    from starlette.applications import Starlette
 
     from guildhall.models.dialects.model import Dialect
     from guildhall.models.model import OnText, Query
@@ -83,9 +81,9 @@ class Fixed:
         return self.response
 
 
-def local_models(app: Starlette, http: httpx2.AsyncClient) -> list[Model[Any]]:
-    provider = OpenAIProvider(base_url="http://local/openai/v1", api_key="script-x", http_client=http)
-    messages = AnthropicProvider(base_url="http://local/anthropic", api_key="script-x", http_client=http)
+def local_models(app: ScriptedApp, http: httpx2.AsyncClient) -> list[Model[Any]]:
+    provider = OpenAIProvider(base_url="http://localhost/openai/v1", api_key="script-x", http_client=http)
+    messages = AnthropicProvider(base_url="http://localhost/anthropic", api_key="script-x", http_client=http)
     return [
         AnthropicModel("m", provider=messages),
         OpenAIChatModel("m", provider=provider),
@@ -95,7 +93,7 @@ def local_models(app: Starlette, http: httpx2.AsyncClient) -> list[Model[Any]]:
 
 async def through_clients(source: Fixed) -> list[ModelResponse]:
     """The answer as each client has it, asked for whole and streamed."""
-    app = wire_app(lambda worker: source)
+    app = ScriptedApp(lambda worker: source)
     arrived: list[ModelResponse] = []
     asked: list[Any] = [ModelRequest(parts=[UserPromptPart("hello")])]
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
@@ -288,7 +286,8 @@ CLIENT = httpx.Client(timeout=5, limits=httpx.Limits(max_keepalive_connections=0
 
 def post(server: ScriptedServer, route: str, body: Any, headers: dict[str, str] = KEY) -> httpx.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return CLIENT.post(f"{server.url}{route}", content=content, headers=headers)
+    told = {"content-type": "application/json", **headers}
+    return CLIENT.post(f"{server.url}{route}", content=content, headers=told)
 
 
 def told(response: httpx.Response) -> str:
@@ -375,7 +374,7 @@ def test_a_body_that_is_no_request_is_told_so(server: ScriptedServer, route: str
 def test_a_request_that_is_too_large_is_refused(server: ScriptedServer, route: str) -> None:
     response = post(server, route, b'{"model": "' + b"x" * 250_000 + b'"}')
     assert response.status_code == 413
-    assert "larger than 200,000 bytes" in told(response)
+    assert "at most 200,000 bytes" in told(response)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -399,7 +398,7 @@ def test_without_a_key_that_is_known_nothing_is_answered(
     assert response.status_code == 401
     assert "key" in told(response)
     assert server.requests[-1] == Exchange(
-        path=route, key=headers.get("x-api-key") or None, body=None, status=401, answered=False
+        path=route, key=headers.get("x-api-key") or None, body=sound(route), status=401, answered=False
     )
 
 
@@ -519,7 +518,7 @@ def test_what_is_not_served_is_told_in_the_shape_of_its_api(
 ) -> None:
     response = CLIENT.request(method, f"{server.url}{path}", headers=KEY)
     assert response.status_code == status
-    assert "is not served here" in told(response)
+    assert {404: "is not served here", 405: "sent with POST"}[status] in told(response)
 
 
 @pytest.mark.parametrize(
@@ -542,8 +541,8 @@ def test_another_error_of_ours_is_told_to_the_client() -> None:
         raise InvalidFile("the script is gone", where="answers.yaml")
 
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=wire_app(broken))
-        async with httpx.AsyncClient(transport=transport, base_url="http://local") as client:
+        transport = httpx.ASGITransport(app=ScriptedApp(broken))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post(CHAT, json=sound(CHAT), headers=KEY)
 
     response = asyncio.run(ask())

@@ -8,7 +8,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic_ai.exceptions import ModelAPIError, ModelRateLimitError, ModelRequestRejectedError
+from pydantic_ai.exceptions import (
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelOverloadedError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelTimeoutError,
+)
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
@@ -144,22 +153,22 @@ def test_a_source_works_in_one_event_loop_after_another_and_in_several_at_once(
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    ("worker", "status", "transient", "told"),
+    ("worker", "status", "transient", "code", "told"),
     [
-        ("overloaded", 529, True, "failed: "),
-        ("limited", 429, True, "failed: "),
-        ("broken", 500, True, "failed: "),
-        ("forbidden", 403, False, "does not accept the key"),
-        ("unknown", 404, False, "is not known to the provider"),
-        ("poor", 402, False, "no credit or quota left"),
-        ("wrong", 422, False, "failed: "),
+        ("overloaded", 529, True, "model_overloaded", "is overloaded: "),
+        ("limited", 429, True, "rate_limited", "was asked too much at once: "),
+        ("broken", 500, True, "model_failed", "failed: "),
+        ("forbidden", 403, False, "key_refused", "does not accept the key"),
+        ("unknown", 404, False, "unknown_model", "is not known to the provider"),
+        ("poor", 402, False, "no_credit", "no credit or quota left"),
+        ("wrong", 422, False, "model_failed", "failed: "),
     ],
 )
 def test_a_failure_is_told_in_our_words_and_asked_once(
-    server: ScriptedServer, name: str, worker: str, status: int, transient: bool, told: str
+    server: ScriptedServer, name: str, worker: str, status: int, transient: bool, code: str, told: str
 ) -> None:
     failed = failure(provider_source(name, environ(server, worker)))
-    assert (failed.status, failed.transient) == (status, transient)
+    assert (failed.status, failed.transient, failed.code) == (status, transient, code)
     assert told in failed.message
     assert f"HTTP {status}" in failed.message
     assert len(server.requests) == 1, "retries are the door's"
@@ -195,7 +204,7 @@ def test_a_provider_that_cannot_be_reached_may_be_asked_again(name: str) -> None
     keys = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "ANTHROPIC_BASE_URL": nowhere, "OPENAI_BASE_URL": nowhere}
     failed = failure(provider_source(name, keys))
     assert failed.transient
-    assert "cannot be reached" in failed.message
+    assert (failed.code, "cannot be reached" in failed.message) == ("model_not_reachable", True)
 
 
 @asynccontextmanager
@@ -269,10 +278,25 @@ def test_a_stream_that_ends_without_its_end_is_no_answer() -> None:
     assert "broke off" in failed.message
 
 
-@pytest.mark.parametrize(("kind", "transient"), [(ModelRateLimitError, True), (ModelRequestRejectedError, False)])
-def test_a_failure_without_a_status_is_judged_by_its_kind(kind: type[ModelAPIError], transient: bool) -> None:
-    failed = ProviderSource("bedrock", "m", {})._explained(kind("m", "slow down"))
-    assert (failed.transient, failed.message) == (transient, "bedrock:m failed: slow down")
+@pytest.mark.parametrize(
+    ("kind", "transient", "code"),
+    [
+        (ModelRateLimitError, True, "rate_limited"),
+        (ModelRequestRejectedError, False, "model_failed"),
+        (ModelServerError, True, "model_failed"),
+        (ModelOverloadedError, True, "model_overloaded"),
+        (ModelQuotaExceededError, False, "no_credit"),
+        (ModelAuthenticationError, False, "key_refused"),
+        (ModelTimeoutError, True, "model_not_reachable"),
+    ],
+)
+def test_a_failure_without_a_status_is_judged_by_its_kind(
+    kind: type[ModelAPIError], transient: bool, code: str
+) -> None:
+    failed = ProviderSource("bedrock", "m", {})._explained(kind("m", "it is so"))
+    assert (failed.transient, failed.code) == (transient, code)
+    assert failed.message.endswith(": it is so")
+    assert "bedrock:m" in failed.message
 
 
 @pytest.mark.parametrize(

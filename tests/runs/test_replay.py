@@ -547,7 +547,7 @@ def test_approval_that_everything_would_get_is_still_a_change(guild: Guild, proj
     ("answers", "code"),
     [
         ([WRITE, {"fail": 400}], "model_failed"),
-        ([{"fail": 529}, WRITE, {"fail": 401}], "model_failed"),
+        ([{"fail": 529}, WRITE, {"fail": 401}], "key_refused"),
         ([WRITE, {"say": " "}, {"say": ""}, {"say": "\n"}], "runtime_failed"),
         ([WRITE, {"expect": "never", **DONE}], "script_mismatch"),
     ],

@@ -18,6 +18,13 @@
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
+    │   ├── KeyRefused        it does not accept the key or the login
+    │   ├── NoCredit          the account has no credit or quota left
+    │   ├── UnknownModel      it has no such model, or not for this account
+    │   ├── ContextTooLong    the conversation is longer than the model takes
+    │   ├── RateLimited       too many requests or tokens in too short a time
+    │   ├── Overloaded        it has too much to do
+    │   ├── NotReachable      no connection, or no answer in time
     │   └── ScriptMismatch    the scripted model was asked something else than the script expects
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
@@ -223,6 +230,48 @@ class ModelFailed(GuildError):
         self.charged = charged
         self.status = status
         self.retry_after = retry_after
+
+
+class KeyRefused(ModelFailed):
+    """The provider does not accept the key, or the login; or it may not use this model."""
+
+    code = "key_refused"
+
+
+class NoCredit(ModelFailed):
+    """The account behind the key has no credit or quota left."""
+
+    code = "no_credit"
+
+
+class UnknownModel(ModelFailed):
+    """The provider has no model of this name, or not for this account."""
+
+    code = "unknown_model"
+
+
+class ContextTooLong(ModelFailed):
+    """The conversation is longer than the model takes."""
+
+    code = "context_too_long"
+
+
+class RateLimited(ModelFailed):
+    """Too much was asked in too short a time. It passes."""
+
+    code = "rate_limited"
+
+
+class Overloaded(ModelFailed):
+    """The provider has too much to do. It passes."""
+
+    code = "model_overloaded"
+
+
+class NotReachable(ModelFailed):
+    """There is no connection to the provider, or it did not answer in time."""
+
+    code = "model_not_reachable"
 
 
 class ScriptMismatch(ModelFailed):

@@ -101,8 +101,8 @@ class Annex(Hall):
     def tokens(self) -> Tokens:
         return self.whole.tokens
 
-    def executes(self, runtime: RuntimeName) -> Runtime:
-        return self.whole.executes(runtime)
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        return self.whole.executes(runtime, frame)
 
     def settings(self, frame: Frame) -> Settings:
         return self.whole.settings(frame)

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from guildhall.tools.http_messages import Message, Receive, Send
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
+# What programs that execute runs are told of every tool: they make only such calls side by side, and cut long results
+# otherwise. What may be called is for the gate to say.
+_TO_GUESTS = {"annotations": {"readOnlyHint": True}, "_meta": {"anthropic/maxResultSizeChars": 500_000}}
 MOST_CALLS = 256  # of one run at a time
 _PATH = re.compile(r"/mcp/([A-Za-z0-9][A-Za-z0-9_.-]{0,63})/?")
 _ANOTHER = "this is the id of another call"
@@ -88,8 +91,8 @@ class McpEndpoint:
         tools = {shown_at(server, tool.name): tool for tool in door.servers[server]}
         shown = [replace(tool, name=name) for name, tool in tools.items()] if request.method == "tools/list" else ()
         result = await result_of(request, ours, shown, lambda request: _call(request, door, server, tools))
-        if shown and door.passing is not None:  # programs make only such calls side by side; the gate says what may be
-            result["tools"] = [{**tool, "annotations": {"readOnlyHint": True}} for tool in result["tools"]]
+        if shown and door.passing is not None:
+            result["tools"] = [{**tool, **_TO_GUESTS} for tool in result["tools"]]
         return result
 
 

@@ -25,7 +25,7 @@ class Reception:
     def __init__(self, door: Callable[[str], RunDoor | None]) -> None:
         self.apps: Mapping[str, App] = {
             "/mcp/": McpEndpoint(door, version=__version__),
-            "/llm/": LlmEndpoint(door),
+            "/llm/": LlmEndpoint(lambda token: run.passing if (run := door(token)) is not None else None),
         }
 
     async def listen(self, listening: socket.socket) -> Listener:

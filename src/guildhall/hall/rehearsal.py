@@ -64,9 +64,9 @@ class RehearsalHall(Hall):
     def source(self, model: str, frame: Frame) -> Source:
         return self._source
 
-    def replays(self, runtime: RuntimeName) -> Runtime:
+    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """Whatever executes a worker, its doors are the same: a test needs no program of others."""
-        return super().replays("pydantic")
+        return super().replays("pydantic", frame)
 
     @cached_property
     def workflows(self) -> Workflows:
@@ -163,6 +163,9 @@ class PacedSource:
 
     def takes(self, media_type: str) -> bool:
         return self.script.takes(media_type)
+
+    def upstream(self, api: str) -> None:
+        return None
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         mine = who(query.worker, query.ordinal + 1)

@@ -236,13 +236,13 @@ class Hall(Record):
 
         return Reception(self.tokens.door)
 
-    def executes(self, runtime: RuntimeName) -> Runtime:
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """What executes runs between their doors."""
         if runtime == "pydantic" and self.nursery is not None:
             return self._child_runtime
-        return self.replays(runtime)
+        return self.replays(runtime, frame)
 
-    def replays(self, runtime: RuntimeName) -> Runtime:
+    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
         """The same for runs that are played again: those of our own stay in this process."""
         if runtime == "pydantic":
             from guildhall.runtimes.pydantic import PydanticRuntime
@@ -251,7 +251,7 @@ class Hall(Record):
         from guildhall.runtimes.cli import CliRuntime
         from guildhall.runtimes.drivers import driver_of
 
-        return CliRuntime(driver_of(runtime, self.environ), self.programs, self.reception.listen)
+        return CliRuntime(driver_of(runtime, joined(self.environ, frame.keys)), self.programs, self.reception.listen)
 
     @cached_property
     def programs(self) -> Programs:

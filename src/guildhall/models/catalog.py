@@ -12,11 +12,13 @@ from guildhall.models.keys import KEYS, variable_with_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from guildhall.models.login import Login
     from guildhall.models.model import Source
 
 AUTO = "auto"
 SCRIPT = "script:"
 REPLAY = "replay:"
+CURSOR = "cursor:"  # asked by the program of a runtime, never here
 
 # What `auto` stands for, by the first provider in this order that has a key.
 AUTO_MODELS: Mapping[str, str] = {
@@ -43,8 +45,12 @@ def source_for(
     cwd: Path,
     environ: Mapping[str, str],
     recording: Callable[[str], Source] | None = None,
+    login: Login | None = None,
 ) -> Source:
-    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`."""
+    """Who answers for this model. `recording` finds the answers of a recorded run; files are looked for in `cwd`.
+
+    `login` is used where Anthropic's key is not set, by what can use it: a program that speaks for itself.
+    """
     if model == AUTO:
         model = auto_model(environ)
     if model.startswith(SCRIPT):
@@ -57,9 +63,13 @@ def source_for(
         if recording is None:
             raise NotFound(f"there is no record of {run} to replay here")
         return recording(run)
+    if model.startswith(CURSOR):
+        from guildhall.models.elsewhere import elsewhere
+
+        return elsewhere(model, environ)
     from guildhall.models.providers import provider_source
 
-    return provider_source(model, environ)
+    return provider_source(model, environ, login)
 
 
 def has_price(model: str, *, cwd: Path, environ: Mapping[str, str]) -> bool | None:

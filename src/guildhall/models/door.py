@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import BaseToolCallPart, TextContent
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from guildhall.core.clock import Clock
-    from guildhall.models.model import Source
-    from guildhall.models.passing import Through
+    from guildhall.models.model import Source, Upstream
+    from guildhall.models.through import Through
 
 OUTPUT_CEILING = 16_384  # tokens that an answer may have when dollars are counted
 OUTPUT_FLOOR = 64  # below this an answer is not worth asking for
@@ -104,14 +105,19 @@ class ModelDoor:
         parameters: ModelRequestParameters,
         through: Through | None = None,
     ) -> ModelResponse:
-        """The answer to a conversation. The same call, by its key, is answered once however often it is made."""
+        """The answer to a conversation. The same call, by its key, is answered once however often it is made.
+
+        `through` is the same question as a program has written it: a provider that understands it gets it like that.
+        What of the answer was passed on already cannot be taken back, so it is not asked for again then.
+        """
         if (recorded := self._ledger.answered(key, messages, parameters)) is not None:
             return recorded
         for attempt in range(ATTEMPTS):
             try:
-                return await self._ask_once(key, messages, settings, parameters)
+                return await self._ask_once(key, messages, settings, parameters, through)
             except ModelFailed as error:
-                if not error.transient or attempt == ATTEMPTS - 1:
+                begun = through is not None and through.begun
+                if not error.transient or begun or attempt == ATTEMPTS - 1:
                     raise
                 pause = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
             await self._clock.sleep(min(pause, _LONGEST_PAUSE))
@@ -123,9 +129,11 @@ class ModelDoor:
         messages: Sequence[ModelMessage],
         settings: ModelSettings,
         parameters: ModelRequestParameters,
+        through: Through | None,
     ) -> ModelResponse:
         sent = estimate(messages, parameters)
 
+        @cache  # it is looked up a few times, and looking it up takes longer than all else here
         def price(answer_tokens: int) -> float | None:
             return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
 
@@ -150,7 +158,7 @@ class ModelDoor:
             parameters=parameters,
         )
         try:
-            response = await self._source.answer(query, self._ledger.on_text)
+            response = await self._answer(query, max_tokens, through)
         except ModelFailed as error:
             await self._ledger.failed(call, error, reserved if error.charged else None)
             raise
@@ -160,6 +168,16 @@ class ModelDoor:
             raise unusable
         await self._ledger.record(call, response, cost)
         return response
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API goes as it is."""
+        return self._source.upstream(api)
+
+    async def _answer(self, query: Query, max_tokens: int | None, through: Through | None) -> ModelResponse:
+        upstream = None if through is None else self._source.upstream(through.api)
+        if through is None or upstream is None:
+            return await self._source.answer(query, self._ledger.on_text)
+        return await through.send(upstream, max_tokens, self._ledger.on_text)
 
     def _cost(self, usage: RequestUsage, reserved: float | None) -> float | None:
         """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""

@@ -37,6 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "github": ("GITHUB_API_KEY",),
     "azure": ("AZURE_OPENAI_API_KEY",),
     "azure-responses": ("AZURE_OPENAI_API_KEY",),
+    "cursor": ("CURSOR_API_KEY",),
 }
 # Providers of one's own: no key is needed, but their address is.
 ADDRESSES: Mapping[str, str] = {
@@ -48,13 +49,15 @@ ADDRESSES: Mapping[str, str] = {
     "vllm": "VLLM_BASE_URL",
 }
 
+LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # in the place of Anthropic's key: the token of a person's login with Claude
+
 # Those of search engines, as `guildhall.tools.websearch` knows them.
 SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")
 
 
 def travelling() -> frozenset[str]:
     """The variables that come along with a request for the sake of providers."""
-    return frozenset({*SEARCH, *ADDRESSES.values(), *(name for names in KEYS.values() for name in names)})
+    return frozenset({LOGIN, *SEARCH, *ADDRESSES.values(), *(name for names in KEYS.values() for name in names)})
 
 
 def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]:
@@ -64,8 +67,15 @@ def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]
     somebody else has set.
     """
     theirs = {provider: {*KEYS.get(provider, ()), ADDRESSES.get(provider, "")} for provider in {*KEYS, *ADDRESSES}}
+    theirs["anthropic"].add(LOGIN)
     replaced = {name for names in theirs.values() if names & brought.keys() for name in names}
     return {**{name: value for name, value in own.items() if name not in replaced}, **brought}
+
+
+def secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The values that nobody may see, each with the name of its variable."""
+    variables = {LOGIN, *(name for names in KEYS.values() for name in names)}
+    return {value: name for name in sorted(variables) if (value := environ.get(name, "").strip())}
 
 
 def variable_with_key(provider: str, environ: Mapping[str, str]) -> str | None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ssl import SSLContext
+
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
+
+    from guildhall.core.errors import ModelFailed
 
 VOTER = "election."  # before an agent's name: the worker that casts its vote, in the run of an election
 OnText = Callable[[str], None]  # hears each piece of text while it is being written
@@ -37,6 +42,26 @@ class Query:
         return sum(1 for message in self.messages if message.kind == "response")
 
 
+class Explain(Protocol):
+    """Says what a failure of a provider means: its HTTP status, what its body says, when to ask again."""
+
+    def __call__(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upstream:
+    """Where a provider takes requests in a format of its own, and what it is shown to be let in."""
+
+    name: str  # as it is shown: `anthropic:claude-sonnet-5-5`
+    url: str  # the address below which the paths of the API are
+    model: str  # as the provider calls it
+    headers: Mapping[str, str] = field(repr=False)  # with the key, or the login
+    login: bool = False  # a person's login with Claude, not a key
+    ssl: SSLContext | None = field(repr=False)
+    failure: Explain = field(repr=False)
+    clean: Callable[[str], str] = field(repr=False)  # a text without the key
+
+
 class Source(Protocol):
     """Who answers: a provider, a script, a recording."""
 
@@ -51,6 +76,10 @@ class Source(Protocol):
 
     def takes(self, media_type: str) -> bool:
         """Whether it can be sent a file of this type, an image or a PDF, to look at."""
+        ...
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API can be passed on as it is; None: it is answered by `answer`."""
         ...
 
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:

@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import ModelFailed, ModelUnusable, did_you_mean
-from guildhall.models import prices
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import (
+    ContextTooLong,
+    KeyRefused,
+    ModelFailed,
+    ModelUnusable,
+    NoCredit,
+    NotReachable,
+    Overloaded,
+    RateLimited,
+    UnknownModel,
+)
+from guildhall.models import keys, prices
+from guildhall.models.failures import explained, kind_of, one_line, said_in, without
 from guildhall.models.keys import ADDRESSES, KEYS, variable_with_key
-from guildhall.models.model import is_transient
+from guildhall.models.model import Upstream, is_transient
+from guildhall.models.naming import similar, split_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +41,8 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
     from pydantic_ai.usage import RequestUsage
 
+    from guildhall.core.clock import Clock
+    from guildhall.models.login import Login
     from guildhall.models.model import OnText, Query
 
 _NO_KEY = "api-key-not-set"  # what servers of one's own are sent: clients insist on some key
@@ -40,37 +55,47 @@ _READ_ONLY_TEXT = re.compile(
 _NO_DOCUMENTS = frozenset({"ollama"})  # its API has pictures, and no other files
 _READ_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
+# Which formats a provider takes as they are.
+_OPENAI = ("openai-responses", "openai-chat")
+_APIS = {
+    "anthropic": ("anthropic",),
+    "openai": _OPENAI,
+    "openai-responses": _OPENAI,
+    "openai-chat": _OPENAI,
+    "ollama": ("openai-chat",),
+    "vllm": ("openai-chat",),
+}
 # Providers whose every whole answer says why it ended: one that does not say was cut off on the way.
 _SAY_WHY_THEY_END = frozenset({"anthropic", "openai"})
 
 
-def provider_source(name: str, environ: Mapping[str, str]) -> ProviderSource:
-    """The source for a `provider:model` (or `provider/model`). Raises ModelUnusable where it cannot work."""
+def provider_source(name: str, environ: Mapping[str, str], login: Login | None = None) -> ProviderSource:
+    """The source for a `provider:model` (or `provider/model`). Raises ModelUnusable where it cannot work.
+
+    `login` takes the place of Anthropic's key where there is none, for requests that are passed on as they come.
+    """
     provider, model = split_name(name)
-    source = ProviderSource(provider, model, environ)
+    source = ProviderSource(provider, model, environ, login)
     source.check()
     return source
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Provider and model of a name; raises ModelUnusable when there is no such provider."""
-    for separator in (":", "/"):
-        provider, found, model = name.partition(separator)
-        if found and model and _is_provider(provider):
-            return provider, model
-    provider, found, _ = name.replace("/", ":").partition(":")
-    if found:
-        raise ModelUnusable(f"there is no provider {provider!r}", hint=did_you_mean(provider, _providers()))
-    raise ModelUnusable(f"{name!r} does not say whose model it is", hint=_with_provider(name))
 
 
 class ProviderSource:
     """Asks one model of one provider."""
 
-    def __init__(self, provider: str, model: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        environ: Mapping[str, str],
+        login: Login | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._provider = provider
         self._model = model
         self._environ = environ
+        self._login = login if provider == "anthropic" and variable_with_key(provider, environ) is None else None
+        self._clock = clock or SystemClock()
         self._ssl: SSLContext | None = None
         self._profile: ModelProfile = {}
 
@@ -102,9 +127,35 @@ class ProviderSource:
         documents = self._profile.get("supported_document_media_types")
         return self._profile.get("supports_document_input", True) and (documents is None or media_type in documents)
 
+    def upstream(self, api: str) -> Upstream | None:
+        """Raises KeyRefused where a login has run out."""
+        if api not in _APIS.get(self._provider, ()):
+            return None
+        found = self._credentials()
+        key, name = found["api_key"], "x-api-key" if self._provider == "anthropic" else "authorization"
+        secrets = keys.secrets(self._environ)
+        if self._login is not None:
+            key, name = self._login.token(self._clock), "authorization"
+            secrets[key] = "the login"
+        return Upstream(
+            name=self.name,
+            url=str(found["base_url"]).rstrip("/"),
+            model=self._model,
+            headers={name: key if name == "x-api-key" else f"Bearer {key}"},
+            login=self._login is not None,
+            ssl=self._ssl,
+            failure=self._failure,
+            clean=lambda text: without(text, secrets),
+        )
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         from pydantic_ai.exceptions import ModelAPIError, UnexpectedModelBehavior, UserError
 
+        if self._login is not None:
+            raise KeyRefused(
+                f"{self.name} cannot be asked in this way with a login",
+                hint="A login with Claude is for `runtime: claude`. Set ANTHROPIC_API_KEY for all others.",
+            )
         heard = _Heard(on_text)
         async with self._client() as client:
             model = self._built(client)
@@ -169,6 +220,8 @@ class ProviderSource:
             found["base_url"] = url
         if variable := variable_with_key(self._provider, self._environ):
             found["api_key"] = self._environ[variable].strip()
+        elif self._login is not None:
+            found["api_key"] = _NO_KEY
         elif self._provider in KEYS:
             if not (address and self._environ.get(address)):
                 raise self._unset(KEYS[self._provider][0])
@@ -182,39 +235,42 @@ class ProviderSource:
         )
 
     def _explained(self, error: ModelAPIError) -> ModelFailed:
-        """A provider's failure in our words. Its own words are kept, without any key that may be in them."""
-        from pydantic_ai import exceptions
-
-        said = self._clean(_said(error))
+        """What pydantic-ai says of a failure, told apart like any other; where that says nothing, by its class."""
         status = getattr(error, "status_code", None)
-        text, hint, transient = f"{self.name} failed: {said}", None, False
-        if isinstance(error, exceptions.ModelAuthenticationError):
+        failed = self._failure(status, error.body, error.retry_after)
+        kind = _kind(error) if type(failed) is ModelFailed else None
+        if kind is None and (status or said_in(error.body)):
+            return failed
+        said = self._clean(said_in(error.body) or (f"HTTP {status}" if status else error.message))
+        passes = _is_passing(error, status)
+        hint = self._hint(kind or ModelFailed)
+        return explained(
+            kind or ModelFailed,
+            self.name,
+            said,
+            status=status,
+            retry_after=error.retry_after,
+            transient=passes,
+            hint=hint,
+        )
+
+    def _failure(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
+        """A provider's failure in our words. Its own words are kept, without any key that may be in them."""
+        kind = kind_of(status, str(body))
+        said = self._clean(said_in(body) or (f"HTTP {status}" if status else "it did not say why"))
+        return explained(kind, self.name, said, status=status, retry_after=retry_after, hint=self._hint(kind))
+
+    def _hint(self, kind: type[ModelFailed]) -> str | None:
+        if kind is KeyRefused and self._login is not None:
+            return "Log in again: `claude setup-token`, or `claude`."
+        if kind is KeyRefused:
             variable = variable_with_key(self._provider, self._environ) or KEYS.get(self._provider, ("its key",))[0]
-            text = f"{self.name} does not accept the key: {said}"
-            hint = f"Check {variable}: is it right, and may it use this model?"
-        elif isinstance(error, exceptions.ModelNotFoundError):
-            text = f"{self.name} is not known to the provider: {said}"
-            hint = _similar(self._provider, self._model)
-        elif isinstance(error, exceptions.ModelContextWindowExceededError):
-            text = f"the conversation is too long for {self.name}: {said}"
-            hint = "Give the worker less to read at once, or a model with a larger context."
-        elif isinstance(error, exceptions.ModelQuotaExceededError):
-            text = f"the account behind {self.name} has no credit or quota left: {said}"
-            hint = "Top it up, or choose another model."
-        elif isinstance(error, exceptions.ModelConnectionError | exceptions.ModelRequestTimeout):
-            text, transient = f"{self.name} cannot be reached: {said}", True
-        else:
-            transient = _is_passing(error, status)
-        return ModelFailed(text, transient=transient, status=status, retry_after=error.retry_after, hint=hint)
+            return f"Check {variable}: is it right, and may it use this model?"
+        return similar(self._provider, self._model) if kind is UnknownModel else None
 
     def _clean(self, text: str) -> str:
         """The text on one line, not too long, without the values of keys."""
-        for variables in KEYS.values():
-            for variable in variables:
-                if len(value := self._environ.get(variable, "").strip()) >= 4:
-                    text = text.replace(value, f"[{variable}]")
-        line = " ".join(text.split())
-        return line if len(line) <= 500 else f"{line[:500]} ..."
+        return one_line(text, keys.secrets(self._environ))
 
 
 class _Heard:
@@ -280,62 +336,34 @@ def _piece(event: Any) -> str | None:
     return None
 
 
-def _said(error: ModelAPIError) -> str:
-    """What the provider said, out of the body of its error."""
-    body: Any = error.body
-    while isinstance(body, dict):
-        body = cast("dict[str, Any]", body)
-        inner = body.get("error", body.get("message"))
-        if inner is None:
-            break
-        body = inner
-    if isinstance(body, str):
-        return body
-    status = getattr(error, "status_code", None)
-    return f"HTTP {status}" if status else error.message
+def _kind(error: ModelAPIError) -> type[ModelFailed] | None:
+    """The class of a failure by what pydantic-ai has found out, also of providers whose words are not known here."""
+    from pydantic_ai import exceptions
+
+    kinds: list[tuple[type[Exception], type[ModelFailed]]] = [
+        (exceptions.ModelAuthenticationError, KeyRefused),
+        (exceptions.ModelNotFoundError, UnknownModel),
+        (exceptions.ModelContextWindowExceededError, ContextTooLong),
+        (exceptions.ModelQuotaExceededError, NoCredit),
+        (exceptions.ModelRateLimitError, RateLimited),
+        (exceptions.ModelUnavailableError, Overloaded),
+        (exceptions.ModelConnectionError, NotReachable),
+        (exceptions.ModelRequestTimeout, NotReachable),
+    ]
+    return next((ours for theirs, ours in kinds if isinstance(error, theirs)), None)
 
 
 def _is_passing(error: ModelAPIError, status: int | None) -> bool:
     from pydantic_ai import exceptions
 
-    if status is not None:
-        return is_transient(status)
-    passing = exceptions.ModelRateLimitError | exceptions.ModelUnavailableError | exceptions.ModelServerError
-    return isinstance(error, passing)
-
-
-def _is_provider(name: str) -> bool:
-    from pydantic_ai.providers import infer_provider_class
-
-    try:
-        infer_provider_class(name)
-    except ImportError:
-        return True  # known, its package is not installed
-    except ValueError:
-        return False
-    return True
-
-
-def _providers() -> set[str]:
-    from pydantic_ai.models import known_model_names
-
-    return {name.partition(":")[0] for name in known_model_names() if ":" in name} | KEYS.keys() | ADDRESSES.keys()
-
-
-def _with_provider(model: str) -> str:
-    from pydantic_ai.models import known_model_names
-
-    known = list(KEYS)  # whoever made the model comes before those who pass it on
-    names = [name for name in known_model_names() if name.partition(":")[2] == model]
-    names.sort(key=lambda name: known.index(maker) if (maker := name.partition(":")[0]) in known else len(known))
-    return f"Write {names[0]!r}." if names else "Write `provider:model`, such as `anthropic:claude-sonnet-5-5`."
-
-
-def _similar(provider: str, model: str) -> str | None:
-    from pydantic_ai.models import known_model_names
-
-    names = [name for name in known_model_names() if name.startswith(f"{provider}:")]
-    return did_you_mean(f"{provider}:{model}", names)
+    passing = (
+        exceptions.ModelRateLimitError
+        | exceptions.ModelUnavailableError
+        | exceptions.ModelServerError
+        | exceptions.ModelConnectionError
+        | exceptions.ModelRequestTimeout
+    )
+    return is_transient(status) if status is not None else isinstance(error, passing)
 
 
 def _extra(provider: str) -> str:

@@ -37,6 +37,9 @@ class RecordingSource:
     def takes(self, media_type: str) -> bool:
         return True
 
+    def upstream(self, api: str) -> None:
+        return None
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         answers = self._of(query)
         if query.step >= len(answers):

@@ -18,6 +18,7 @@ from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
 from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
 from guildhall.models.case import Case
+from guildhall.models.failures import kind_of
 from guildhall.models.model import VOTER, is_transient
 
 if TYPE_CHECKING:
@@ -187,6 +188,9 @@ class ScriptSource:
     def takes(self, media_type: str) -> bool:
         return ("pdf" if media_type == "application/pdf" else media_type.partition("/")[0]) in self.script.accepts
 
+    def upstream(self, api: str) -> None:
+        return None
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         self._refuse_files(query)
         answer = self._find(query)
@@ -194,7 +198,7 @@ class ScriptSource:
         if answer.sleep:
             await self.clock.sleep(answer.sleep)
         if answer.fail is not None:
-            raise ModelFailed(
+            raise kind_of(answer.fail, "")(
                 f"the scripted provider failed with HTTP {answer.fail}",
                 transient=is_transient(answer.fail),
                 status=answer.fail,

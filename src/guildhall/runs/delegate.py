@@ -59,6 +59,9 @@ class Unasked:
     def takes(self, media_type: str) -> bool:
         return True
 
+    def upstream(self, api: str) -> None:
+        return None
+
     async def answer(self, query: Query, on_text: OnText) -> ModelResponse:
         raise AssertionError
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.models.door import ModelDoor
-    from guildhall.models.passing import Through
+    from guildhall.models.model import Upstream
+    from guildhall.models.through import Through
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.lobby import Lobby
     from guildhall.runs.patience import Patience
@@ -138,6 +139,14 @@ class Execution:
         except RuntimeFailed:
             return True
         return False
+
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the record has another question under this key."""
+        return self._ledger.asked_another(key, messages)
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API is passed on to as it is."""
+        return self._model_door.upstream(api)
 
     def breaks(self, error: Exception) -> None:
         """A call from outside has failed in a way that ends the run, as it does for a call from inside."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import ModelUnusable, ToolUnavailable
-from guildhall.models.catalog import AUTO, AUTO_MODELS, REPLAY, SCRIPT
+from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable
+from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from guildhall.runs.journal import Journal
     from guildhall.tools.model import Tool
     from guildhall.workers.choose import Choice
     from guildhall.workers.model import Worker
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 def fitting(worker: Worker, choice: Choice) -> Choice:
     """The choice as the worker's runtime takes it: `auto` is a model of a provider of its own."""
     row = ROWS[worker.definition.runtime]
+    if row.routed and choice.model.startswith(CURSOR):
+        raise ModelUnusable(
+            f"{choice.model} is a model of Cursor's, which only its own program can ask",
+            where=worker.place,
+            hint="Write `runtime: cursor` into the worker's file, or name another model.",
+        )
     if not row.providers or (row.routed and choice.model.startswith((SCRIPT, REPLAY))):
         return choice
     if choice.model == AUTO:
@@ -43,3 +50,24 @@ def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:
             where=worker.place,
             hint="Name a search engine in `web_search:` of the settings: see docs/tools-exec.md.",
         )
+
+
+def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Journal) -> None:
+    """Refuses to go on with a run whose runtime would begin it anew, when it has done what must not be done twice."""
+    row = ROWS[worker.definition.runtime]
+    if row.routed:
+        return
+    harmless = {tool.name for tool in tools if tool.repeatable and all(c.endswith(".read") for c in tool.capabilities)}
+    called = [entry.data["tool"] for entry in journal.kind("tool_started")]
+    if done := dict.fromkeys(name for name in called if name not in harmless):
+        said = f"{journal.run} cannot go on: {row.title} would begin anew, and do again what it has done"
+        hint = f"See what it did: guild log {journal.run}. Hand the rest to a new run: guild run {worker.name} ..."
+        raise Conflict(f"{said}: {', '.join(done)}", hint=hint)
+
+
+def refuse_unrecorded(worker: Worker, run: str) -> None:
+    """Refuses to play a run again whose model was not asked at the model door: its answers are on no record."""
+    row = ROWS[worker.definition.runtime]
+    if not row.routed:
+        said = f"{run} cannot be played again: {row.title} asks its model itself, so the answers are not on record"
+        raise Conflict(said, hint=f"What it did with its tools is: guild log {run}")

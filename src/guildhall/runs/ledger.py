@@ -83,10 +83,14 @@ class LiveLedger(Asking):
         answer = self.journal.last(key, "model_answered")
         if answer is None:
             return None
-        asked = self.journal.last(key, "model_asked")
-        if asked is None or asked.data["message"] != shown.request(messages[-1]):
+        if self.journal.last(key, "model_asked") is None or self.asked_another(key, messages):
             raise _diverged(key)
         return shown.load_response(answer.data["response"])
+
+    def asked_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Whether something else was asked under this key."""
+        asked = self.journal.last(key, "model_asked")
+        return asked is not None and asked.data["message"] != shown.request(messages[-1])
 
     def failures(self, key: str) -> int:
         return sum(1 for entry in self.journal.of(key) if entry.kind == "model_failed")

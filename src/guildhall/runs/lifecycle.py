@@ -21,6 +21,7 @@ from guildhall.runs.model import BY_USER, ENDED, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs, refuse_over
 from guildhall.runs.tokens import RunDoor, servers_of
+from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import ToolResult
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
 
-    RuntimeOf = Callable[[RuntimeName], Runtime]
+    RuntimeOf = Callable[[RuntimeName, Frame], Runtime]
 
 
 class Runs:
@@ -72,7 +73,7 @@ class Runs:
         runtime_of: RuntimeOf,
         tokens: Tokens,
     ) -> None:
-        """`runtime_of`: what executes runs of workers that name this runtime."""
+        """`runtime_of`: what executes runs of workers that name this runtime, with the keys of this frame."""
         self._store = store
         self._clock = clock
         self._bus = bus
@@ -105,6 +106,8 @@ class Runs:
         assembled, seat = prepared.assembled, prepared.seat
         makes_wait = above.patience if above and seat is None else None
         people = above.patience.people if above else int(prepared.frame.interactive)
+        if not ROWS[assembled.worker.definition.runtime].routed:
+            people += 1  # it is not put away while it waits: it could not be walked through its record again
         patience = Patience(self._clock, hold=people, parent=makes_wait)
         ledger = LiveLedger(
             worker=assembled.worker.name,
@@ -130,7 +133,12 @@ class Runs:
             return await (self._create_worker if tool.name == create.TOOL else self._call_worker)(live, call)
 
         executor = Executor(assembled.tools, assembled.surroundings, by_run)
-        servers = servers_of(assembled, seat)
+        lobby = Lobby(
+            run=prepared.run,
+            tokens=self._tokens,
+            servers=servers_of(assembled, seat),
+            assignment=assembled.assignment,
+        )
         execution = Execution(
             ledger=ledger,
             assignment=assembled.assignment,
@@ -141,16 +149,11 @@ class Runs:
             model_door=ModelDoor(
                 prepared.source, ledger, self._clock, worker=assembled.worker.name, ordinal=prepared.ordinal
             ),
-            lobby=Lobby(
-                run=prepared.run,
-                tokens=self._tokens,
-                servers=servers,
-                assignment=assembled.assignment,
-            ),
+            lobby=lobby,
             patience=patience,
             clock=self._clock,
             seconds_before=prepared.seconds_before,
-            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close()),
+            clean_up=lambda: asyncio.gather(executor.close(), assembled.servers.close(), lobby.line.close()),
             seat=seat,
         )
         live = Live(
@@ -160,7 +163,7 @@ class Runs:
             execution=execution,
             calling=above.calling if above else asyncio.Lock(),
             created=above.created if above else create.created([prepared.journal, *prepared.below]),
-            token=self._tokens.issue(RunDoor(run=prepared.run, servers=servers, behind=execution)),
+            token=self._tokens.issue(RunDoor(run=prepared.run, servers=lobby.servers, behind=execution)),
             above=above,
         )
         self._alive[prepared.run] = live
@@ -170,7 +173,7 @@ class Runs:
     def _executes(self, prepared: Prepared) -> Runtime:
         if prepared.call is not None:
             return delegate.OneCall(prepared.call)
-        return self._runtime_of(prepared.assembled.worker.definition.runtime)
+        return self._runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _live(self, live: Live) -> None:
         try:

@@ -6,15 +6,16 @@ A program is started again after a crash, an approval, a restart: the token of t
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ToolCallPart
 
+from guildhall.models.line import Line
 from guildhall.models.passing import Passing
 from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
 from guildhall.runtimes.model import Entry
-from guildhall.runtimes.pydantic import call_of, output_tool
+from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_of, output_tool
 from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
-    from guildhall.models.passing import Through
+    from guildhall.models.model import Upstream
+    from guildhall.models.through import Through
     from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Assignment, Guest
     from guildhall.tools.model import ToolCall, ToolResult
@@ -42,6 +44,14 @@ class _Asked(Behind, Protocol):
         through: Through | None = None,
     ) -> ModelResponse: ...
 
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Whether the record has another question under this key."""
+        ...
+
+    def upstream(self, api: str) -> Upstream | None:
+        """Where a request in the format of this API is passed on to as it is."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lobby:
@@ -51,7 +61,7 @@ class Lobby:
     tokens: Tokens
     servers: Mapping[str, tuple[Tool, ...]]
     assignment: Assignment
-    login: bool = False  # the person's login at the provider stands behind the model door
+    line: Line = field(default_factory=Line)  # to the provider; it is closed with the run
 
     def admit(self, behind: _Asked, guest: Guest) -> Entry:
         servers = {name: tools for name, tools in self.servers.items() if tools}
@@ -88,15 +98,19 @@ class Lobby:
             ask,
             names=names,
             prompt=self.assignment.system_prompt,
-            login=self.login,
-            heard=heard,
+            output_tool=OUTPUT_TOOL if RESULT in servers else None,
             breaks=behind.breaks,
+            heard=heard,
+            another=behind.asks_another,
+            upstream=behind.upstream,
+            line=self.line,
         )
+        claude = behind.upstream("anthropic")
         token = self.tokens.issue(door)
         return Entry(
             token=token,
             servers=tuple(servers),
-            login=self.login,
+            login=claude is not None and claude.login,
             busy=lambda: bool(door.calls or passing.under_way()),
             settle=lambda: _settled(door),
             close=lambda: self.tokens.revoke(token),

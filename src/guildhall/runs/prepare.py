@@ -13,6 +13,7 @@ from guildhall.models.catalog import AUTO
 from guildhall.runs import records
 from guildhall.runs.attachments import refuse_untaken
 from guildhall.runs.delegate import Unasked
+from guildhall.runs.fit import refuse_from_the_beginning
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
@@ -192,6 +193,7 @@ class Preparation:
         frame = frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
+            refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
             prepared = await self._take_up(run, journal, assembled, frame, grant, caller)
         return replace(prepared, given=tuple(given), seat=seat)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.models.recording import RecordingSource
 from guildhall.runs import delegate, records, shown
+from guildhall.runs.fit import refuse_unrecorded
 from guildhall.runs.lobby import Lobby
 from guildhall.runs.prepare import frame_then
 from guildhall.runs.replay import Replayed, replay
@@ -92,7 +93,10 @@ class Recordings:
             run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
         )
         call = run.request.get("call")
-        runtime = runtime or (delegate.OneCall(call) if call else self._runtime_of(assembled.worker.definition.runtime))
+        if runtime is None:
+            refuse_unrecorded(assembled.worker, run.id)
+            own = assembled.worker.definition.runtime
+            runtime = delegate.OneCall(call) if call else self._runtime_of(own, then)
         lobby = Lobby(
             run=run.id, tokens=self._tokens, servers=servers_of(assembled, seat), assignment=assembled.assignment
         )

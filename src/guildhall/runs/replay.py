@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
-    from guildhall.models.passing import Through
+    from guildhall.models.through import Through
     from guildhall.policy.model import Verdict
     from guildhall.runs.assembled import Assembled
     from guildhall.runs.journal import Journal
@@ -199,6 +199,16 @@ class _ReplayDoors:
 
     def is_another(self, call: ToolCall) -> bool:
         return False  # what is not as it was is told of the call itself
+
+    def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
+        """Only where a further question is on record at the same place; else it is a difference."""
+        first, _, number = key.partition(".")
+        asked = self._record.journal.last(key, "model_asked")
+        further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
+        return bool(further) and asked is not None and asked.data["message"] != shown.request(messages[-1])
+
+    def upstream(self, api: str) -> None:
+        return None
 
     def breaks(self, error: Exception) -> None:
         if not self._broken.done():

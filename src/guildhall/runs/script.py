@@ -355,8 +355,8 @@ def _price(run: Run, journal: Journal) -> dict[str, float] | None:
     """Dollars for a million tokens, so that limits in dollars can be kept: by the model, else what was paid."""
     from pydantic_ai.usage import RequestUsage
 
+    from guildhall.models.naming import split_name
     from guildhall.models.prices import cost
-    from guildhall.models.providers import split_name
     from guildhall.models.script import load_script
 
     model = str(journal.entries[0].data["model"])

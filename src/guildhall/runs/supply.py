@@ -176,10 +176,10 @@ def doubts(worker: Worker) -> list[str]:
 
 def _provider(worker: Worker, model: str) -> None:
     """Refuses a model that nobody can have: no key is needed to see that."""
-    from guildhall.models.catalog import AUTO
-    from guildhall.models.providers import split_name
+    from guildhall.models.catalog import AUTO, CURSOR, REPLAY
+    from guildhall.models.naming import split_name
 
-    if model == AUTO or model.startswith("replay:"):
+    if model == AUTO or model.startswith((CURSOR, REPLAY)):
         return
     try:
         split_name(model)

@@ -27,22 +27,27 @@ if TYPE_CHECKING:
 _FOR_EVER = "2000000000"  # milliseconds: how long a call takes is for the doors to say
 _TOKEN = "GUILDHALL_TOKEN"
 _ANY = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
-_WAITS = {"pending", "needs-auth", "failed", "disabled"}  # of a server of tools: anything but connected
 _FLAGS = (
-    "--print", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
+    "--print", "--bare", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
     "--no-session-persistence", "--permission-mode", "bypassPermissions",
 )  # fmt: skip
 _ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
-    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "DISABLE_AUTOUPDATER": "1",
     "IS_SANDBOX": "1",
+    "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
+    "MAX_MCP_OUTPUT_TOKENS": "100000000",  # or what is long is cut
+    # It waits for its tools before it begins, and for the doors for ever: how long something takes is theirs to say.
+    "MCP_CONNECTION_NONBLOCKING": "0",
     "MCP_TIMEOUT": "30000",
     "MCP_TOOL_TIMEOUT": _FOR_EVER,
+    "CLAUDE_CODE_MCP_TOOL_IDLE_TIMEOUT": "0",
     "API_TIMEOUT_MS": _FOR_EVER,
+    "CLAUDE_ENABLE_STREAM_WATCHDOG": "0",
+    "CLAUDE_ENABLE_BYTE_WATCHDOG": "0",
+    "CLAUDE_CODE_MAX_RETRIES": "0",  # the door has its own rule
 }
 
 
@@ -61,15 +66,13 @@ class Claude:
             }
             for name in entry.servers
         }
-        key = "CLAUDE_CODE_OAUTH_TOKEN" if entry.login else "ANTHROPIC_API_KEY"
-        argv = [*_FLAGS, "--model", model or _ANY, "--mcp-config", str(mcp), "--system-prompt-file", str(prompt)]
         return Launch(
-            argv=(*argv, *(() if entry.login else ("--bare",))),  # which reads no login
+            argv=(*_FLAGS, "--model", model or _ANY, "--mcp-config", str(mcp), "--system-prompt-file", str(prompt)),
             env={
                 **_ENV,
                 "CLAUDE_CONFIG_DIR": str(home / "claude"),
                 "ANTHROPIC_BASE_URL": f"{url}/llm/anthropic",
-                key: entry.token,
+                "ANTHROPIC_API_KEY": entry.token,  # also where a login stands behind the door
                 _TOKEN: entry.token,
             },
             files={mcp.name: json.dumps({"mcpServers": servers}), prompt.name: assignment.system_prompt},
@@ -80,8 +83,7 @@ class Claude:
     def read(self, line: Mapping[str, Any]) -> Ended | None:
         match line:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
-                lost = [f"{one['name']} ({one['status']})" for one in servers if one.get("status") in _WAITS]
-                if lost:
+                if lost := [told for one in servers if (told := _lost(one))]:
                     said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
                     return Ended(RuntimeToolless(said, hint="Resume the run: it is started anew."))
             case {"type": "result", "is_error": True}:
@@ -101,6 +103,15 @@ class Claude:
 
     def broke(self, manner: str) -> None:
         return None
+
+
+def _lost(server: Any) -> str | None:
+    """A server of tools that it has not reached, with how it stands."""
+    match server:
+        case {"name": str(name), "status": str(status)} if status != "connected":
+            return f"{name} ({status})"
+        case _:
+            return None
 
 
 def _normal(name: str) -> str:

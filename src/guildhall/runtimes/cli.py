@@ -18,7 +18,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
 from guildhall.core.errors import GuildError, RuntimeCrashed, RuntimeFailed
 from guildhall.runtimes import program
-from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge
+from guildhall.runtimes.judge import OUTPUT_TOOL, OutputJudge, text_of
 from guildhall.runtimes.model import Guest, Outcome
 from guildhall.tools.model import Text, ToolResult
 
@@ -165,6 +165,7 @@ class _Talk:
         self._quiet = quiet
         self._judge = OutputJudge(assignment.output_schema)
         self._last: ModelResponse | None = None
+        self._cut = ""  # what was said before it, in answers that were cut off and that the program let go on
         self._problem: str | None = None  # of the final result in the last answer
         self._found: Outcome | None = None  # the output, while calls beside it are still to be made
         self._active = time.monotonic()
@@ -192,9 +193,13 @@ class _Talk:
 
     def _heard(self, response: ModelResponse) -> None:
         self._active = time.monotonic()
+        if self._last is not None and self._last.finish_reason == "length":
+            self._cut += text_of(self._last)
         self._last = response
         calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
         final = [call for call in calls if self._judge.expects(call)]
+        if calls:
+            self._cut = ""
         if not final:
             if calls:
                 self._judge.went_on()
@@ -212,7 +217,7 @@ class _Talk:
 
         Where no answer is heard, because its model is not asked at the model door, this is the answer.
         """
-        if self._driver.row.durability == "restart-only":
+        if not self._driver.row.routed:
             self._heard(ModelResponse(parts=[ToolCallPart(tool_name=OUTPUT_TOOL, args=dict(arguments))]))
         problem = self._problem if self._found is None else None
         return ToolResult(content=(Text(problem or _TAKEN),), is_error=problem is not None)
@@ -256,8 +261,9 @@ class _Talk:
             return None
         problem, output = self._judge.read(self._last, [])
         if problem is None:
-            self._done(Outcome(output=output, messages=()))
+            self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
             return None
+        self._last, self._cut = None, ""
         self._missed(problem)
         words = self._driver.again(problem)
         if words is ANEW:

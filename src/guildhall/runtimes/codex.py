@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TOKEN = "GUILDHALL_TOKEN"
 _ANY = "gpt-5.5"  # where a script or a recording answers
+_PROMPT = "prompt.md"
 _LARGE = 1_000_000_000  # of tokens, bytes, milliseconds: what is too much is for the doors to say
 _FLAGS = ("--json", "--skip-git-repo-check", "--ignore-rules")
 _IMAGES = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
@@ -52,6 +53,7 @@ class Codex:
     def launch(self, assignment: Assignment, entry: Entry, url: str, home: Path, model: str) -> Launch:
         refuse_unseen(self.row, assignment, _IMAGES)
         name = model or _ANY
+        prompt = {"model_instructions_file": str(home / _PROMPT)} if assignment.system_prompt.strip() else {}
         pictures = [one for one in assignment.attachments if not one.is_text]
         images = {f"{index}.{_IMAGES[one.media_type]}": one.data for index, one in enumerate(pictures, 1)}
         if self._words is None:
@@ -63,12 +65,12 @@ class Codex:
             argv=tuple(argv),
             env={"CODEX_HOME": str(home / "codex"), _TOKEN: entry.token},
             files={
-                "codex/config.toml": _toml(_settings(entry, url, home, name)),
+                "codex/config.toml": _toml({**_settings(entry, url, home, name), **prompt}),
                 "models.json": json.dumps({"models": [_described(name)]}),
-                "prompt.md": assignment.system_prompt,
+                _PROMPT: assignment.system_prompt,
                 **{f"work/{image}": data for image, data in images.items()},
             },
-            stdin=words.encode(errors="surrogateescape"),
+            stdin=words.encode(errors="replace"),
         )
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:
@@ -124,7 +126,6 @@ def _settings(entry: Entry, url: str, home: Path, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "model_catalog_json": str(home / "models.json"),
-        "model_instructions_file": str(home / "prompt.md"),
         "model_provider": "guildhall",
         "model_reasoning_summary": "none",
         "model_providers": {"guildhall": provider},

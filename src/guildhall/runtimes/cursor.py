@@ -46,6 +46,7 @@ class Cursor:
             raise ModelUnusable(f"runtime cursor: there is no {KEY}, and Cursor asks its models itself", hint=hint)
         refuse_unseen(self.row, assignment)
         words = f"{assignment.system_prompt}\n\n{words_of(assignment)}" if self._words is None else self._words
+        words = words.replace("\0", "").encode(errors="replace").decode()  # a command line takes nothing else
         if len(words.encode()) > _LONGEST:
             said = f"runtime cursor: Cursor takes {_LONGEST:,} bytes of prompt and message, and these are more"
             raise RuntimeFailed(said, hint="Let the worker read what is long with a tool, or choose another runtime.")

@@ -86,10 +86,9 @@ class Programs:
         return self._known[key]
 
     async def _asked(self, row: Row, path: Path) -> str:
-        confinement = Confinement(
-            view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=_needed(path, self._search)
-        )
         try:
+            needed = await asyncio.to_thread(_needed, path, self._search)
+            confinement = Confinement(view=View(cwd=Path("/")), env={"PATH": self._search}, read_only=needed)
             program = await spawn([str(path), "--version"], confinement)
         except (OSError, ToolUnavailable) as error:
             raise RuntimeUnusable(f"runtime {row.name}: {path} cannot be started: {error}", hint=_how(row)) from None
@@ -128,8 +127,14 @@ def _needed(path: Path, search: str) -> tuple[Path, ...]:
     if interpreter is None:
         return tuple(dict.fromkeys((path, path.resolve())))
     person = Path.home()
-    found = (*installation(path), *installation(interpreter))
+    found = (*installation(path), *_packages(path.resolve()), *installation(interpreter))
     return tuple(folder for folder in dict.fromkeys(found) if folder not in (*person.parents, person))
+
+
+def _packages(path: Path) -> tuple[Path, ...]:
+    """The folder in which the packages of npm look for each other, where the program is one of them."""
+    around = [folder for folder in path.parents if folder.name == "node_modules"]
+    return tuple(around[-1:])
 
 
 def _interpreter(path: Path, search: str) -> Path | None:

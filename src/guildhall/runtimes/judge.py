@@ -40,7 +40,7 @@ class OutputJudge:
         if response.finish_reason == "length":  # what it meant to call is not known to the end
             return _CUT_OFF, None
         if self._validator is None:
-            text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+            text = text_of(response)
             return (None, text) if text.strip() else ("The answer was empty. Answer in text, or call a tool.", None)
         if len(final) != 1:
             return f"Give the result by calling {OUTPUT_TOOL} once.", None
@@ -62,6 +62,11 @@ class OutputJudge:
     def went_on(self) -> None:
         """The model has called tools instead: what was missed before does not count."""
         self._misses.clear()
+
+
+def text_of(response: ModelResponse) -> str:
+    """What the model has said in an answer."""
+    return "".join(part.content for part in response.parts if isinstance(part, TextPart))
 
 
 def arguments_of(call: ToolCallPart) -> Mapping[str, Any] | None:

@@ -77,7 +77,7 @@ class OpenCode:
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),
                 f"{settings}/node_modules/.keep": "",
             },
-            stdin=(words_of(assignment) if self._words is None else self._words).encode(errors="surrogateescape"),
+            stdin=(words_of(assignment) if self._words is None else self._words).encode(errors="replace"),
         )
 
     def read(self, line: Mapping[str, Any]) -> Ended | None:

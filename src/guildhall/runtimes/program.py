@@ -129,9 +129,11 @@ class Program:
 async def home() -> AsyncGenerator[Path]:
     """A home for the programs of one run, for as long as one of them is at work."""
     opened = contextlib.ExitStack()
+    making = asyncio.ensure_future(asyncio.to_thread(lambda: opened.enter_context(_home())))
     try:
-        yield await asyncio.to_thread(lambda: opened.enter_context(_home()))
+        yield await asyncio.shield(making)
     finally:
+        await asyncio.wait([making])  # also where we were not to wait: what was made is taken away
         await asyncio.shield(asyncio.to_thread(opened.close))
 
 
@@ -179,7 +181,7 @@ def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
         path.unlink(missing_ok=True)  # what an earlier program of the run has had, or left there
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
+            file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
 
 
 @contextlib.contextmanager

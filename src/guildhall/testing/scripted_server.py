@@ -8,22 +8,154 @@ The key names the worker whose answers are given, `script-WORKER.1` those of its
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
+from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
+from guildhall.hall.llm import MAX_BODY, LlmEndpoint, key_of
+from guildhall.models.dialects.reading import Malformed, parse
+from guildhall.models.model import Query
+from guildhall.models.passing import Passing
 from guildhall.models.script import ScriptSource, load_script
-from guildhall.models.wire import MAX_BODY, Exchange, wire_app
+from guildhall.tools.mcp_messages import Headers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.settings import ModelSettings
+
+    from guildhall.models.model import Source
+    from guildhall.models.through import Through
+    from guildhall.tools.http_messages import Message, Receive, Send
+
 _PATIENCE = 5.0  # seconds for the server to begin and to end
+_KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One request, and how it went. `answered` is true when the client got a model's answer."""
+
+    path: str
+    key: str | None
+    body: Mapping[str, Any] | None
+    status: int
+    answered: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who is asking: which worker, in the how-manieth of its runs."""
+
+    worker: str
+    ordinal: int
+
+
+def scripted_caller(key: str) -> Caller | None:
+    """The caller that a key of the form `script-WORKER` or `script-WORKER.RUN` names; runs count from 0."""
+    if (match := _KEY.fullmatch(key)) is None:
+        return None
+    return Caller(worker=match["worker"], ordinal=int(match["ordinal"] or 0))
+
+
+class ScriptedApp:
+    """The model door on the wire, with a source of answers behind it and no run: `/anthropic/v1/...`, `/openai/v1/...`.
+
+    Nothing is left out of what is asked, and clients may ask again by themselves.
+    """
+
+    def __init__(
+        self,
+        source_for_worker: Callable[[str], Source],
+        *,
+        on_exchange: Callable[[Exchange], None] = lambda exchange: None,
+        max_body: int = MAX_BODY,
+    ) -> None:
+        self._source_for_worker = source_for_worker
+        self._on_exchange = on_exchange
+        self._endpoint = LlmEndpoint(self._passing, prefix="", max_body=max_body)
+        self._doors: dict[str, Passing] = {}
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        body = bytearray()
+        path: str = scope["path"]
+        key = key_of(Headers.of(scope["headers"]))
+
+        async def heard() -> Message:
+            message = await receive()
+            body.extend(message.get("body", b""))
+            return message
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start" and scope["method"] == "POST":
+                status: int = message["status"]
+                answered = status == 200 and not path.endswith("/count_tokens")
+                read = _read(bytes(body))
+                self._on_exchange(Exchange(path=path, key=key, body=read, status=status, answered=answered))
+            await send(message)
+
+        await self._endpoint(scope, heard, told)
+
+    def _passing(self, key: str) -> Passing | None:
+        caller = scripted_caller(key)
+        if caller is None:
+            return None
+        if key not in self._doors:
+            ask = _Asking(self._source_for_worker, caller)
+            name = f"{caller.worker}_{caller.ordinal}_"
+            self._doors[key] = Passing(ask, names=None, breaks=lambda error: None, id=name, retries=True)
+        return self._doors[key]
+
+
+class _Asking:
+    """Asks a source. Its one memory is how often a question has failed, for the scripts' `fail`."""
+
+    def __init__(self, source_for_worker: Callable[[str], Source], caller: Caller) -> None:
+        self._source_for_worker = source_for_worker
+        self._caller = caller
+        self._failures: dict[int, int] = {}
+
+    async def __call__(
+        self,
+        key: str,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings,
+        parameters: ModelRequestParameters,
+        through: Through | None = None,
+    ) -> ModelResponse:
+        step = sum(1 for message in messages if message.kind == "response")
+        query = Query(
+            worker=self._caller.worker,
+            ordinal=self._caller.ordinal,
+            attempt=self._failures.get(step, 0),
+            messages=messages,
+            settings=settings,
+            parameters=parameters,
+        )
+        try:
+            return await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
+        except ModelFailed as error:
+            if error.status is not None:
+                self._failures[step] = query.attempt + 1
+            raise
+
+
+def _read(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        return parse(body)
+    except Malformed:
+        return None
 
 
 class ScriptedServer:
@@ -32,7 +164,7 @@ class ScriptedServer:
     def __init__(self, script: Path, *, max_body: int = MAX_BODY) -> None:
         self.requests: list[Exchange] = []
         source = ScriptSource(script, load_script(script))
-        app = wire_app(lambda worker: source, on_exchange=self.requests.append, max_body=max_body)
+        app = ScriptedApp(lambda worker: source, on_exchange=self.requests.append, max_body=max_body)
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._socket = socket.socket()

@@ -26,12 +26,16 @@ BODY_SECONDS = 30.0
 
 
 class Unheard(Exception):
-    """A request that is answered by HTTP alone. Its body may be endless, so nothing more is read."""
+    """A request that is answered by HTTP alone. Its body may be endless, so nothing more is read.
 
-    def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+    `whole`: it has none. Then more may come on the connection: a client that sends the next request before it has seen
+    that the connection is closed would lose it.
+    """
+
+    def __init__(self, status: int, message: str, *headers: tuple[bytes, bytes], whole: bool = False) -> None:
         super().__init__(message)
         self.status = status
-        self.headers = [*headers, (b"connection", b"close")]
+        self.headers = list(headers) if whole else [*headers, (b"connection", b"close")]
 
     def as_dict(self) -> dict[str, Any]:
         return {"jsonrpc": "2.0", "id": None, "error": {"code": INTERNAL_ERROR, "message": str(self).strip()}}
@@ -46,12 +50,13 @@ def demand_here(headers: Headers) -> None:
 def demand_message(method: str, headers: Headers) -> None:
     """Only what can hold a message is read."""
     if method != "POST":
-        raise Unheard(405, "messages are sent with POST", (b"allow", b"POST"))
+        whole = headers.get("content-length") is None and headers.get("transfer-encoding") is None
+        raise Unheard(405, "messages are sent with POST", (b"allow", b"POST"), whole=whole)
     if (headers.get("content-type") or "").partition(";")[0].strip().lower() != "application/json":
         raise Unheard(415, "messages are application/json")
 
 
-async def read_body(receive: Receive) -> bytes:
+async def read_body(receive: Receive, most: int = MAX_BODY) -> bytes:
     """The body of a request, if it is not too large and comes in time."""
     data = bytearray()
     try:
@@ -61,8 +66,8 @@ async def read_body(receive: Receive) -> bytes:
                 if message["type"] != "http.request":
                     raise Unheard(400, "the body was cut off")
                 data += message.get("body", b"")
-                if len(data) > MAX_BODY:
-                    raise Unheard(413, f"a message has at most {MAX_BODY:,} bytes")
+                if len(data) > most:
+                    raise Unheard(413, f"a message has at most {most:,} bytes")
                 if not message.get("more_body", False):
                     return bytes(data)
     except TimeoutError:

@@ -138,7 +138,7 @@ class AgentTurn:
 def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
     """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
     code = (stretch.error or {}).get("code")
-    if code == "model_failed":
-        failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
-        return bool(failures) and bool(failures[-1].data.get("transient"))
+    failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
+    if failures and failures[-1].data.get("code") == code:
+        return bool(failures[-1].data.get("transient"))
     return code in _DISTURBED

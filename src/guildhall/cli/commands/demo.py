@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
 from guildhall.core.errors import UsageError
+from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.installed import Programs
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +41,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     if args.office and args.runtime:
         raise UsageError("--runtime is for the story of the review", hint="Leave out one of --office and --runtime.")
+    if args.runtime:
+        Programs(os.environ).demand(ROWS[args.runtime])
     for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is to stay behind then either
         signal.signal(number, _leave)
     folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from pydantic_ai.messages import TextPart, ThinkingPart, ToolCallPart
 
+from guildhall.models.dialects.anthropic_answers import API, AnthropicCollector, events_of, response_of
 from guildhall.models.dialects.model import (
     Conversation,
-    Malformed,
+    Trim,
     WireRequest,
+    count_of,
     event,
-    file,
-    flag,
-    mapping,
-    objects,
+    kept,
+    names_of,
     parameters,
     settings,
-    shown,
-    text,
     tool_definition,
 )
-from guildhall.models.script import pieces
+from guildhall.models.dialects.reading import Malformed, file, flag, mapping, objects, shown, text
+from guildhall.models.ordering import blocks_in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,10 +39,15 @@ _ERROR_TYPES = {
     529: "overloaded_error",
 }
 _STOP_REASONS = {"tool_call": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+_LEAST_THINKING = 1024  # tokens; the API takes no smaller budget
+_OWN_LINES = re.compile(r"x-anthropic-billing-header:|You are Claude Code\b|You are a Claude agent\b")
 
 
 class Anthropic:
     """Anthropic's Messages API."""
+
+    api: ClassVar[str] = API
+    path: ClassVar[str] = "/v1/messages"
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         if "max_tokens" not in body:
@@ -67,33 +72,105 @@ class Anthropic:
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-        return {
-            **_message(request, response, answer_id),
-            "content": [block for block, _ in _blocks(response)],
-            "stop_reason": _STOP_REASONS.get(response.finish_reason or "", "end_turn"),
-        }
+        answer = self._answer(request, response, answer_id)
+        for block in answer["content"]:
+            if isinstance(block.get("input"), str):  # cut off in the midst of its arguments
+                block["input"] = {"INVALID_JSON": block["input"]}
+        return answer
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        opening = _message(request, response, answer_id)
-        opening["usage"] = {**opening["usage"], "output_tokens": 1}
-        yield _event("message_start", message=opening)
-        yield _event("ping")
-        for index, (block, deltas) in enumerate(_blocks(response)):
-            yield _event("content_block_start", index=index, content_block=_opened(block))
-            for delta in deltas:
-                yield _event("content_block_delta", index=index, delta=delta)
-            yield _event("content_block_stop", index=index)
-        reason = _STOP_REASONS.get(response.finish_reason or "", "end_turn")
-        yield _event(
-            "message_delta",
-            delta={"stop_reason": reason, "stop_sequence": None},
-            usage={"output_tokens": response.usage.output_tokens},
-        )
-        yield _event("message_stop")
+        return events_of(self._answer(request, response, answer_id))
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
+
+    def broken(self, status: int, message: str) -> str:
+        return event(self.error(status, message), "error")
+
+    def collector(self, *, usage: bool) -> AnthropicCollector:
+        return AnthropicCollector()
+
+    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
+        return response_of(answer)
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        return shown(body.get("system"), "system")
+
+    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
+        said = objects(body.get("messages"), "messages")
+        messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
+        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        system = _system(body.get("system"), trim)
+        kept = {**body, "system": system, "messages": messages, "tools": tools}
+        empty = [name for name in ("system", "tools") if not kept[name]]
+        without = {*empty, *(("tool_choice",) if not tools else ())}
+        return {name: value for name, value in kept.items() if name not in without}
+
+    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+        sent = {**body, "model": model}
+        if max_tokens is not None:
+            sent["max_tokens"] = most = min(max_tokens, body["max_tokens"])
+            thinking = body.get("thinking")
+            if isinstance(thinking, dict) and "budget_tokens" in thinking:
+                budget = min(count_of(cast("Any", thinking)["budget_tokens"]), most - 1)
+                sent["thinking"] = {**thinking, "budget_tokens": budget}
+                if budget < _LEAST_THINKING:
+                    del sent["thinking"]
+        return sent
+
+    def _answer(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
+        """The whole answer, the arguments of a call as text where they are no object."""
+        if (answer := kept(response, API)) is not None:
+            names = names_of(response)
+            calls = [
+                {**block, "name": names.get(block.get("id"), block.get("name"))}
+                if block.get("type") == "tool_use"
+                else dict(block)
+                for block in answer["content"]
+            ]
+            return {**answer, "content": calls}
+        return {
+            "id": f"msg_{answer_id}",
+            "type": "message",
+            "role": "assistant",
+            "model": request.model,
+            "content": list(_blocks(response)),
+            "stop_reason": _STOP_REASONS.get(response.finish_reason or "", "end_turn"),
+            "stop_sequence": None,
+            "usage": _usage(response.usage),
+        }
+
+
+def _system(system: Any, trim: Trim) -> list[dict[str, Any]]:
+    """The run's prompt as the only one, marked for the cache as the program's was.
+
+    With a login the provider wants the lines with which the program says what it is: those before the run's prompt.
+    """
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": system}] if isinstance(system, str) else system or []
+    marked = {"cache_control": last["cache_control"]} if blocks and "cache_control" in (last := blocks[-1]) else {}
+    own = [{"type": "text", "text": trim.prompt, **marked}] if trim.prompt else []
+    return [*(block for block in blocks if trim.login and _OWN_LINES.match(str(block.get("text")))), *own]
+
+
+def _without_reminders(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """A message without what the program tells the model by itself; None: there is nothing else in it."""
+    if message.get("role") == "system":
+        return None
+    content = message.get("content")
+    if message.get("role") != "user" or not isinstance(content, list) or len(cast("list[Any]", content)) < 2:
+        return message
+    blocks = [block for block in cast("list[Any]", content) if not _is_reminder(block)]
+    return {**message, "content": blocks} if blocks else None
+
+
+def _is_reminder(block: Any) -> bool:
+    return (
+        isinstance(block, dict)
+        and isinstance(said := cast("dict[str, Any]", block).get("text"), str)
+        and said.startswith("<system-reminder>")
+        and said.rstrip().endswith("</system-reminder>")
+    )
 
 
 def _read_message(conversation: Conversation, message: Mapping[str, Any], place: str) -> None:
@@ -149,19 +226,6 @@ def _read_answered(conversation: Conversation, block: Mapping[str, Any], place: 
         conversation.said(text(block.get("text"), f"{place}.text"))
 
 
-def _message(request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
-    return {
-        "id": f"msg_{answer_id}",
-        "type": "message",
-        "role": "assistant",
-        "model": request.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": _usage(response.usage),
-    }
-
-
 def _usage(usage: RequestUsage) -> dict[str, int]:
     """Here the cached tokens stand beside the input tokens, not among them."""
     return {
@@ -172,27 +236,19 @@ def _usage(usage: RequestUsage) -> dict[str, int]:
     }
 
 
-def _blocks(response: ModelResponse) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each block of the answer, whole and as the deltas that make it."""
+def _blocks(response: ModelResponse) -> Iterator[dict[str, Any]]:
     for part in response.parts:
         if isinstance(part, TextPart) and part.content:
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(part.content)]
-            yield {"type": "text", "text": part.content}, deltas
+            yield {"type": "text", "text": part.content}
         elif isinstance(part, ToolCallPart):
-            block = {"type": "tool_use", "id": part.tool_call_id, "name": part.tool_name, "input": part.args_as_dict()}
-            arguments = part.args_as_json_str()
-            yield block, [{"type": "input_json_delta", "partial_json": piece} for piece in ("", *pieces(arguments))]
+            yield {"type": "tool_use", "id": part.tool_call_id, "name": part.tool_name, "input": _arguments(part)}
         elif isinstance(part, ThinkingPart) and part.signature:
-            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(part.content)]
-            deltas.append({"type": "signature_delta", "signature": part.signature})
-            yield {"type": "thinking", "thinking": part.content, "signature": part.signature}, deltas
+            yield {"type": "thinking", "thinking": part.content, "signature": part.signature}
 
 
-def _opened(block: Mapping[str, Any]) -> dict[str, Any]:
-    """The block before its first delta."""
-    empty: dict[str, Any] = {"text": "", "input": {}, "thinking": "", "signature": ""}
-    return {name: empty.get(name, value) for name, value in block.items()}
-
-
-def _event(kind: str, **data: Any) -> str:
-    return event({"type": kind, **data}, kind)
+def _arguments(part: ToolCallPart) -> dict[str, Any] | str:
+    """An object; what is none is given as it was written."""
+    try:
+        return part.args_as_dict(raise_if_invalid=True)
+    except (ValueError, AssertionError):
+        return part.args_as_json_str()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from pydantic_ai.messages import (
     BinaryContent,
@@ -25,23 +23,13 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+from guildhall.models.dialects.reading import Malformed, mapping, text
 
-    FileOf = Callable[[Mapping[str, Any], str], BinaryContent | None]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 # Clients offer the tool for a structured result among the others; these are its names in pydantic-ai and Claude Code.
 _OUTPUT_TOOLS = ("final_result", "StructuredOutput")
-_MAX_DEPTH = 200
-
-
-class Malformed(Exception):
-    """A request that is not what the API describes; `param` is the field that is wrong."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +45,76 @@ class WireRequest:
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
 
 
+class BrokenOff(Exception):
+    """An answer that did not come to its end. `body` is what the provider said about it, where it said something."""
+
+    def __init__(self, body: Mapping[str, Any] | None = None) -> None:
+        super().__init__("the answer broke off before it was complete")
+        self.body = body
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one event of an answer is: the text that it brings, and what becomes of it.
+
+    What a program could act on, a complete call or the end, is held, and all that follows, until the answer is on
+    record. `dropped`: the door itself has asked for it.
+    """
+
+    text: str = ""
+    fate: Literal["on", "held", "dropped"] = "on"
+
+
+class Collector(Protocol):
+    """Puts a whole answer together from its events."""
+
+    def take(self, data: Mapping[str, Any] | str) -> Piece:
+        """Hears one event. Raises BrokenOff where it is an error, Malformed where it is nothing of this API."""
+        ...
+
+    def answer(self) -> dict[str, Any]:
+        """All of it, as the API gives it in one piece; it may not be complete."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trim:
+    """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""
+
+    prompt: str
+    tools: frozenset[str]
+    login: bool = False  # the provider demands the program's own first lines of the prompt
+
+
 class Dialect(Protocol):
     """One provider's API."""
+
+    api: ClassVar[str]  # its name here
+    path: ClassVar[str]  # of what is asked, below the address of the provider
+
+    def collector(self, *, usage: bool) -> Collector:
+        """For the events of one answer. `usage`: whoever asked wants to be told the tokens."""
+        ...
+
+    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
+        """A whole answer of a provider, with all of it kept beside. Raises BrokenOff, Malformed."""
+        ...
+
+    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
+        """The request without what a program has put in beside the run's own."""
+        ...
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        """All that the request tells the model as its system prompt."""
+        ...
+
+    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+        """The request as it is passed on: to this model, for an answer of at most so many tokens."""
+        ...
+
+    def broken(self, status: int, message: str) -> str:
+        """A failure in the midst of an answer, as an event."""
+        ...
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         """The request; raises Malformed."""
@@ -178,130 +234,30 @@ def settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
     return read
 
 
-# Looking at JSON
-
-
-def parse(data: bytes) -> Mapping[str, Any]:
-    """A body as an object that is safe to go through: plain JSON, not too deep, only real characters."""
-    try:
-        body: Any = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        raise Malformed("the body is not valid JSON") from None
-    if not isinstance(body, dict):
-        raise Malformed("the body is not a JSON object")
-    _check(cast("dict[str, Any]", body))
-    return cast("dict[str, Any]", body)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _check(body: Any) -> None:
-    level: list[Any] = [body]
-    for _ in range(_MAX_DEPTH):
-        below: list[Any] = []
-        for node in level:
-            if isinstance(node, dict):
-                below.extend(cast("dict[str, Any]", node))
-                below.extend(cast("dict[str, Any]", node).values())
-            elif isinstance(node, list):
-                below.extend(cast("list[Any]", node))
-            elif isinstance(node, str) and not _is_text(node):
-                raise Malformed("the body has characters that are not valid Unicode")
-        if not below:
-            return
-        level = below
-    raise Malformed("the body is nested too deeply")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def mapping(value: Any, param: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise Malformed(f"{param}: expected an object", param)
-    return cast("dict[str, Any]", value)
-
-
-def sequence(value: Any, param: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise Malformed(f"{param}: expected an array", param)
-    return cast("list[Any]", value)
-
-
-def text(value: Any, param: str) -> str:
-    if not isinstance(value, str):
-        raise Malformed(f"{param}: expected a string", param)
-    return value
-
-
-def flag(value: Any, param: str) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise Malformed(f"{param}: expected true or false", param)
-    return value
-
-
-def objects(value: Any, param: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The objects of an array, each with the name of its place; a missing array is an empty one."""
-    for index, item in enumerate(sequence(value if value is not None else [], param)):
-        place = f"{param}[{index}]"
-        yield mapping(item, place), place
-
-
-def shown(value: Any, param: str) -> str:
-    """Content that is a string, or blocks of it: their text, and a mark for each block of another kind."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return "\n".join(_words(block, place) for block, place in objects(value, param))
-
-
-def _words(block: Mapping[str, Any], place: str) -> str:
-    return text(block["text"], f"{place}.text") if "text" in block else f"[{text(block.get('type'), f'{place}.type')}]"
-
-
-def content(value: Any, param: str, file_of: FileOf) -> str | list[str | BinaryContent]:
-    """What a user's message holds: its text, or, where there are files in it, the text and the files in their order.
-
-    `file_of` gives the file in a block, where there is one; any other block that is not text is a mark.
-    """
-    if value is None or isinstance(value, str):
-        return shown(value, param)
-    items = [file_of(block, place) or _words(block, place) for block, place in objects(value, param)]
-    return items if any(isinstance(item, BinaryContent) for item in items) else shown(value, param)
-
-
-def data_url(value: Any, param: str) -> BinaryContent | None:
-    """The file in a `data:` URL; None where there is none, or another URL, which is not fetched."""
-    if value is None:
-        return None
-    head, comma, data = text(value, param).partition(",")
-    if not head.startswith("data:"):
-        return None
-    media_type, marked, _ = head.removeprefix("data:").partition(";base64")
-    if not comma or not marked:
-        raise Malformed(f"{param}: expected data:TYPE;base64,DATA", param)
-    return file(media_type, data, param)
-
-
-def file(media_type: str, data: str, param: str) -> BinaryContent:
-    """A file that is sent as base64."""
-    try:
-        return BinaryContent(data=base64.b64decode(data, validate=True), media_type=media_type)
-    except (binascii.Error, ValueError):
-        raise Malformed(f"{param}: the data is not base64", param) from None
-
-
 # Writing answers
+
+WIRE = "wire"  # in an answer's details: the whole of it as its provider gave it
+
+
+def kept(response: ModelResponse, api: str) -> dict[str, Any] | None:
+    """The answer as this API gave it, if it came from there."""
+    wire = (response.provider_details or {}).get(WIRE)
+    return dict(wire["answer"]) if isinstance(wire, dict) and wire.get("api") == api else None  # pyright: ignore
+
+
+def keeping(api: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The details of an answer that keep all of it."""
+    return {WIRE: {"api": api, "answer": dict(answer)}}
+
+
+def names_of(response: ModelResponse) -> dict[str, str]:
+    """The tools that an answer calls, by the ids of the calls."""
+    return {call.tool_call_id: call.tool_name for call in calls_of(response)}
+
+
+def count_of(value: Any) -> int:
+    """A number of tokens; whatever is none counts nothing."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def event(data: Mapping[str, Any], name: str | None = None) -> str:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from guildhall.models.dialects.model import (
     Conversation,
-    Malformed,
+    Trim,
     WireRequest,
     calls_of,
-    content,
-    data_url,
     event,
-    flag,
-    mapping,
-    objects,
+    kept,
+    names_of,
     parameters,
     settings,
-    shown,
-    text,
     text_of,
     tool_definition,
 )
-from guildhall.models.script import pieces
+from guildhall.models.dialects.openai_chat_answers import API, ChatCollector, events_of, response_of
+from guildhall.models.dialects.reading import Malformed, content, data_url, flag, mapping, objects, shown, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,8 +31,14 @@ _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate
 _FINISH_REASONS = {"tool_call": "tool_calls", "length": "length", "content_filter": "content_filter"}
 
 
+_SYSTEM = ("system", "developer")
+
+
 class OpenAIChat:
     """OpenAI's Chat Completions API."""
+
+    api: ClassVar[str] = API
+    path: ClassVar[str] = "/chat/completions"
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         conversation = Conversation()
@@ -54,25 +56,58 @@ class OpenAIChat:
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
+        if (answer := kept(response, API)) is not None:
+            return _renamed(answer, names_of(response))
         calls = calls_of(response)
         message: dict[str, Any] = {"role": "assistant", "content": text_of(response) or None, "refusal": None}
         if calls:
             message["tool_calls"] = [_call(call) for call in calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(response)}
-        head = _head(request, response, answer_id, "chat.completion")
-        return {**head, "choices": [choice], "usage": _usage(response.usage)}
+        reason = _FINISH_REASONS.get(response.finish_reason or "", "stop")
+        return {
+            "id": f"chatcmpl-{answer_id}",
+            "object": "chat.completion",
+            "created": int(response.timestamp.timestamp()),
+            "model": request.model,
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": reason}],
+            "usage": _usage(response.usage),
+        }
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        head = _head(request, response, answer_id, "chat.completion.chunk")
-        for delta in _deltas(response):
-            yield event({**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]})
-        yield event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(response)}]})
-        if request.stream_usage:
-            yield event({**head, "choices": [], "usage": _usage(response.usage)})
-        yield "data: [DONE]\n\n"
+        return events_of(self.whole(request, response, answer_id), usage=request.stream_usage)
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         return openai_error(status, message, param)
+
+    def broken(self, status: int, message: str) -> str:
+        return event(self.error(status, message))
+
+    def collector(self, *, usage: bool) -> ChatCollector:
+        return ChatCollector(usage=usage)
+
+    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
+        return response_of(answer)
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        said = objects(body.get("messages"), "messages")
+        return "\n".join(shown(m.get("content"), f"{place}.content") for m, place in said if m.get("role") in _SYSTEM)
+
+    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
+        said = [message for message, _ in objects(body.get("messages"), "messages")]
+        own: list[dict[str, Any]] = [{"role": "system", "content": trim.prompt}] if trim.prompt else []
+        messages = own + [message for message in said if message.get("role") not in _SYSTEM]
+        tools = [tool for tool, place in objects(body.get("tools"), "tools") if _name(tool, place) in trim.tools]
+        without = () if tools else ("tools", "tool_choice", "parallel_tool_calls")
+        trimmed = {**body, "messages": messages, "tools": tools}
+        return {name: value for name, value in trimmed.items() if name not in without}
+
+    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+        sent = {**body, "model": model}
+        if max_tokens is not None:
+            limit = "max_tokens" if "max_tokens" in body else "max_completion_tokens"
+            sent[limit] = min(max_tokens, body.get(limit) or max_tokens)
+        if body.get("stream"):  # the tokens have to be known, whether or not whoever asks wants to know them
+            sent["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+        return sent
 
 
 def openai_error(status: int, message: str, param: str | None) -> dict[str, Any]:
@@ -129,34 +164,24 @@ def _tools(body: Mapping[str, Any]) -> Iterator[ToolDefinition]:
             yield tool_definition(function, "parameters", f"{place}.function")
 
 
-def _head(request: WireRequest, response: ModelResponse, answer_id: str, kind: str) -> dict[str, Any]:
-    return {
-        "id": f"chatcmpl-{answer_id}",
-        "object": kind,
-        "created": int(response.timestamp.timestamp()),
-        "model": request.model,
-    }
+def _name(tool: Mapping[str, Any], place: str) -> Any:
+    return mapping(tool.get("function") or {}, f"{place}.function").get("name")
+
+
+def _renamed(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """An answer as it was, its calls named as they are shown now."""
+    choice = answer["choices"][0]
+    calls = [
+        {**call, "function": {**call["function"], "name": names.get(call.get("id"), call["function"].get("name"))}}
+        for call in choice["message"].get("tool_calls") or ()
+    ]
+    message = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+    return {**answer, "choices": [{**choice, "message": message}]}
 
 
 def _call(call: ToolCallPart) -> dict[str, Any]:
     function = {"name": call.tool_name, "arguments": call.args_as_json_str()}
     return {"id": call.tool_call_id, "type": "function", "function": function}
-
-
-def _deltas(response: ModelResponse) -> Iterator[dict[str, Any]]:
-    yield {"role": "assistant", "content": ""}
-    for piece in pieces(text_of(response)):
-        yield {"content": piece}
-    for index, call in enumerate(calls_of(response)):
-        opened = _call(call)
-        arguments = opened["function"]["arguments"]
-        yield {"tool_calls": [{"index": index, **opened, "function": {**opened["function"], "arguments": ""}}]}
-        for piece in pieces(arguments):
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def _finish_reason(response: ModelResponse) -> str:
-    return _FINISH_REASONS.get(response.finish_reason or "", "stop")
 
 
 def _usage(usage: RequestUsage) -> dict[str, Any]:

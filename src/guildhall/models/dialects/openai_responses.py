@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from itertools import count
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic_ai.messages import TextPart, ToolCallPart
 
 from guildhall.models.dialects.model import (
     Conversation,
-    Malformed,
+    Trim,
     WireRequest,
-    content,
-    data_url,
     event,
-    flag,
-    objects,
+    kept,
+    names_of,
     parameters,
     settings,
-    shown,
-    text,
     tool_definition,
 )
 from guildhall.models.dialects.openai_chat import openai_error
-from guildhall.models.script import pieces
+from guildhall.models.dialects.openai_responses_answers import (
+    API,
+    CALLS,
+    ResponsesCollector,
+    events_of,
+    joined,
+    response_of,
+)
+from guildhall.models.dialects.reading import Malformed, content, data_url, flag, objects, shown, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,12 +36,18 @@ if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
 
-_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _RESULTS = {"function_call_output", "custom_tool_call_output"}
+_SYSTEM = ("system", "developer")
+# What Codex says by itself in the place of the user, and before what a tool has given.
+_CONTEXT = re.compile(r"(?s)<(environment_context|user_instructions|permissions instructions|skills_instructions)>.*")
+_TIMED = re.compile(r"Wall time: [0-9.]+ seconds\n(?:Output:\n?)?")
 
 
 class OpenAIResponses:
     """OpenAI's Responses API. The whole conversation comes with each request: nothing is stored here."""
+
+    api: ClassVar[str] = API
+    path: ClassVar[str] = "/responses"
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
         for stored in ("previous_response_id", "conversation"):
@@ -62,6 +72,9 @@ class OpenAIResponses:
         )
 
     def whole(self, request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
+        if (answer := kept(response, API)) is not None:
+            names = names_of(response)
+            return {**answer, "output": [_renamed(item, names, request) for item in answer["output"]]}
         cut = response.finish_reason == "length"
         return {
             **_head(request, response, answer_id),
@@ -72,37 +85,102 @@ class OpenAIResponses:
         }
 
     def stream(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[str]:
-        numbers = count()
-        for data in self._events(request, response, answer_id):
-            yield event({**data, "sequence_number": next(numbers)}, data["type"])
+        return events_of(self.whole(request, response, answer_id))
 
     def error(self, status: int, message: str, param: str | None = None) -> dict[str, Any]:
         return openai_error(status, message, param)
 
-    def _events(self, request: WireRequest, response: ModelResponse, answer_id: str) -> Iterator[dict[str, Any]]:
-        head = _head(request, response, answer_id)
-        yield {"type": "response.created", "response": head}
-        yield {"type": "response.in_progress", "response": head}
-        for index, item in enumerate(_items(request, response, answer_id)):
-            place = {"item_id": item["id"], "output_index": index}
-            write = _write_message if item["type"] == "message" else _write_call
-            yield from write(item, place)
-            yield {"type": "response.output_item.done", "output_index": index, "item": item}
-        whole = self.whole(request, response, answer_id)
-        yield {"type": f"response.{whole['status']}", "response": whole}
+    def broken(self, status: int, message: str) -> str:
+        return event({"type": "error", **self.error(status, message)["error"]}, "error")
+
+    def collector(self, *, usage: bool) -> ResponsesCollector:
+        return ResponsesCollector()
+
+    def response(self, answer: Mapping[str, Any]) -> ModelResponse:
+        return response_of(answer)
+
+    def system(self, body: Mapping[str, Any]) -> str:
+        items = body.get("input")
+        said = [shown(body.get("instructions"), "instructions")]
+        for item, place in objects(items, "input") if isinstance(items, list) else ():
+            said += [shown(item.get("content"), f"{place}.content")] if item.get("role") in _SYSTEM else []
+        return "\n".join(said)
+
+    def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
+        items = body.get("input")
+        tools = [left for tool, place in objects(body.get("tools"), "tools") if (left := _left(tool, place, trim))]
+        trimmed = {**body, "instructions": trim.prompt, "tools": tools}
+        if isinstance(items, list):
+            trimmed["input"] = _without_context([item for item, _ in objects(items, "input")])
+        without = {*(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+        without |= set() if trim.prompt else {"instructions"}
+        return {name: value for name, value in trimmed.items() if name not in without}
+
+    def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
+        sent = {**body, "model": model}
+        if max_tokens is not None:
+            sent["max_output_tokens"] = min(max_tokens, body.get("max_output_tokens") or max_tokens)
+        return sent
+
+
+def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
+    """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
+    if tool.get("type") == "function":
+        return dict(tool) if tool.get("name") in trim.tools else None
+    if tool.get("type") != "namespace":
+        return None
+    space = text(tool.get("name"), f"{place}.name")
+    inner = [one for one, _ in objects(tool.get("tools"), f"{place}.tools")]
+    inner = [one for one in inner if joined(space, str(one.get("name"))) in trim.tools]
+    return {**tool, "tools": inner} if inner else None
+
+
+def _without_context(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items without what the program says by itself, before a result too. What is asked last is never that."""
+    asked = [item for item in items if item.get("role") == "user"]
+    left: list[dict[str, Any]] = []
+    for item in items:
+        if item.get("role") in _SYSTEM or (any(item is one for one in asked[:-1]) and _is_context(item)):
+            continue
+        left.append({**item, "output": _bare(item["output"])} if item.get("type") in _RESULTS else item)
+    return left
+
+
+def _is_context(item: Mapping[str, Any]) -> bool:
+    return _CONTEXT.fullmatch(shown(item.get("content"), "content").strip()) is not None
+
+
+def _bare(output: Any) -> Any:
+    """A result without the line that says how long it took, which is another one each time."""
+    if isinstance(output, str):
+        return _TIMED.sub("", output, count=1)
+    blocks = [dict(block) for block, _ in objects(output, "output")]
+    if blocks and isinstance(said := blocks[0].get("text"), str) and _TIMED.match(said):
+        blocks[0]["text"] = _TIMED.sub("", said, count=1)
+        return blocks if blocks[0]["text"] else blocks[1:]
+    return blocks
+
+
+def _renamed(item: dict[str, Any], names: Mapping[str, str], request: WireRequest) -> dict[str, Any]:
+    """An item as it was; a call is named as it is shown now."""
+    if item.get("type") not in CALLS or (name := names.get(str(item.get("call_id")))) is None:
+        return item
+    space, short = request.namespaces.get(name, (None, name))
+    bare = {field: value for field, value in item.items() if field != "namespace"}
+    return {**bare, "name": short, **({} if space is None else {"namespace": space})}
 
 
 def _read_item(conversation: Conversation, item: Mapping[str, Any], place: str) -> None:
     kind = text(item.get("type", "message"), f"{place}.type")
     if kind == "message":
         _read_message(conversation, item, place)
-    elif kind in _CALLS:
+    elif kind in CALLS:
         name = text(item.get("name"), f"{place}.name")
         space = item.get("namespace")
         conversation.called(
             text(item.get("call_id"), f"{place}.call_id"),
-            name if space is None else _joined(text(space, f"{place}.namespace"), name),
-            text(item.get(_CALLS[kind]), f"{place}.{_CALLS[kind]}"),
+            name if space is None else joined(text(space, f"{place}.namespace"), name),
+            text(item.get(CALLS[kind]), f"{place}.{CALLS[kind]}"),
             f"{place}.call_id",
         )
     elif kind in _RESULTS:
@@ -141,14 +219,10 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[list[ToolDefinition], dict[str
         elif kind == "namespace":
             space = text(tool.get("name"), f"{place}.name")
             for inner, inner_place in objects(tool.get("tools"), f"{place}.tools"):
-                definition = tool_definition(inner, "parameters", inner_place, _joined(space, ""))
+                definition = tool_definition(inner, "parameters", inner_place, joined(space, ""))
                 tools.append(definition)
                 namespaces[definition.name] = (space, text(inner.get("name"), f"{inner_place}.name"))
     return tools, namespaces
-
-
-def _joined(space: str, name: str) -> str:
-    return f"{space.removesuffix('__')}__{name}"
 
 
 def _head(request: WireRequest, response: ModelResponse, answer_id: str) -> dict[str, Any]:
@@ -196,27 +270,6 @@ def _items(request: WireRequest, response: ModelResponse, answer_id: str) -> Ite
                 "status": "completed",
                 **({} if space is None else {"namespace": space}),
             }
-
-
-def _write_message(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    whole = item["content"][0]
-    part = {**place, "content_index": 0}
-    opened: dict[str, Any] = {**item, "status": "in_progress", "content": []}
-    yield {"type": "response.output_item.added", "output_index": place["output_index"], "item": opened}
-    yield {"type": "response.content_part.added", **part, "part": {**whole, "text": ""}}
-    for piece in pieces(whole["text"]):
-        yield {"type": "response.output_text.delta", **part, "delta": piece, "logprobs": []}
-    yield {"type": "response.output_text.done", **part, "text": whole["text"], "logprobs": []}
-    yield {"type": "response.content_part.done", **part, "part": whole}
-
-
-def _write_call(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    opened = {**item, "status": "in_progress", "arguments": ""}
-    yield {"type": "response.output_item.added", "output_index": place["output_index"], "item": opened}
-    for piece in pieces(item["arguments"]):
-        yield {"type": "response.function_call_arguments.delta", **place, "delta": piece}
-    done = {**place, "name": item["name"], "arguments": item["arguments"]}
-    yield {"type": "response.function_call_arguments.done", **done}
 
 
 def _usage(usage: RequestUsage) -> dict[str, Any]:

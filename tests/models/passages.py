@@ -1,0 +1,227 @@
+"""The model door on the wire, with everything that is real about it: journal, ledger, door, provider over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.events import EventBus
+from guildhall.core.ids import new_id
+from guildhall.models.door import ModelDoor
+from guildhall.models.line import Line
+from guildhall.models.passing import Passing
+from guildhall.models.providers import provider_source
+from guildhall.runs.asks import Asks
+from guildhall.runs.journal import Journal
+from guildhall.runs.ledger import LiveLedger
+from guildhall.runs.model import Bounds
+from guildhall.runs.patience import Patience
+from guildhall.runs.records import add_run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+
+    from pydantic_ai.messages import ModelResponse
+
+    from guildhall.models.model import Source
+    from guildhall.models.passing import Reply
+    from guildhall.store.engine import Store
+
+    Answer = Callable[["Heard"], AsyncIterator[bytes]]
+
+KEY = "sk-the-real-key-that-nobody-may-see"
+TOOLS = {"mcp__tools__memory_read": "memory_read"}
+CLAUDE = "anthropic:claude-sonnet-5"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A request as the provider got it."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+class Hurried(SystemClock):
+    """Sleeps not, and remembers how long it should have."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@dataclass
+class Upstream:
+    """A provider on loopback: one answer after another, the last one again and again; it keeps what it was asked."""
+
+    answers: list[Answer]
+    heard: list[Heard] = field(default_factory=list)
+    connections: int = 0
+    url: str = ""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Upstream]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                while True:
+                    await self._answer(reader, writer)
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(_header(line) for line in head[1:] if line)
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        heard = Heard(head[0].split(" ")[1], headers, json.loads(body or b"{}"))
+        self.heard.append(heard)
+        answer = self.answers[min(len(self.heard), len(self.answers)) - 1]
+        async for piece in answer(heard):
+            writer.write(piece)
+            await writer.drain()
+
+
+def _header(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(": ")
+    return name.lower(), value
+
+
+def whole(status: int, body: Any, **headers: str) -> Answer:
+    """An answer in one piece."""
+    told = body if isinstance(body, bytes) else json.dumps(body).encode()
+    more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    head = f"HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {len(told)}\r\n{more}\r\n"
+
+    async def answer(heard: Heard) -> AsyncIterator[bytes]:
+        yield head.encode() + told
+
+    return answer
+
+
+def streamed(
+    pieces: Iterable[bytes | asyncio.Event], *, cut: bool = False, headers: Mapping[str, str] | None = None
+) -> Answer:
+    """Server-sent events, in these pieces. An event in between is waited for; `cut` hangs up in the midst."""
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n{more}\r\n"
+
+    async def answer(heard: Heard) -> AsyncIterator[bytes]:
+        yield head.encode()
+        for piece in pieces:
+            if isinstance(piece, asyncio.Event):
+                await piece.wait()
+            elif piece:
+                yield b"%x\r\n%s\r\n" % (len(piece), piece)
+        if cut:
+            raise ConnectionError
+        yield b"0\r\n\r\n"
+
+    return answer
+
+
+class Passage:
+    """The doors of a run of its own, as a program sees them."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: Source,
+        *,
+        names: Mapping[str, str] | None = TOOLS,
+        prompt: str = "Be Bob.",
+        **bounds: Any,
+    ) -> None:
+        self.clock = Hurried()
+        self.store = store
+        self.source = source
+        self.run = new_id("r")
+        self.journal = Journal(self.run, store, self.clock)
+        self.broken: list[Exception] = []
+        self.heard: list[tuple[str, ModelResponse]] = []
+        self.line = Line()
+        self._names = names
+        self._prompt = prompt
+        self._bounds = Bounds(**bounds)
+
+    async def open(self) -> Passing:
+        """As the run's program comes in, also after a restart."""
+        if not self.journal.entries:
+            row = {
+                "worker": "w",
+                "model": "m",
+                "status": "running",
+                "request": {},
+                "created_at": "2026-01-01T00:00:00.000Z",
+            }
+            counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
+            await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
+            await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
+        ledger = LiveLedger(
+            worker="w",
+            identity="project:w",
+            root=self.run,
+            journal=self.journal,
+            asks=Asks(self.store, self.clock),
+            store=self.store,
+            bus=EventBus(),
+            clock=self.clock,
+            patience=Patience(self.clock, hold=False),
+            interactive=False,
+        )
+        door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)
+        return Passing(
+            door.ask,
+            names=self._names,
+            prompt=self._prompt,
+            breaks=self.broken.append,
+            heard=lambda key, response: self.heard.append((key, response)),
+            another=ledger.asked_another,
+            upstream=door.upstream,
+            line=self.line,
+        )
+
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.journal.entries[1:]]
+
+    def keys(self) -> list[str]:
+        return [entry.key or "" for entry in self.journal.kind("model_answered")]
+
+    def text(self) -> str:
+        """All that is on record."""
+        return json.dumps([entry.as_dict() for entry in self.journal.entries])
+
+
+def provider(url: str, name: str = CLAUDE, **environ: str) -> Source:
+    maker = name.partition(":")[0].partition("-")[0].upper()
+    return provider_source(name, {f"{maker}_BASE_URL": url, f"{maker}_API_KEY": KEY, **environ})
+
+
+async def read(reply: Reply) -> bytes:
+    async with asyncio.timeout(5):
+        return b"".join([piece async for piece in reply.body])
+
+
+def events(data: bytes) -> list[Any]:
+    """What server-sent events say."""
+    said = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
+    return [line if line == "[DONE]" else json.loads(line) for line in said]

@@ -1,0 +1,142 @@
+"""Finding the programs of runtimes: where they are, whether they will do, and what is said when they are not there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable
+from guildhall.runtimes.catalog import ROWS, Row
+from guildhall.runtimes.installed import Programs
+from tests.clis import claude_program
+
+if TYPE_CHECKING:
+    from guildhall.runtimes.installed import Installed
+
+ROW = Row(name="tool", title="The Tool", program="tool", least="1.10.0", install="get tool")
+
+
+def find(path: Path | str, row: Row = ROW, **environ: str) -> Installed:
+    return asyncio.run(Programs({"PATH": f"{path}:/usr/bin:/bin", **environ}).find(row))
+
+
+def put(folder: Path, text: str, mode: int = 0o755, name: str = "tool") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def script(version: str) -> str:
+    return f"#!/bin/sh\necho 'tool {version} (The Tool)'\n"
+
+
+def test_a_program_on_the_path_is_found_and_asked_for_its_version(tmp_path: Path) -> None:
+    put(tmp_path / "a", script("1.10.2"))
+    found = find(tmp_path / "a")
+    assert (found.path, found.version) == (tmp_path / "a" / "tool", "1.10.2")
+
+
+def test_the_variable_comes_first(tmp_path: Path) -> None:
+    put(tmp_path / "a", script("1.10.2"))
+    other = put(tmp_path / "b", script("2.0.0"))
+    assert find(tmp_path / "a", GUILDHALL_TOOL=str(other)).version == "2.0.0"
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_TOOL names .*, and nothing is there"):
+        find(tmp_path / "a", GUILDHALL_TOOL=str(tmp_path / "gone"))
+
+
+def test_what_is_not_installed_is_said_with_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeMissing, match="runtime tool: The Tool is needed, and it is not installed") as missing:
+        find(tmp_path)
+    assert missing.value.code == "runtime_missing"
+    assert "get tool" in (missing.value.hint or "")
+    assert "GUILDHALL_TOOL=/path/to/tool" in (missing.value.hint or "")
+
+
+@pytest.mark.parametrize("version", ["1.9.9", "0.99.0"])
+def test_one_that_is_too_old_is_said_so(tmp_path: Path, version: str) -> None:
+    put(tmp_path, script(version))
+    with pytest.raises(RuntimeOutdated, match=rf"is The Tool {version}, and 1\.10\.0 is the oldest that works"):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        (script("2.0.0"), 0o644, "Permission denied|Exec format|not found|126"),
+        ("\x7fELF not really", 0o755, "."),
+        ("#!/not/there\n", 0o755, "."),
+        ("#!/bin/sh\necho hello\n", 0o755, "said: hello"),
+        ("#!/bin/sh\necho broken: 2.0.0 >&2; exit 1\n", 0o755, "said: broken"),
+        ("#!/bin/sh\n", 0o755, "said: nothing"),
+        ("", 0o755, "."),
+        ("#!\n", 0o755, "."),
+    ],
+)
+def test_one_that_cannot_be_started_or_is_something_else_is_said_so(
+    tmp_path: Path, text: str, mode: int, said: str
+) -> None:
+    path = put(tmp_path, text, mode)
+    with pytest.raises(RuntimeUnusable, match=said) as unusable:
+        find(tmp_path, GUILDHALL_TOOL=str(path))
+    assert unusable.value.code == "runtime_unusable"
+    with pytest.raises(RuntimeUnusable):
+        find(tmp_path, GUILDHALL_TOOL=str(tmp_path))  # a folder
+
+
+def test_what_was_asked_once_is_known_until_the_file_changes(tmp_path: Path) -> None:
+    path = put(tmp_path, script("1.11.0"))
+    programs = Programs({"PATH": str(tmp_path)})
+
+    async def main() -> None:
+        assert (await programs.find(ROW)).version == "1.11.0"
+        programs._known = dict.fromkeys(programs._known, "1.12.0")
+        assert (await programs.find(ROW)).version == "1.12.0"
+        path.write_text(script("1.13.0-new"))
+        assert (await programs.find(ROW)).version == "1.13.0"
+
+    asyncio.run(main())
+
+
+def test_a_script_brings_its_installation_and_its_interpreter_and_never_the_persons_home(tmp_path: Path) -> None:
+    home = Path.home()
+    put(home / "bin", f"#!/usr/bin/env -S tiny --flag\n{script('2.0.0')}")
+    put(tmp_path / "lang" / "bin", '#!/bin/sh\nshift; exec /bin/sh "$@"\n', name="tiny")
+    programs = Programs({"PATH": f"{home}/bin:{tmp_path}/lang/bin:/usr/bin:/bin"})
+    assert programs.where(ROW) == home / "bin" / "tool"
+    from guildhall.runtimes.installed import _needed
+
+    needed = _needed(home / "bin" / "tool", f"{tmp_path}/lang/bin")
+    assert home not in needed
+    assert tmp_path / "lang" in needed
+
+
+def test_a_program_that_a_package_brings_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "claude_agent_sdk"
+    put(package / "_bundled", "#!/bin/sh\necho '2.1.999 (Claude Code)'\n", name="claude")
+    (package / "__init__.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = find(tmp_path, ROWS["claude"])
+    assert (found.path, found.version) == (package / "_bundled" / "claude", "2.1.999")
+    assert "claude_agent_sdk" not in sys.modules
+
+
+def test_the_real_one_is_what_it_says() -> None:
+    found = find("/usr/bin", ROWS["claude"], GUILDHALL_CLAUDE=str(claude_program()))
+    assert found.version == ROWS["claude"].tested
+
+
+def test_a_package_of_npm_sees_the_packages_beside_it(tmp_path: Path) -> None:
+    """The program is a script that starts a binary out of another package, in the folder that all of them are in."""
+    beside = put(tmp_path / "node_modules" / "tool-linux" / "bin", script("1.11.0"))
+    inside = put(tmp_path / "node_modules" / "@of" / "tool" / "bin", f"#!/bin/sh\nexec {beside} $@\n", name="tool.js")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").symlink_to(inside)
+    assert find(tmp_path / "bin").version == "1.11.0"
