@@ -84,6 +84,7 @@ _ROWS = (
         tested="1.18.33",
         install="npm install -g opencode-ai",
         gaps=("images and PDFs are refused",),
+        unasked=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
     ),
     Row(

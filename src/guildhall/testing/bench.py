@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
-from guildhall.hall.embedded import open_hall
+from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import find_or_start, process_of, wait_for_end
+from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
 
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
     from guildhall.runs.model import Entry, Run
+    from guildhall.runtimes.model import Runtime
+    from guildhall.workers.definition import RuntimeName
 
 WORKER = "bob"
 PROMPT = "You are Bob."
 TASK = "Go."
 PATIENCE = 60.0  # seconds for all that is done in one hall; a program of others may take long to start
 PRICE = {"input": 3.0, "output": 15.0}
-_MODELS = {"anthropic": "anthropic:claude-sonnet-4-5", "openai": "openai:gpt-5"}
+_MODELS = {"anthropic": "anthropic:claude-sonnet-5", "openai": "openai:gpt-5"}
 
 
 def write(name: str, content: str = "x") -> dict[str, Any]:
@@ -43,9 +46,13 @@ def write(name: str, content: str = "x") -> dict[str, Any]:
 class Bench:
     """A folder with a home and a project, for one runtime."""
 
-    def __init__(self, folder: Path, runtime: str, environ: Mapping[str, str]) -> None:
-        """`environ`: what the hall finds around it, such as where the runtime's program is."""
+    def __init__(self, folder: Path, runtime: str, environ: Mapping[str, str], *, own: Runtime | None = None) -> None:
+        """`environ`: what the hall finds around it, such as where the runtime's program is.
+
+        `own`: a runtime of one's own, which then executes in the place of the one that is named.
+        """
         self.runtime = runtime
+        self._own = own
         self.home = Home(folder / "home")
         self.project = folder / "project"
         self.environ = dict(environ)
@@ -86,12 +93,17 @@ class Bench:
         self.script.write_text(json.dumps({"workers": {WORKER: [list(answers)]}, "price": PRICE}))
 
     @asynccontextmanager
-    async def hall(self, *, children: bool = False, **environ: str) -> AsyncGenerator[Desk]:
-        """A hall in this process, with these variables around it. `children`: runs have processes of their own."""
-        hall = await open_hall(self.home, {**self.environ, **environ}, children=children)
+    async def hall(self, environ: Mapping[str, str] | None = None, *, children: bool = False) -> AsyncGenerator[Desk]:
+        """A hall in this process, with these variables around it too. `children`: runs have processes of their own."""
+        around = {**self.environ, **(environ or {})}
+        if self._own is None:
+            hall = Hall(self.home, environ=around, children=children)
+        else:
+            hall = _OwnHall(self.home, around, self._own)
+        hall.warm()
         try:
             async with asyncio.timeout(PATIENCE):
-                yield Desk(hall, self.project)
+                yield Desk(EmbeddedHall(hall), self.project)
         finally:
             await hall.close()
 
@@ -113,6 +125,20 @@ class Bench:
         if (pid := process_of(self.home)) is not None:
             os.kill(pid, 9)
             wait_for_end(pid)
+
+
+class _OwnHall(Hall):
+    """A hall that executes every run by one runtime."""
+
+    def __init__(self, home: Home, environ: Mapping[str, str], own: Runtime) -> None:
+        super().__init__(home, environ=environ)
+        self._runtime = own
+
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        return self._runtime
+
+    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        return self._runtime
 
 
 class Desk:

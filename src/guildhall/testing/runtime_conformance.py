@@ -3,6 +3,9 @@
     for number, check in enumerate(checks_of("claude")):
         asyncio.run(check(Bench(Path(f"bench-{number}"), "claude", os.environ)))
 
+    for number, check in enumerate(OWN_CHECKS):
+        asyncio.run(check(Bench(Path(f"bench-{number}"), "pydantic", os.environ, own=MyRuntime())))
+
 A check raises AssertionError, and says what it expected. What a runtime is not asked stands in the table of runtimes
 (`Row.unasked`); whatever else it does otherwise is a fault of it.
 """
@@ -33,7 +36,8 @@ RUNTIME_CHECKS: tuple[Check, ...] = (
     runtime_work.a_no_is_told_to_the_model_with_its_reason,
     runtime_work.a_structured_output_is_what_the_schema_says,
     runtime_work.a_recording_answers_for_a_new_run,
-    runtime_work.attached_files_reach_the_model,
+    runtime_work.an_attached_text_reaches_the_model,
+    runtime_work.an_attached_image_reaches_the_model,
     runtime_shown.the_model_is_shown_the_tools_of_the_run_and_no_others,
     runtime_shown.the_model_is_shown_the_prompt_of_the_run_and_no_other,
     runtime_shown.the_model_is_told_the_task_and_nothing_else,
@@ -50,7 +54,12 @@ RUNTIME_CHECKS: tuple[Check, ...] = (
 )
 
 
+# Those for a runtime that only this process has: no other hall can go on with its runs.
+OWN_CHECKS = tuple(
+    check for check in RUNTIME_CHECKS if check is not runtime_ends.its_hall_is_killed_and_another_goes_on
+)
+
+
 def checks_of(runtime: str) -> tuple[Check, ...]:
-    """The checks that a runtime has to pass: all but those that the table of runtimes says it is not asked."""
-    unasked = ROWS[runtime].unasked if runtime in ROWS else ()
-    return tuple(check for check in RUNTIME_CHECKS if check.__name__ not in unasked)
+    """The checks that a runtime of the table has to pass: all but those that it is not asked."""
+    return tuple(check for check in RUNTIME_CHECKS if check.__name__ not in ROWS[runtime].unasked)

@@ -38,7 +38,7 @@ async def _exchanged(bench: Bench) -> tuple[list[Mapping[str, Any]], list[str]]:
     with ScriptedServer(bench.script) as server:
         url = server.anthropic_url if bench.provider == "anthropic" else server.openai_url
         name, key = bench.provider.upper(), f"script-{WORKER}"
-        async with bench.hall(**{f"{name}_BASE_URL": url, f"{name}_API_KEY": key}) as desk:
+        async with bench.hall({f"{name}_BASE_URL": url, f"{name}_API_KEY": key}) as desk:
             run = await desk.state((await desk.run())[0].run)
             same((run.status, run.output, run.error), ("completed", "done", None), "how it ended")
             (assembled,) = await desk.record(run.id, "assembled")
