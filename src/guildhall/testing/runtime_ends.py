@@ -106,6 +106,7 @@ async def its_processes_are_killed_and_nothing_is_done_twice(bench: Bench) -> No
             same(((await desk.state(run)).error or {}).get("code"), "runtime_crashed", "why it has failed")
             await desk.resume(run)
         await _ends_well(bench, desk, run, calls=2)
+        same(await desk.is_replayed(run), True, "whether it can be replayed")
 
 
 async def its_hall_is_killed_and_another_goes_on(bench: Bench) -> None:
@@ -123,6 +124,7 @@ async def its_hall_is_killed_and_another_goes_on(bench: Bench) -> None:
     async with bench.hall() as desk:
         same((await desk.state(run)).status, "lost", "how it stands in another hall")
         await _ends_well(bench, desk, run, calls=1)
+        same(await desk.is_replayed(run), True, "whether it can be replayed")
 
 
 async def _limited(bench: Bench, limits: dict[str, Any], **more: int) -> None:
@@ -136,7 +138,7 @@ async def _limited(bench: Bench, limits: dict[str, Any], **more: int) -> None:
 
 
 async def _ends_well(bench: Bench, desk: Desk, run: str, *, calls: int) -> None:
-    """Lets a run go on to its end; nothing of what it had done is done again."""
+    """Lets a run go on to its end: nothing of what it had done is done again, no answer is asked for twice."""
     if (await desk.state(run)).status != "completed":
         await desk.resume(run)
     ended = await desk.state(run)
@@ -145,7 +147,6 @@ async def _ends_well(bench: Bench, desk: Desk, run: str, *, calls: int) -> None:
     answered = [entry.key for entry in await desk.record(run, "model_answered")]
     same(answered, [f"m{number + 1}" for number in range(calls + 1)], "the answers of the model on record: each once")
     same(list(bench.notes), ["a.md", "b.md"][:calls], "what was written")
-    same(await desk.is_replayed(run), True, "whether it can be replayed")
 
 
 def _below() -> set[int]:

@@ -14,21 +14,11 @@ if TYPE_CHECKING:
     from guildhall.testing.bench import Bench
 
 
-async def the_model_is_shown_the_tools_of_the_run_and_no_others(bench: Bench) -> None:
+async def the_model_is_shown_what_is_the_run_s_and_nothing_else(bench: Bench) -> None:
     bodies, tools = await _exchanged(bench)
     for body in bodies:
         same(sorted(_own(name, tools) for name in _tools(body)), sorted(tools), "the tools that the model is shown")
-
-
-async def the_model_is_shown_the_prompt_of_the_run_and_no_other(bench: Bench) -> None:
-    bodies, _ = await _exchanged(bench)
-    for body in bodies:
         same(_prompt(body), PROMPT, "the system prompt that the model is shown")
-
-
-async def the_model_is_told_the_task_and_nothing_else(bench: Bench) -> None:
-    bodies, _ = await _exchanged(bench)
-    for body in bodies:
         same(_said(body), [TASK], "what the model is told by the person")
 
 

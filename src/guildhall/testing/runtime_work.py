@@ -33,7 +33,6 @@ async def a_text_is_the_output(bench: Bench) -> None:
         same(_end(run), ("completed", "All done.", None), "how it ended")
         same((run.usage.turns, run.usage.input_tokens, run.usage.output_tokens), (1, 1000, 100), "what it used up")
         same(round(run.cost_usd or 0, 6), 0.0045, "what it cost")
-        same(await desk.is_replayed(run.id), True, "whether it can be replayed")
 
 
 async def what_is_said_is_told_as_it_comes(bench: Bench) -> None:
@@ -83,14 +82,13 @@ async def calls_of_one_answer_are_all_made(bench: Bench) -> None:
 async def a_call_that_is_not_allowed_is_refused(bench: Bench) -> None:
     bench.put(
         {"calls": [write("a.md"), {"call": "no_such_tool", "with": {}}]},
-        {"expect": "(?s)(?=.*Not permitted)(?=.*no_such_tool)", "say": "then not"},
+        {"expect": "(?s)(?=.*Not permitted)(?=.*(no_such_tool|unavailable))", "say": "then not"},
         tool_rules={"sandbox_write_text": {"allowed": False}},
     )
     async with bench.hall() as desk:
         run = (await desk.run())[0].run
         same(_end(await desk.state(run)), ("completed", "then not", None), "how it ended")
         same([entry.kind for entry in await desk.record(run, "tool_started")], [], "the calls that were made")
-        same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(bench.notes, {}, "what was written")
 
 
@@ -100,7 +98,6 @@ async def arguments_that_are_wrong_are_told_to_the_model(bench: Bench) -> None:
     async with bench.hall() as desk:
         run = (await desk.run())[0].run
         same(_end(await desk.state(run)), ("completed", "done", None), "how it ended")
-        same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(list(bench.notes), ["a.md"], "what was written")
 
 
@@ -133,7 +130,6 @@ async def a_no_is_told_to_the_model_with_its_reason(bench: Bench) -> None:
         await desk.answer("no", "not on a Sunday")
         await desk.resume(run)
         same(_end(await desk.state(run)), ("completed", "then not", None), "how it ended")
-        same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(bench.notes, {}, "what was written")
 
 
@@ -174,7 +170,6 @@ async def _attached(bench: Bench, name: str, data: bytes, expected: str) -> None
     async with bench.hall() as desk:
         run = (await desk.run(attachments=(name,)))[0].run
         same(_end(await desk.state(run)), ("completed", "seen", None), "how it ended")
-        same(await desk.is_replayed(run), True, "whether it can be replayed")
 
 
 def _types(events: Sequence[Event], *which: str) -> list[str]:
