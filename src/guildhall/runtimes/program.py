@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 
     from guildhall.runtimes.installed import Installed
-    from guildhall.core.errors import RuntimeFailed
-from guildhall.tools.jail import Confined, Doorway
+    from guildhall.tools.jail import Confined, Doorway
 
 _PREFIX = "guild-home-"
 _LONGEST = 64 * 1024**2  # bytes of a line

@@ -100,7 +100,7 @@ class Anthropic:
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
         messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
-        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
+        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if str(tool.get("name")) in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]

@@ -228,8 +228,8 @@ def settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
             raise Malformed(f"{limit}: expected a positive integer", limit)
         read["max_tokens"] = most
     if (temperature := body.get("temperature")) is not None:
-        if not isinstance(temperature, int | float) or isinstance(temperature, bool):
-            raise Malformed("temperature: expected a number", "temperature")
+        if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature <= 2:
+            raise Malformed("temperature: expected a number from 0 to 2", "temperature")
         read["temperature"] = float(temperature)
     return read
 

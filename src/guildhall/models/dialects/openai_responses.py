@@ -126,7 +126,7 @@ class OpenAIResponses:
 def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
     """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
     if tool.get("type") == "function":
-        return dict(tool) if tool.get("name") in trim.tools else None
+        return dict(tool) if str(tool.get("name")) in trim.tools else None
     if tool.get("type") != "namespace":
         return None
     space = text(tool.get("name"), f"{place}.name")
