@@ -125,6 +125,20 @@ def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: 
     assert "→ sandbox_write_text sandbox=notes path=a.md" in ran.err
 
 
+@pytest.mark.parametrize("words", ["/clear", " /init now", "/review", "@/etc/hostname", "!ls", "-x"])
+def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Path, words: str) -> None:
+    put(shop, {"say": "well"})
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            events = await followed(here.face.run(RunRequest(worker="bob", input=words), here.frame))
+            assert events[-1].data["status"] == "completed"
+            (asked,) = [one for one in await here.face.journal(events[0].run) if one.kind == "model_asked"]
+            assert asked.data["message"] == [{"part": "user-prompt", "content": words}]
+
+    do(work)
+
+
 @pytest.mark.req("WD-33")
 def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one(home: Home, shop: Path) -> None:
     put(shop, {"calls": [WRITE, OTHER]}, DONE, tool_rules=ASK_BEFORE_WRITING)

@@ -288,6 +288,33 @@ def test_who_and_what_is_not_heard(
     asyncio.run(work())
 
 
+NOTE = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "note", "arguments": {"number": 1}}}
+
+
+@pytest.mark.req("X-14")
+@pytest.mark.parametrize(("path", "message"), [("/llm/anthropic/v1/messages", ASKED), ("/mcp/tools/", NOTE)])
+def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing(
+    home: Home, project: Path, path: str, message: Any
+) -> None:
+    body = json.dumps(message).encode()
+
+    async def work() -> None:
+        async with visiting(home, project) as visit:
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(visit.url).port)
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {visit.token}\r\n"
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body[:10])
+            await asyncio.sleep(0.05)
+            assert (await visit.ended()).status == "completed"
+            writer.write(body[10:])
+            async with asyncio.timeout(5):
+                assert (await reader.readline()).split()[1] == b"401"
+            writer.close()
+            assert visit.kinds("model_asked") == visit.kinds("tool_started") == []
+
+    asyncio.run(work())
+
+
 def test_the_token_of_a_run_that_nobody_was_let_in_to_opens_no_model_door(home: Home, project: Path) -> None:
     async def work() -> None:
         async with visiting(home, project) as visit:

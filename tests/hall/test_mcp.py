@@ -9,6 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -490,6 +491,37 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
             assert hall.hall.tokens.door(token) is None
 
     asyncio.run(work())
+    assert desk.done == []
+
+
+@pytest.mark.parametrize("ends", ["parked", "cancelled"])
+def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing(
+    home: Home, project: Path, ends: str
+) -> None:
+    put(project, "clerk")
+    desk = Desk()
+    body = _message("tools/call", params={"name": "note", "arguments": {"number": 1}})
+
+    async def work() -> bytes:
+        async with served(home, project) as hall:
+            run, token = await hall.live("clerk", desk.toolbox())
+            reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hall.url).port)
+            head = [
+                "POST /mcp/tools/ HTTP/1.1",
+                "host: 127.0.0.1",
+                f"authorization: Bearer {token}",
+                "content-type: application/json",
+                f"content-length: {len(body)}",
+            ]
+            writer.write("\r\n".join([*head, "", ""]).encode() + body[:10])
+            await asyncio.sleep(0.05)
+            await (hall.hall.runs.park(run) if ends == "parked" else hall.hall.runs.cancel(run))
+            writer.write(body[10:])
+            answer = await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            return answer
+
+    assert asyncio.run(work()).startswith(b"HTTP/1.1 401 ")
     assert desk.done == []
 
 

@@ -21,6 +21,9 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.models.dialects.anthropic import Anthropic
+from guildhall.models.dialects.model import Trim
+from guildhall.models.dialects.openai_chat import OpenAIChat
+from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.script import ScriptSource, load_script
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
@@ -525,6 +528,26 @@ def test_what_was_charged_is_not_guessed_again(store: Store) -> None:
     assert second < first / 1.2
 
 
+@pytest.mark.req("X-14", "X-3")
+@pytest.mark.parametrize("mark", [{}, {"ttl": "5m"}, {"ttl": "1h"}])
+def test_what_a_program_wants_to_be_cached_is_reserved_at_the_price_of_writing_it(
+    store: Store, mark: dict[str, str]
+) -> None:
+    written = {"cache_creation_input_tokens": 100_000, "input_tokens": 0, "output_tokens": 1}
+    split = {"cache_creation": {"ephemeral_1h_input_tokens": 100_000 if mark.get("ttl") == "1h" else 0}}
+    answer = {**MESSAGE, "usage": {**written, **split}}
+    system = [{"type": "text", "text": "Be Bob.", "cache_control": {"type": "ephemeral", **mark}}]
+
+    async def go(passing: Passing, passage: Passage) -> None:
+        await ask(passing, asked(system=system, stream=False))
+        more = [{"role": "assistant", "content": "Hello ü."}, {"role": "user", "content": "go on"}]
+        await ask(passing, asked("Say hello.", *more, system=system, stream=False))  # all of it is written again
+
+    passage, _, _ = played(store, whole(200, answer), then=go)
+    asks, answers = passage.journal.kind("model_asked"), passage.journal.kind("model_answered")
+    assert answers[1].data["cost_usd"] <= asks[1].data["reserved_usd"]
+
+
 # What programs ask for themselves, and what is wrong
 
 
@@ -572,6 +595,7 @@ def test_tools_that_are_missing_end_the_run(store: Store) -> None:
         b'{"system": "Be Bob.", "max_tokens": NaN}',
         b'{"system": "\\ud800"}',
         asked(max_tokens="many"),
+        asked(temperature=10**400),
         asked(stream="yes"),
         asked("x", {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]}),
         asked("x", {"role": "assistant", "content": "the last word"}),
@@ -586,6 +610,14 @@ def test_what_is_no_request_is_refused_in_the_shape_of_the_api(store: Store, bod
     assert (reply.status, upstream.heard, passage.broken) == (400, [], [])
     assert json.loads(got)["error"]["type"] == "invalid_request_error"
     assert reply.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("dialect", [Anthropic(), OpenAIChat(), OpenAIResponses()])
+@pytest.mark.parametrize("name", [[], {"a": 1}, None, 3])
+def test_a_tool_whose_name_is_no_text_is_none_of_the_runs(dialect: Any, name: Any) -> None:
+    tool = {"type": "function", "name": name, "function": {"name": "Bash"}}
+    left = dialect.trimmed({"tools": [tool], "messages": [], "input": []}, Trim(prompt="p", tools=frozenset("a")))
+    assert "tools" not in left
 
 
 def test_a_run_that_ends_ends_its_calls(store: Store) -> None:
@@ -655,3 +687,14 @@ def test_tokens_are_counted_by_the_provider_and_without_one_by_a_rule(store: Sto
         return await go(passing, passage)
 
     assert asyncio.run(by_rule()) == {"input_tokens": 3}
+
+
+def test_what_a_program_counts_for_itself_is_seen_by_nobody_and_ends_nothing(store: Store) -> None:
+    async def go(passing: Passing, passage: Passage) -> Any:
+        more = [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Now this result."}]
+        body = asked("Say hello.", *more, system="", tools=[])
+        return json.loads(await read(await passing.answer(API, body, HEADERS, count=True)))
+
+    passage, upstream, got = played(store, whole(200, {"input_tokens": 42}), then=go)
+    assert got["input_tokens"] > 3
+    assert (upstream.heard, passage.kinds(), passage.broken) == ([], [], [])

@@ -187,6 +187,21 @@ def test_one_that_takes_no_more_words_is_started_anew_in_the_same_home() -> None
     assert str(home)
 
 
+@pytest.mark.parametrize("place", ["deep", "deep/er", "work", "part"])
+def test_a_link_that_one_has_left_in_its_home_leads_nobody_out_of_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "er").mkdir()
+    (tmp_path / "token").write_text("theirs")
+    target = tmp_path / "token" if place == "part" else tmp_path
+    first: Part = [("link", [place, str(target)]), ("say", {"answer": "a", "cut": 1}), ("say", DONE), ("leave", 0)]
+    stage = Stage(first, speaks=False, anew=[("say", HELLO), ("say", DONE), ("sleep", 60)])
+    if place == "part":  # a file is taken away, whatever it is
+        assert play(stage).output == "hello"
+    else:
+        with pytest.raises(RuntimeFailed, match="the home of the program cannot be written"):
+            play(stage)
+    assert ((tmp_path / "token").read_text(), [*(tmp_path / "er").iterdir()]) == ("theirs", [])
+
+
 def test_one_that_is_done_without_having_asked_fails() -> None:
     with pytest.raises(RuntimeFailed, match="had asked nothing"):
         play(Stage([("say", DONE), ("sleep", 60)]))

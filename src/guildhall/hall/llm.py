@@ -65,19 +65,23 @@ class LlmEndpoint:
     async def _reply(self, scope: Message, path: str, receive: Receive) -> Reply:
         headers = Headers.of(scope["headers"])
         demand_here(headers)
-        token = key_of(headers)
-        passing = self._passing(token) if token else None
-        if passing is None:
-            raise Unheard(401, "this takes the token of a run that is going on, in the place of a key")
+        passing = self._entered(headers)
         if (listed := self._listed.get(path)) is not None and scope["method"] == "GET":
             return passing.models(listed)
         if (dialect := self._asked.get(path)) is None:
             raise Unheard(404, f"{scope['method']} {path[:200]} is not served here")
         demand_message(scope["method"], headers)
         body = await read_body(receive, self._max_body)
+        passing = self._entered(headers)  # while it came the run may have ended
         query = "?" + scope["query_string"].decode("latin-1") if scope.get("query_string") else ""
         count = path == f"{self._prefix}{_COUNT}"
         return await passing.answer(dialect, body, headers.values, query=query, count=count)
+
+    def _entered(self, headers: Headers) -> Passing:
+        token = key_of(headers)
+        if not token or (passing := self._passing(token)) is None:
+            raise Unheard(401, "this takes the token of a run that is going on, in the place of a key")
+        return passing
 
     def _meant(self, path: str) -> Dialect:
         return self._asked.get(path) or (self._anthropic if "/anthropic" in path else self._chat)

@@ -61,8 +61,9 @@ class McpEndpoint:
 
     async def _answer(self, scope: Message, receive: Receive) -> tuple[int, dict[str, Any] | None]:
         headers = Headers.of(scope["headers"])
-        door, server = self._entered(scope, headers)
+        self._entered(scope, headers)
         body = await read_body(receive)
+        door, server = self._entered(scope, headers)  # while it came the run may have ended
         try:
             request = read(body, headers)
             if request is None:

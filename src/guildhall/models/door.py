@@ -135,6 +135,8 @@ class ModelDoor:
 
         @cache  # it is looked up a few times, and looking it up takes longer than all else here
         def price(answer_tokens: int) -> float | None:
+            if through is not None:
+                return self._source.cost(through.dearest(sent, answer_tokens))
             return self._source.cost(RequestUsage(input_tokens=sent, output_tokens=answer_tokens))
 
         reserved, max_tokens = await self._ledger.permit(key, sent, price)

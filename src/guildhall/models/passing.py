@@ -138,13 +138,13 @@ class Passing:
         """The answer to a request, in the format of its API. `count`: only its tokens are to be counted."""
         try:
             told = parse(body)
+            if count:
+                return await self._counted(dialect, told, headers)
             if self._settle is not None:
                 await self._settle()
             if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
             trimmed = self._trimmed(dialect, told)
-            if count:
-                return await self._counted(dialect, trimmed, headers)
             request = self._ours(dialect.read(trimmed))
         except Malformed as error:
             return failure(dialect, 400, error.message, error.param)
@@ -190,9 +190,11 @@ class Passing:
         return dialect.trimmed(body, told)
 
     async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """The tokens of a request, by the provider; where there is none, by a rule of thumb."""
+        """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""
+        aside = self._is_aside(dialect, body)
+        body = body if aside else self._trimmed(dialect, body)
         request = dialect.read({"max_tokens": 1, **body})
-        upstream = self._upstream(dialect.api)
+        upstream = None if aside else self._upstream(dialect.api)
         if upstream is not None:
             try:
                 status, more, told = await counted(dialect, body, headers, self._line, upstream)

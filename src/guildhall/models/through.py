@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, NotReachable, UnknownModel
 from guildhall.models.dialects.events import Events
@@ -20,7 +22,7 @@ from guildhall.models.line import LineLost
 from guildhall.models.login import BETA
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 
     from pydantic_ai.messages import ModelResponse
 
@@ -67,6 +69,17 @@ class Through:
         self._on = on
         self._ours = ours  # an answer with our names for tools
         self._query = query
+
+    def dearest(self, sent: int, answered: int) -> RequestUsage:
+        """The dearest usage of so many tokens: what the program wants the provider to cache costs more to write."""
+        marks = [mark for block in _blocks(self._body) if (mark := block.get("cache_control")) is not None]
+        hour = any(isinstance(mark, dict) and cast("dict[str, Any]", mark).get("ttl") == "1h" for mark in marks)
+        return RequestUsage(
+            input_tokens=sent,
+            cache_write_tokens=sent if marks else 0,
+            cache_write_1h_tokens=sent if hour else 0,
+            output_tokens=answered,
+        )
 
     async def send(self, upstream: Upstream, max_tokens: int | None, on_text: OnText) -> ModelResponse:
         """The whole answer; most of it has been passed on by then. Raises ModelFailed."""
@@ -180,6 +193,17 @@ def passed(headers: Mapping[str, str]) -> dict[str, str]:
     told = ((name.lower(), value) for name, value in headers.items())
     kept = [(name, value) for name, value in told if name not in _OWN and not name.startswith(_OWN_BEGINNINGS)]
     return dict(kept[:_PASSED])
+
+
+def _blocks(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """All that can be marked for the provider's cache."""
+    yield body
+    said = body.get("messages")
+    contents = [one.get("content") for one in cast("list[Any]", said if isinstance(said, list) else ())]
+    for blocks in (body.get("system"), body.get("tools"), *contents):
+        for block in cast("list[Any]", blocks if isinstance(blocks, list) else ()):
+            if isinstance(block, dict):
+                yield cast("dict[str, Any]", block)
 
 
 def _wants_usage(body: Mapping[str, Any]) -> bool:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FOR_EVER = "2000000000"  # milliseconds: how long a call takes is for the doors to say
 _TOKEN = "GUILDHALL_TOKEN"
 _ANY = "claude-sonnet-4-5"  # a name that it knows, where a script or a recording answers
+# It takes a last block like `/clear` for a command of its own. Behind this one it is not, and the model door drops it.
+_NO_COMMAND = {"type": "text", "text": "<system-reminder>This is no command.</system-reminder>"}
 _FLAGS = (
     "--print", "--bare", "--verbose", "--input-format", "stream-json", "--output-format", "stream-json",
     "--strict-mcp-config", "--setting-sources", "", "--tools", "", "--disable-slash-commands",
@@ -125,7 +127,8 @@ def _message(content: list[dict[str, Any]]) -> bytes:
 def _blocks(assignment: Assignment) -> list[dict[str, Any]]:
     """The first message and its attachments, as the provider takes them."""
     first = asked(assignment)
-    return [_block(item) for item in ([first] if isinstance(first, str) else first)]
+    blocks = [_block(item) for item in ([first] if isinstance(first, str) else first)]
+    return [*blocks, _NO_COMMAND] if blocks[-1].get("text", "").lstrip().startswith("/") else blocks
 
 
 def _block(item: Any) -> dict[str, Any]:

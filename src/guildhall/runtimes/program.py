@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from guildhall.core.errors import RuntimeFailed
 from guildhall.tools.jail import Confinement, doorway, spawn
 from guildhall.tools.model import Folder, View
 
@@ -35,6 +36,8 @@ _LONGEST = 64 * 1024**2  # bytes of a line
 _CHUNK = 256 * 1024
 _TAIL = 20  # lines that are kept of what it says beside JSON
 _SHOWN = 2_000  # characters of them in an error
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HOME = "Resume the run: it is given a new one. If that is of no use, look whether the disk is full."
 _LAST_WORDS = 2.0  # seconds for what a program that was killed has still in its pipes
 
 
@@ -174,14 +177,36 @@ async def _spawned(installed: Installed, how: Launch, home: Path, door: Doorway,
 
 
 def _write(home: Path, files: Mapping[str, str | bytes]) -> None:
-    (home / "work").mkdir(exist_ok=True)
-    for name, content in files.items():
-        path = home / name
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)  # what an earlier program of the run has had, or left there
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
+    """Puts files into a home. An earlier program of the run may have left links in it: none is followed."""
+    try:
+        with _folder(home, "work"):
+            pass
+        for name, content in files.items():
+            *way, last = Path(name).parts
+            with _folder(home, *way) as folder:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(last, dir_fd=folder)  # what an earlier one has had
+                fd = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+                with os.fdopen(fd, "wb") as file:
+                    file.write(content if isinstance(content, bytes) else content.encode(errors="surrogateescape"))
+    except OSError as error:
+        raise RuntimeFailed(f"the home of the program cannot be written: {error}", hint=_HOME) from None
+
+
+@contextlib.contextmanager
+def _folder(home: Path, *way: str) -> Generator[int]:
+    """A folder in a home, made where it is missing."""
+    folder = os.open(home, _ENTER)
+    try:
+        for name in way:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+            inner = os.open(name, _ENTER, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager

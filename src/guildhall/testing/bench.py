@@ -94,7 +94,10 @@ class Bench:
 
     @asynccontextmanager
     async def hall(self, environ: Mapping[str, str] | None = None, *, children: bool = False) -> AsyncGenerator[Desk]:
-        """A hall in this process, with these variables around it too. `children`: pydantic has processes of its own, as programs of others always have."""
+        """A hall in this process, with these variables around it too.
+
+        `children`: pydantic has processes of its own, as programs of others always have.
+        """
         around = {**self.environ, **(environ or {})}
         if self._own is None:
             hall = Hall(self.home, environ=around, children=children and self.runtime == "pydantic")

@@ -19,6 +19,7 @@ from guildhall.models.dialects.model import (
     parameters,
     settings,
     tool_definition,
+    tool_name,
 )
 from guildhall.models.dialects.reading import Malformed, file, flag, mapping, objects, shown, text
 from guildhall.models.ordering import blocks_in_order
@@ -50,7 +51,7 @@ class Anthropic:
     path: ClassVar[str] = "/v1/messages"
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
-        if "max_tokens" not in body:
+        if body.get("max_tokens") is None:
             raise Malformed("max_tokens: Field required", "max_tokens")
         return self.read_for_counting(body)
 
@@ -101,8 +102,8 @@ class Anthropic:
         said = objects(body.get("messages"), "messages")
         left = [kept for message, _ in said if (kept := _without_reminders(message)) is not None]
         messages = [_with_results(message, trim) for message in blocks_in_order(left)]
-        shown = [tool for tool, _ in objects(body.get("tools"), "tools") if tool.get("name") in trim.tools]
-        tools = [_defined(tool, trim) for tool in shown]
+        offered = [tool for tool, _ in objects(body.get("tools"), "tools")]
+        tools = [trim.defined(tool, "input_schema") for tool in offered if tool_name(tool) in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
@@ -142,14 +143,6 @@ class Anthropic:
             "stop_sequence": None,
             "usage": _usage(response.usage),
         }
-
-
-def _defined(tool: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:
-    """A tool as the run defines it, where that is known: programs cut long descriptions."""
-    ours = trim.definitions.get(tool["name"])
-    if ours is None:
-        return tool
-    return {**tool, "description": ours.description or "", "input_schema": ours.parameters_json_schema}
 
 
 def _with_results(message: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:

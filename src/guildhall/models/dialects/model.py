@@ -87,6 +87,14 @@ class Trim:
     results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # what calls gave, by ids
     login: bool = False  # the provider demands the program's own first lines of the prompt
 
+    def defined(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
+        """A tool as the run defines it, where that is known: programs cut what is long. `schema` is its field."""
+        ours = self.definitions.get(name or tool_name(tool))
+        return {
+            **tool,
+            **({"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}),
+        }
+
 
 class Dialect(Protocol):
     """One provider's API."""
@@ -212,6 +220,12 @@ def parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
     )
 
 
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of an offered tool; empty where there is none."""
+    name = tool.get("name")
+    return name if isinstance(name, str) else ""
+
+
 def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:
     """One offered tool; `schema` names the field that its input schema is in."""
     description = tool.get("description")
@@ -230,8 +244,8 @@ def settings(body: Mapping[str, Any], limit: str) -> ModelSettings:
             raise Malformed(f"{limit}: expected a positive integer", limit)
         read["max_tokens"] = most
     if (temperature := body.get("temperature")) is not None:
-        if not isinstance(temperature, int | float) or isinstance(temperature, bool):
-            raise Malformed("temperature: expected a number", "temperature")
+        if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature <= 2:
+            raise Malformed("temperature: expected a number from 0 to 2", "temperature")
         read["temperature"] = float(temperature)
     return read
 
