@@ -321,6 +321,31 @@ def test_a_question_is_known_again_in_whatever_order_results_come(home: Home, sh
     do(work)
 
 
+# When it is not there
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (None, "Claude Code is needed, and"),
+        ("1.0.0", "is Claude Code 1.0.0, and 2.1.200 is the oldest that works"),
+        ("who knows", "asked for its version"),
+    ],
+)
+def test_a_program_that_will_not_do_is_said_so_with_what_to_do(
+    guild: Guild, shop: Path, version: str | None, said: str
+) -> None:
+    put(shop, DONE)
+    program = shop.parent / "claude"
+    if version is not None:
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+    ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(program)})
+    assert ran.code == 1
+    assert said in ran.err
+    assert "pip install 'guildhall[claude]'" in ran.err
+
+
 # How it ends
 
 
