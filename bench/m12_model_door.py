@@ -196,7 +196,7 @@ class _Open:
 class _House(Hall):
     opened: Any
 
-    def executes(self, runtime: RuntimeName) -> Any:
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Any:
         return self.opened
 
 

@@ -67,7 +67,7 @@ class House(Hall):
 
     door: Door
 
-    def executes(self, runtime: RuntimeName) -> Any:
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Any:
         return self.door
 
 
