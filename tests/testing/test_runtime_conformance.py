@@ -63,6 +63,7 @@ def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
         assert set(row.unasked) <= names, row.name
         assert row.gaps or not row.unasked, row.name
     assert checks_of("pydantic") == checks_of("claude") == RUNTIME_CHECKS
+    assert checks_of("cursor") == ()
 
 
 # A runtime of one's own

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WORKER = "bob"
 PROMPT = "You are Bob."
 TASK = "Go."
-PATIENCE = 60.0  # seconds for all that is done in one hall; a program of others may take long to start
+PATIENCE = 100.0  # seconds for all that is done in one hall; a program of others may take long to start
 PRICE = {"input": 3.0, "output": 15.0}
 _MODELS = {"anthropic": "anthropic:claude-sonnet-5", "openai": "openai:gpt-5"}
 
@@ -96,7 +96,7 @@ class Bench:
     async def hall(self, environ: Mapping[str, str] | None = None, *, children: bool = False) -> AsyncGenerator[Desk]:
         """A hall in this process, with these variables around it too.
 
-        `children`: pydantic has processes of its own, as programs of others always have.
+        `children`: pydantic's runs have processes of their own, as those of programs always have.
         """
         around = {**self.environ, **(environ or {})}
         if self._own is None:

@@ -59,5 +59,9 @@ OWN_CHECKS = tuple(
 
 
 def checks_of(runtime: str) -> tuple[Check, ...]:
-    """The checks that a runtime of the table has to pass: all but those that it is not asked."""
-    return tuple(check for check in RUNTIME_CHECKS if check.__name__ not in ROWS[runtime].unasked)
+    """The checks that a runtime of the table has to pass: all but those that it is not asked.
+
+    None for one that asks its models by itself: no script can answer there.
+    """
+    row = ROWS[runtime]
+    return tuple(check for check in RUNTIME_CHECKS if row.routed and check.__name__ not in row.unasked)
