@@ -125,7 +125,7 @@ def test_opencode_has_the_runs_servers_and_prompt_and_replaces_nothing_in_them()
         "tools": f"{URL}/mcp/tools/",
         "notes_v2-dispatch": f"{URL}/mcp/notes.v2-dispatch/",
     }
-    allowed = {"*": "deny", "tools_*": "allow", "notes_v2-dispatch_*": "allow"}
+    allowed = {"*": "deny", "invalid": "allow", "tools_*": "allow", "notes_v2-dispatch_*": "allow"}
     assert told["agent"]["guildhall"]["permission"] == allowed
 
 

@@ -28,6 +28,7 @@ _US = "guildhall"  # as a provider, and as an agent
 _ANY = "scripted"  # where a script or a recording answers
 _FOR_EVER = 2_000_000_000  # milliseconds: how long a call takes is for the doors to say
 _CONTEXT, _OUTPUT = 1_000_000_000, 32_000  # tokens
+_UNKNOWN = "invalid"  # a tool that is never offered: with it a call of one that is not there is told to the model
 _PLUGIN = "@opencode-ai/plugin"
 # How its packages ask a model, and where; by provider.
 _ASKS = {
@@ -123,7 +124,7 @@ def _settings(assignment: Assignment, entry: Entry, url: str, model: str) -> dic
         "mode": "primary",
         "prompt": assignment.system_prompt,
         "model": f"{_US}/{model}",
-        "permission": {"*": "deny", **{f"{_normal(server)}_*": "allow" for server in entry.servers}},
+        "permission": {"*": "deny", _UNKNOWN: "allow", **{f"{_normal(server)}_*": "allow" for server in entry.servers}},
     }
     return {
         "model": f"{_US}/{model}",
