@@ -73,11 +73,12 @@ def test_files_are_checked(guild: Guild, scribe: Path) -> None:
 def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> None:
     """By validate, by the doctor, and by a run: the same list."""
     (scribe / "workers" / "wish.yaml").write_text(WISHFUL)
-    checked = guild("worker", "validate", "wish", "--json")
+    env = {"GUILDHALL_CLAUDE": str(scribe / "claude")}
+    checked = guild("worker", "validate", "wish", "--json", env=env)
     assert checked.code == 1
     told = [error["message"] for error in checked.json[0]["errors"]]
     expected = [
-        "runtime: claude cannot be provided by this version",
+        f"runtime claude: Claude Code is needed, and GUILDHALL_CLAUDE names {scribe}/claude, and nothing is there",
         f"model: there is no script {scribe}/none.yaml",
         "tools: WebSearch has no search engine",
         "toolboxes: there is no toolbox 'mail'",
@@ -88,16 +89,16 @@ def test_what_cannot_be_provided_is_named_whole(guild: Guild, scribe: Path) -> N
     assert told == expected
     assert all(error["where"].endswith("wish.yaml") for error in checked.json[0]["errors"])
     assert checked.json[0]["doubts"] == ["tools: Edit can write nothing, because no sandbox has `mode: rw`"]
-    shown = guild("worker", "validate", "wish")
+    shown = guild("worker", "validate", "wish", env=env)
     assert "\n\n" not in shown.err
     row, risk = shown.out.splitlines()
     assert (row.split()[:2], risk.strip().startswith("the three together:")) == (["wrong", "wish"], True)
     assert "Edit can write nothing" in shown.err
-    refused = guild("run", "wish", "go")
+    refused = guild("run", "wish", "go", env=env)
     assert refused.code == 1
     assert "7 things cannot be provided:" in refused.err
     assert all(message in refused.err for message in expected)
-    assert "1 with errors: wish" in guild("doctor").out
+    assert "1 with errors: wish" in guild("doctor", env=env).out
 
 
 @pytest.mark.parametrize(

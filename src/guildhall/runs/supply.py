@@ -63,7 +63,7 @@ class Supply:
         outside = self.outsiders(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
-        checks: list[Callable[[], object]] = [lambda: self.program(ROWS[worker.definition.runtime])]
+        checks: list[Callable[[], object]] = [lambda: self._program(worker)]
         if script:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
@@ -82,6 +82,13 @@ class Supply:
             except GuildError as error:
                 found.append(error)
         return found
+
+    def _program(self, worker: Worker) -> None:
+        try:
+            self.program(ROWS[worker.definition.runtime])
+        except GuildError as error:
+            error.where = error.where or worker.place
+            raise
 
     def code_of(self, worker: Worker, frame: Frame, given: Collection[str] = ()) -> tuple[list[Code], list[GuildError]]:
         """All code that the worker names, members and all, and what of it cannot be had."""
