@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable
+from guildhall.models.keys import PROGRAMS, travelling
 from guildhall.runtimes.catalog import ROWS, Row
 from guildhall.runtimes.installed import Programs
 from tests.clis import claude_program
@@ -140,3 +141,18 @@ def test_a_package_of_npm_sees_the_packages_beside_it(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool").symlink_to(inside)
     assert find(tmp_path / "bin").version == "1.11.0"
+
+
+def test_where_programs_are_comes_along_with_every_request() -> None:
+    variables = {row.variable for row in ROWS.values() if row.program is not None}
+    assert set(PROGRAMS) == variables
+    assert variables <= travelling()
+
+
+def test_a_request_is_served_by_the_program_that_it_names(tmp_path: Path) -> None:
+    programs = Programs({"PATH": str(tmp_path)})
+    assert programs.where(ROWS["codex"]) is None
+    brought = programs.seen_by({"GUILDHALL_CODEX": f"{tmp_path}/mine"})
+    assert brought.where(ROWS["codex"]) == tmp_path / "mine"
+    with pytest.raises(RuntimeMissing, match=r"GUILDHALL_CODEX names .*/mine, and nothing is there"):
+        brought.demand(ROWS["codex"])

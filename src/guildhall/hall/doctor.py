@@ -30,7 +30,7 @@ async def checks(hall: Hall, frame: Frame) -> list[Check]:
         keys,
         _shell(),
         _git(),
-        *await _runtimes(hall),
+        *await _runtimes(hall, frame),
         workers,
         *_members(hall, frame),
         *_databases(hall),
@@ -89,18 +89,21 @@ def _shell() -> Check:
     return Check(name="confinement", ok=True, detail=kind, hint=hint)
 
 
-async def _runtimes(hall: Hall) -> list[Check]:
+async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """One line for each runtime that is a program. One that is not installed is nobody's fault."""
     found: list[Check] = []
+    programs = hall.programs.seen_by(frame.keys)
     for row in ROWS.values():
         if row.program is None:
             continue
         try:
-            installed = await hall.programs.find(row)
+            installed = await programs.find(row)
             told = f"{row.line}; {installed.version} at {installed.path}"
             found.append(Check(name=row.name, ok=True, detail=told, hint=None))
         except RuntimeMissing as error:
-            found.append(Check(name=row.name, ok=True, detail="not installed", hint=error.hint))
+            named = programs.where(row) is not None  # by its variable, and wrongly
+            told = error.message if named else "not installed"
+            found.append(Check(name=row.name, ok=not named, detail=told, hint=error.hint))
         except GuildError as error:
             found.append(Check(name=row.name, ok=False, detail=error.message, hint=error.hint))
     return found

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
     from guildhall.runs.tokens import Tokens
+    from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.installed import Programs
     from guildhall.runtimes.model import Runtime
     from guildhall.runtimes.nursery import Nursery
@@ -142,7 +143,7 @@ class Hall(Record):
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
             own=self.own,
-            program=self.programs.demand if self.starts_programs else lambda row: None,
+            program=self._demand_program,
         )
 
     @cached_property
@@ -251,7 +252,13 @@ class Hall(Record):
         from guildhall.runtimes.cli import CliRuntime
         from guildhall.runtimes.drivers import driver_of
 
-        return CliRuntime(driver_of(runtime, joined(self.environ, frame.keys)), self.programs, self.reception.listen)
+        programs = self.programs.seen_by(frame.keys)
+        return CliRuntime(driver_of(runtime, joined(self.environ, frame.keys)), programs, self.reception.listen)
+
+    def _demand_program(self, row: Row, frame: Frame) -> None:
+        """Raises where what executes a runtime's runs is not there."""
+        if self.starts_programs:
+            self.programs.seen_by(frame.keys).demand(row)
 
     @cached_property
     def programs(self) -> Programs:

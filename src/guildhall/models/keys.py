@@ -54,10 +54,14 @@ LOGIN = "CLAUDE_CODE_OAUTH_TOKEN"  # in the place of Anthropic's key: the token 
 # Those of search engines, as `guildhall.tools.websearch` knows them.
 SEARCH = ("TAVILY_API_KEY", "BRAVE_API_KEY")
 
+# Where the programs of runtimes are, as `guildhall.runtimes.catalog` knows them.
+PROGRAMS = ("GUILDHALL_CLAUDE", "GUILDHALL_CODEX", "GUILDHALL_OPENCODE", "GUILDHALL_CURSOR")
+
 
 def travelling() -> frozenset[str]:
-    """The variables that come along with a request for the sake of providers."""
-    return frozenset({LOGIN, *SEARCH, *ADDRESSES.values(), *(name for names in KEYS.values() for name in names)})
+    """The variables that come along with a request for the sake of providers, and of programs that execute runs."""
+    every = (name for names in KEYS.values() for name in names)
+    return frozenset({LOGIN, *PROGRAMS, *SEARCH, *ADDRESSES.values(), *every})
 
 
 def joined(own: Mapping[str, str], brought: Mapping[str, str]) -> dict[str, str]:

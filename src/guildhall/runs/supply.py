@@ -43,7 +43,7 @@ class Supply:
     pins: Callable[[], Mapping[Path, Pin]]  # the files that the person trusts
     locked: Callable[[], Collection[Path]]  # the files of workers that are locked
     outsiders: Callable[[Worker, Frame], Outsiders]  # the members that a worker names
-    program: Callable[[Row], object]  # raises where what executes a runtime's runs is not there
+    program: Callable[[Row, Frame], object]  # raises where what executes a runtime's runs is not there
     own: Path | None = None  # the folder of the program itself, where this is the hall of one
 
     def lacking(
@@ -63,7 +63,7 @@ class Supply:
         outside = self.outsiders(worker, frame)
         given = (*given, *outside.toolboxes)
         unknown = [name for name in worker.definition.toolboxes if name not in given]
-        checks: list[Callable[[], object]] = [lambda: self._program(worker)]
+        checks: list[Callable[[], object]] = [lambda: self._program(worker, frame)]
         if script:
             checks.append(lambda: _script(worker, frame, thorough=thorough))
         checks += [
@@ -83,9 +83,9 @@ class Supply:
                 found.append(error)
         return found
 
-    def _program(self, worker: Worker) -> None:
+    def _program(self, worker: Worker, frame: Frame) -> None:
         try:
-            self.program(ROWS[worker.definition.runtime])
+            self.program(ROWS[worker.definition.runtime], frame)
         except GuildError as error:
             error.where = error.where or worker.place
             raise

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BUNDLED = {"claude": ("claude_agent_sdk", "_bundled/claude")}  # packages that bring a program, and where in them
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _WITHIN = 30.0  # seconds to say its version
-_SAID = 500  # characters of what it says instead
+_SAID = 100  # characters of what it says instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,12 @@ class Programs:
         self._environ = environ
         self._known: dict[tuple[Path, int, int], str] = {}  # versions, by file as it was
         self._looking = asyncio.Lock()
+
+    def seen_by(self, brought: Mapping[str, str]) -> Programs:
+        """The same for a request that has brought variables of its own."""
+        other = Programs({**self._environ, **brought})
+        other._known, other._looking = self._known, self._looking
+        return other
 
     def where(self, row: Row) -> Path | None:
         """Where the program of a runtime is, if it is anywhere."""
@@ -75,7 +81,7 @@ class Programs:
             version = await self._version(row, path)
         if row.least is not None and _numbers(version) < _numbers(row.least):
             said = f"runtime {row.name}: {path} is {row.title} {version}, and {row.least} is the oldest that works"
-            raise RuntimeOutdated(said, hint=_how(row))
+            raise RuntimeOutdated(said, hint=_how(row, "Update it"))
         return Installed(path=path, version=version, sees=_needed(path, self._search), search=self._search)
 
     async def _version(self, row: Row, path: Path) -> str:
@@ -103,8 +109,8 @@ class Programs:
             await program.kill()
         found = _VERSION.search(said)
         if code != 0 or found is None:
-            message = f"runtime {row.name}: asked for its version, {path} said: {said.strip()[:_SAID] or 'nothing'}"
-            raise RuntimeUnusable(message, hint=_how(row))
+            told = f"asked for its version, it said {_first_line(said)}"
+            raise RuntimeUnusable(f"runtime {row.name}: {path} is not {row.title}: {told}", hint=_how(row))
         return found[0]
 
     @property
@@ -112,8 +118,13 @@ class Programs:
         return self._environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
 
 
-def _how(row: Row) -> str:
-    return f"Install it: {row.install}. If it is somewhere else, say so: {row.variable}=/path/to/{row.program}."
+def _how(row: Row, verb: str = "Install it") -> str:
+    return f"{verb}: {row.install}. If it is somewhere else, say so: {row.variable}=/path/to/{row.program}."
+
+
+def _first_line(said: str) -> str:
+    line = said.strip().partition("\n")[0]
+    return ascii(line[:_SAID]) if line else "nothing"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
