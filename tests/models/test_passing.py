@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
+from contextlib import suppress
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +27,7 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
+from guildhall.models.dialects.reading import Malformed
 from guildhall.models.script import ScriptSource, load_script
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
@@ -612,12 +616,95 @@ def test_what_is_no_request_is_refused_in_the_shape_of_the_api(store: Store, bod
     assert reply.headers["x-should-retry"] == "false"
 
 
-@pytest.mark.parametrize("dialect", [Anthropic(), OpenAIChat(), OpenAIResponses()])
-@pytest.mark.parametrize("name", [[], {"a": 1}, None, 3])
-def test_a_tool_whose_name_is_no_text_is_none_of_the_runs(dialect: Any, name: Any) -> None:
-    tool = {"type": "function", "name": name, "function": {"name": "Bash"}}
-    left = dialect.trimmed({"tools": [tool], "messages": [], "input": []}, Trim(prompt="p", tools=frozenset("a")))
-    assert "tools" not in left
+PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+TOOL = {"name": "a", "description": "cut", "parameters": {"type": "object"}}
+WHOLE: list[tuple[Any, dict[str, Any]]] = [
+    (
+        Anthropic(),
+        {
+            "model": "m",
+            "max_tokens": 10,
+            "temperature": 1,
+            "system": [{"type": "text", "text": "p", "cache_control": {"type": "ephemeral"}}],
+            "thinking": {"type": "enabled", "budget_tokens": 5},
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "source": PNG}]},
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "i", "name": "a", "input": {"k": 1}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i", "content": "r"}]},
+            ],
+            "tools": [{"name": "a", "description": "cut", "input_schema": {"type": "object"}}],
+            "stream": True,
+        },
+    ),
+    (
+        OpenAIChat(),
+        {
+            "model": "m",
+            "max_completion_tokens": 10,
+            "messages": [
+                {"role": "system", "content": "p"},
+                {"role": "user", "content": [{"type": "text", "text": "x"}]},
+                {"role": "assistant", "tool_calls": [{"id": "i", "function": {"name": "a", "arguments": "{}"}}]},
+                {"role": "tool", "tool_call_id": "i", "content": "r"},
+            ],
+            "tools": [{"type": "function", "function": TOOL}],
+            "stream_options": {"include_usage": True},
+        },
+    ),
+    (
+        OpenAIResponses(),
+        {
+            "model": "m",
+            "instructions": "p",
+            "max_output_tokens": 10,
+            "input": [
+                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                {"type": "function_call", "call_id": "i", "name": "a", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "i", "output": "r"},
+            ],
+            "tools": [
+                {"type": "function", **TOOL},
+                {"type": "namespace", "name": "n", "tools": [{"type": "function", **TOOL}]},
+            ],
+        },
+    ),
+]
+GONE = object()
+ODD: list[Any] = [GONE, None, 3, "x", "", [], {}, [3], {"a": 1}, True, -1, 10**400, 1.5, [[]], [{}]]
+
+
+def _places(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    below = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [place for name, inner in below for place in [(*way, name), *_places(inner, (*way, name))]]
+
+
+def _changed(body: Any, way: tuple[Any, ...], odd: Any) -> Any:
+    body = copy.deepcopy(body)
+    node = reduce(lambda inner, name: inner[name], way[:-1], body)
+    if odd is GONE:
+        del node[way[-1]]
+    else:
+        node[way[-1]] = odd
+    return body
+
+
+@pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
+def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, body: dict[str, Any]) -> None:
+    trim = Trim(prompt="p", tools={"a": "All of it.", "n__a": None})
+    heard = 0
+    for way in _places(body):
+        for odd in ODD:
+            changed = _changed(body, way, odd)
+            with suppress(Malformed):
+                dialect.system(changed)
+                left = dialect.trimmed(changed, trim)
+                dialect.read(left)
+                json.dumps(dialect.sent(left, "m", 100))
+                heard += 1
+    assert heard > 100
+    told = json.dumps(dialect.trimmed(body, trim))
+    assert told.count("All of it.") == 1
+    assert told.count("cut") == (1 if "input" in body else 0)  # where we have no words of our own, theirs stay
 
 
 def test_a_run_that_ends_ends_its_calls(store: Store) -> None:

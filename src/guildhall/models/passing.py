@@ -84,6 +84,7 @@ class Passing:
         ask: Ask,
         *,
         names: Mapping[str, str] | None,
+        told: Mapping[str, str] | None = None,
         prompt: str = "",
         output_tool: str | None = None,
         breaks: Callable[[Exception], None],
@@ -96,13 +97,15 @@ class Passing:
     ) -> None:
         """`names` are the run's tools as the program shows them to its model, and as they are called here.
 
-        None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result. `breaks`
-        ends the run with an error, `heard` hears each answer once it is on record. `another` says whether the record
-        has another question under a key, `upstream` where requests are passed on, `line` is the connection to there.
-        `retries`: what has failed may be asked again by the program; else that is the door's to do.
+        None: nothing is left out of what is asked. `told` is what they are for, by the same names. `output_tool` is
+        ours, of the one that takes the result. `breaks` ends the run with an error, `heard` hears each answer once it
+        is on record. `another` says whether the record has another question under a key, `upstream` where requests are
+        passed on, `line` is the connection to there. `retries`: what has failed may be asked again by the program; else
+        that is the door's to do.
         """
         self._ask = ask
         self._names = names
+        self._told = told or dict.fromkeys(names or ())
         self._prompt = prompt
         self._output_tool = output_tool
         self._breaks = breaks
@@ -172,7 +175,7 @@ class Passing:
             return body
         upstream = self._upstream(dialect.api)
         login = upstream is not None and upstream.login
-        return dialect.trimmed(body, Trim(prompt=self._prompt, tools=frozenset(self._names), login=login))
+        return dialect.trimmed(body, Trim(prompt=self._prompt, tools=self._told, login=login))
 
     async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""

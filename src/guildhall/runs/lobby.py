@@ -67,8 +67,8 @@ class Lobby:
         servers = {name: tools for name, tools in self.servers.items() if tools}
         if guest.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
-        names = {
-            guest.name_of(server, shown_at(server, tool.name)): tool.name
+        offered = {
+            guest.name_of(server, shown_at(server, tool.name)): tool
             for server, tools in servers.items()
             for tool in tools
         }
@@ -96,7 +96,8 @@ class Lobby:
         door.own = own if RESULT in servers else None
         door.passing = passing = Passing(
             ask,
-            names=names,
+            names={name: tool.name for name, tool in offered.items()},
+            told={name: tool.description for name, tool in offered.items()},
             prompt=self.assignment.system_prompt,
             output_tool=OUTPUT_TOOL if RESULT in servers else None,
             breaks=behind.breaks,

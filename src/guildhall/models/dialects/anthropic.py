@@ -19,6 +19,7 @@ from guildhall.models.dialects.model import (
     parameters,
     settings,
     tool_definition,
+    tool_name,
 )
 from guildhall.models.dialects.reading import Malformed, file, flag, mapping, objects, shown, text
 from guildhall.models.ordering import blocks_in_order
@@ -50,7 +51,7 @@ class Anthropic:
     path: ClassVar[str] = "/v1/messages"
 
     def read(self, body: Mapping[str, Any]) -> WireRequest:
-        if "max_tokens" not in body:
+        if body.get("max_tokens") is None:
             raise Malformed("max_tokens: Field required", "max_tokens")
         return self.read_for_counting(body)
 
@@ -100,7 +101,7 @@ class Anthropic:
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
         messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
-        tools = [tool for tool, _ in objects(body.get("tools"), "tools") if str(tool.get("name")) in trim.tools]
+        tools = [trim.told(tool) for tool, _ in objects(body.get("tools"), "tools") if tool_name(tool) in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]

@@ -82,8 +82,13 @@ class Trim:
     """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""
 
     prompt: str
-    tools: frozenset[str]
+    tools: Mapping[str, str | None]  # with what each is for: programs cut what is long; None: as they tell it
     login: bool = False  # the provider demands the program's own first lines of the prompt
+
+    def told(self, tool: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
+        """One of the tools as a program offers it, with our own words."""
+        words = self.tools[name or tool_name(tool)]
+        return dict(tool) if words is None else {**tool, "description": words}
 
 
 class Dialect(Protocol):
@@ -208,6 +213,12 @@ def parameters(tools: list[ToolDefinition]) -> ModelRequestParameters:
         output_tools=output,
         output_mode="tool" if output else "text",
     )
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of an offered tool; empty where there is none."""
+    name = tool.get("name")
+    return name if isinstance(name, str) else ""
 
 
 def tool_definition(tool: Mapping[str, Any], schema: str, param: str, prefix: str = "") -> ToolDefinition:

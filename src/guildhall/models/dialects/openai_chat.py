@@ -16,6 +16,7 @@ from guildhall.models.dialects.model import (
     settings,
     text_of,
     tool_definition,
+    tool_name,
 )
 from guildhall.models.dialects.openai_chat_answers import API, ChatCollector, events_of, response_of
 from guildhall.models.dialects.reading import Malformed, content, data_url, flag, mapping, objects, shown, text
@@ -95,7 +96,8 @@ class OpenAIChat:
         said = [message for message, _ in objects(body.get("messages"), "messages")]
         own: list[dict[str, Any]] = [{"role": "system", "content": trim.prompt}] if trim.prompt else []
         messages = own + [message for message in said if message.get("role") not in _SYSTEM]
-        tools = [tool for tool, place in objects(body.get("tools"), "tools") if _name(tool, place) in trim.tools]
+        offered = [(tool, _function(tool, place)) for tool, place in objects(body.get("tools"), "tools")]
+        tools = [{**tool, "function": trim.told(one)} for tool, one in offered if tool_name(one) in trim.tools]
         without = () if tools else ("tools", "tool_choice", "parallel_tool_calls")
         trimmed = {**body, "messages": messages, "tools": tools}
         return {name: value for name, value in trimmed.items() if name not in without}
@@ -164,8 +166,8 @@ def _tools(body: Mapping[str, Any]) -> Iterator[ToolDefinition]:
             yield tool_definition(function, "parameters", f"{place}.function")
 
 
-def _name(tool: Mapping[str, Any], place: str) -> Any:
-    return mapping(tool.get("function") or {}, f"{place}.function").get("name")
+def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
+    return mapping(tool.get("function") or {}, f"{place}.function")
 
 
 def _renamed(answer: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:

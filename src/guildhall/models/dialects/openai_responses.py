@@ -17,6 +17,7 @@ from guildhall.models.dialects.model import (
     parameters,
     settings,
     tool_definition,
+    tool_name,
 )
 from guildhall.models.dialects.openai_chat import openai_error
 from guildhall.models.dialects.openai_responses_answers import (
@@ -126,12 +127,13 @@ class OpenAIResponses:
 def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
     """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
     if tool.get("type") == "function":
-        return dict(tool) if str(tool.get("name")) in trim.tools else None
+        return trim.told(tool) if tool_name(tool) in trim.tools else None
     if tool.get("type") != "namespace":
         return None
     space = text(tool.get("name"), f"{place}.name")
     inner = [one for one, _ in objects(tool.get("tools"), f"{place}.tools")]
-    inner = [one for one in inner if joined(space, str(one.get("name"))) in trim.tools]
+    names = [joined(space, tool_name(one)) for one in inner]
+    inner = [trim.told(one, name) for one, name in zip(inner, names, strict=True) if name in trim.tools]
     return {**tool, "tools": inner} if inner else None
 
 
@@ -142,7 +144,7 @@ def _without_context(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for item in items:
         if item.get("role") in _SYSTEM or (any(item is one for one in asked[:-1]) and _is_context(item)):
             continue
-        left.append({**item, "output": _bare(item["output"])} if item.get("type") in _RESULTS else item)
+        left.append({**item, "output": _bare(item.get("output"))} if str(item.get("type")) in _RESULTS else item)
     return left
 
 
