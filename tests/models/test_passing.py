@@ -27,8 +27,9 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.models.dialects.reading import Malformed
+from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.script import ScriptSource, load_script
+from guildhall.runs.records import find_run
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from tests.models.passages import KEY, TOOLS, Passage, Upstream, events, provider, read, streamed, whole
@@ -552,6 +553,29 @@ def test_what_a_program_wants_to_be_cached_is_reserved_at_the_price_of_writing_i
     assert answers[1].data["cost_usd"] <= asks[1].data["reserved_usd"]
 
 
+@pytest.mark.req("X-14")
+def test_answers_that_come_side_by_side_are_all_in_the_sum(store: Store) -> None:
+    async def go(passing: Passing, passage: Passage) -> Any:
+        await asyncio.gather(*(ask(passing, asked(f"{n}", stream=False)) for n in range(8)))
+        return store.read(lambda connection: find_run(connection, passage.run))
+
+    passage, _, run = played(store, whole(200, MESSAGE), then=go)
+    spent = [entry.data["cost_usd"] for entry in passage.journal.kind("model_answered")]
+    assert (run.usage.turns, len(spent)) == (8, 8)
+    assert run.usage.cost_usd == pytest.approx(sum(spent))
+
+
+@pytest.mark.req("X-14", "X-3")
+def test_questions_side_by_side_do_not_pass_the_limit_of_turns(store: Store) -> None:
+    async def go(passing: Passing, passage: Passage) -> list[int]:
+        replies = await asyncio.gather(*(ask(passing, asked(f"{n}", stream=False)) for n in range(5)))
+        return sorted(reply.status for reply, _ in replies)
+
+    passage, upstream, statuses = played(store, whole(200, MESSAGE), then=go, max_turns=2)
+    assert (statuses, len(upstream.heard)) == ([200, 200, 400, 400, 400], 2)
+    assert all(isinstance(error, LimitReached) for error in passage.broken)
+
+
 # What programs ask for themselves, and what is wrong
 
 
@@ -686,6 +710,12 @@ def _changed(body: Any, way: tuple[Any, ...], odd: Any) -> Any:
     else:
         node[way[-1]] = odd
     return body
+
+
+def test_what_would_take_the_hall_long_to_read_is_not_read() -> None:
+    with pytest.raises(Malformed, match="too many parts"):
+        parse(b'{"a": [' + b"[]," * 1_000_000 + b"[]]}")
+    assert parse(b'{"a": "' + b"," * 1_900_000 + b'"}')
 
 
 @pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])

@@ -111,6 +111,11 @@ class Purse:
         await self.moved.wait()
         return True
 
+    @property
+    def calls(self) -> int:
+        """How many calls are under way."""
+        return len(self._held)
+
     def held(self, key: str) -> int:
         """The tokens that a call under way holds."""
         return self._held[key][1]

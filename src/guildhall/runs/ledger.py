@@ -69,6 +69,7 @@ class LiveLedger(Asking):
         self._above = above
         self._denied: set[LimitName] = set()  # those for which the answer was no, in this stretch
         self._asking = asyncio.Lock()  # one ask about a limit at a time: calls side by side reach it together
+        self._adding = asyncio.Lock()  # the sum follows from all that came before: answers come side by side too
         self._worker = worker
         self._identity = identity
         self._interactive = interactive
@@ -98,7 +99,10 @@ class LiveLedger(Asking):
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        while self.bounds.max_turns is not None and limits.used(self.journal).turns >= self.bounds.max_turns:
+        # A call under way is a turn as well: a program may make several side by side.
+        while (most := self.bounds.max_turns) is not None and limits.used(
+            self.journal
+        ).turns + self.purse.calls >= most:
             await self.limit("max_turns")
         while True:
             held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
@@ -137,7 +141,8 @@ class LiveLedger(Asking):
                 spent = (limits.used(self.journal).cost_usd or 0.0) + cost
                 records.change_run(connection, self.run, cost_usd=spent)
 
-        await self.journal.append("model_failed", data, key=call.key, also=also)
+        async with self._adding:
+            await self.journal.append("model_failed", data, key=call.key, also=also)
         self._failures[call.key] += 1
         if error.transient and self._failures[call.key] < ATTEMPTS:
             self.publish("error", **error.as_dict(), transient=True)
@@ -145,20 +150,21 @@ class LiveLedger(Asking):
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
         data = {"response": shown.dump([response])[0], "usage": usage, "cost_usd": cost}
-        before = limits.used(self.journal)
-        total = replace(
-            before,
-            turns=before.turns + 1,
-            input_tokens=before.input_tokens + usage["input_tokens"],
-            output_tokens=before.output_tokens + usage["output_tokens"],
-            cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
-        )
-        await self.journal.append(
-            "model_answered",
-            data,
-            key=call.key,
-            also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
-        )
+        async with self._adding:
+            before = limits.used(self.journal)
+            total = replace(
+                before,
+                turns=before.turns + 1,
+                input_tokens=before.input_tokens + usage["input_tokens"],
+                output_tokens=before.output_tokens + usage["output_tokens"],
+                cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
+            )
+            await self.journal.append(
+                "model_answered",
+                data,
+                key=call.key,
+                also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
+            )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
         self.publish("turn_end", turn=total.turns, **usage, cost_usd=cost)
 
