@@ -164,7 +164,8 @@ class _Bench:
     async def _measured(self, once: Any, tag: str, *, children: bool) -> float:
         hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, children=children)
         watch = _Watch()
-        watch.inner, hall.executes = hall.executes("pydantic"), lambda _: watch
+        frame = Frame.here(self._scratch, os.environ)
+        watch.inner, hall.executes = hall.executes("pydantic", frame), lambda *_: watch
         hall.runs.take_seat = watch.seat(hall.runs.take_seat)  # type: ignore[method-assign]
         client = EmbeddedHall(hall, stays=True)
         together = asyncio.Event()

@@ -115,18 +115,18 @@ def metrics(scratch: Path) -> list[Metric]:
             name="12 model door: first byte",
             floor_name="2 ms",
             floor=lambda: 0.002,
-            measured=lambda: rounds.added(0),
+            measured=rounds.first,
             target=1.0,
-            rounds=7,
+            rounds=5,
             note="more than directly",
         ),
         Metric(
             name="12 model door: each event",
             floor_name="0.2 ms",
             floor=lambda: 0.0002,
-            measured=lambda: rounds.added(1),
+            measured=rounds.event,
             target=1.0,
-            rounds=7,
+            rounds=5,
             note="more than directly",
         ),
     ]
@@ -137,13 +137,20 @@ class _Rounds:
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
+        self._events: list[float] = []  # of rounds whose first bytes are told already
 
-    def added(self, which: int) -> float:
-        return asyncio.run(self._added())[which]
+    def first(self) -> float:
+        first, event = asyncio.run(self._added())
+        self._events.append(event)
+        return first
+
+    def event(self) -> float:
+        return self._events.pop() if self._events else asyncio.run(self._added())[1]
 
     async def _added(self) -> tuple[float, float]:
         async with _provider() as port, _door(self._scratch, port) as (door, token):
             directly, through = [], []
+            await _client(str(door), "/llm/anthropic/v1/messages", token, "warm")
             for turn in range(2):  # first one, then the other first
                 order = [
                     (directly, (str(port), "/v1/messages", "k")),
@@ -196,7 +203,7 @@ class _Open:
 class _House(Hall):
     opened: Any
 
-    def executes(self, runtime: RuntimeName) -> Any:
+    def executes(self, runtime: RuntimeName, frame: Frame) -> Any:
         return self.opened
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild, Ran
 
+_WITHIN = 150.0  # seconds: OpenCode takes five of a whole processor each time, and there may be many who want one
+
 
 class Office:
     """A project with a worker whose runtime is a program of others."""
@@ -41,7 +43,7 @@ class Office:
         (self.project / "script.yaml").write_text(json.dumps({"workers": {"bob": [steps]}}))
 
     def run(self, *words: str, task: str = "Go.") -> Ran:
-        return self.guild("run", "bob", task, *words, env=self.env)
+        return self.guild("run", "bob", task, *words, env=self.env, timeout=_WITHIN)
 
     def start(self, event: str, task: str = "Go.") -> tuple[subprocess.Popen[str], str]:
         """A run that is under way and has come to an event, and its id."""
@@ -53,7 +55,7 @@ class Office:
         raise AssertionError(process.communicate())
 
     def resume(self, run: str) -> Ran:
-        return self.guild("resume", run, env=self.env)
+        return self.guild("resume", run, env=self.env, timeout=_WITHIN)
 
     def kinds(self, run: str, kind: str) -> list[dict[str, Any]]:
         """What the journal of a run has of a kind."""

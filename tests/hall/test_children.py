@@ -86,7 +86,7 @@ def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Pa
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.executes = lambda _: ChildRuntime(place.nursery)
+                hall.executes = lambda *_: ChildRuntime(place.nursery)
             house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
             try:
                 return await work(house)
@@ -233,7 +233,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
     async def work() -> None:
         hall = Hall(home, environ={})
         killing = Killing(place.nursery, 5, 10, 15)
-        hall.executes = lambda _: killing
+        hall.executes = lambda *_: killing
         house = House(hall, Frame.here(project, {}), place)
         seen = await house.run()
         run = (await house.shown(seen[0].run)).run

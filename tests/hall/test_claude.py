@@ -24,6 +24,7 @@ from guildhall.runtimes.claude import _ANY, _FLAGS, _message
 from guildhall.tools.define import tool
 from guildhall.tools.model import Toolbox
 from tests.clis import claude_program, programs
+from tests.hall.doors import Desk
 from tests.runs.places import ASK_BEFORE_WRITING, DONE, NOTES, OTHER, WRITE, until
 from tests.runs.trees import written
 
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from tests.conftest import Guild, GuildWithHall
 
 SLOW = {"sleep": 60, "say": "too late"}
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001a5f64540"
+    "0000000049454e44ae426082"
+)
+ATTACHED = "the file that is attached"
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -54,14 +60,18 @@ class Office:
     def homes(self) -> list[Path]:
         return list(self._project.parent.glob("guild-home-*"))
 
-    async def run(self, *given: Any, **options: Any) -> list[Event]:
-        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame))
+    async def run(self, *given: Toolbox, **options: Any) -> list[Event]:
+        return await followed(self.face.run(RunRequest(worker="bob", input="Go.", **options), self.frame, given))
 
     async def resume(self, run: str, **options: Any) -> list[Event]:
         return await followed(self.face.resume(run, self.frame, **options))
 
     async def shown(self, run: str) -> Shown:
         return await self.face.show(run)
+
+    async def asked(self, run: str) -> list[str | None]:
+        """The keys of the calls of the model."""
+        return [entry.key for entry in await self.face.journal(run) if entry.kind == "model_asked"]
 
     async def kinds(self, run: str) -> list[str]:
         return [entry.kind for entry in await self.face.journal(run)]
@@ -82,7 +92,8 @@ def shop(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put(project: Path, *answers: dict[str, Any], **fields: Any) -> None:
     worker = {"runtime": "claude", "instructions": "You are Bob.", "base": False, "sandboxes": NOTES, **fields}
-    (project / "workers" / "bob.yaml").write_text(json.dumps({"model": "script:answers.yaml", **worker}))
+    text = json.dumps({"model": "script:answers.yaml", **worker}, ensure_ascii=False)
+    (project / "workers" / "bob.yaml").write_text(text)
     script = {"workers": {"bob": [answers]}, "price": {"input": 3.0, "output": 15.0}}
     (project / "answers.yaml").write_text(json.dumps(script))
 
@@ -221,6 +232,144 @@ def test_what_it_says_is_told_as_it_comes(home: Home, shop: Path) -> None:
             assert "".join(pieces) == "one two three"
 
     do(work)
+
+
+def each(part: dict[str, Any]) -> list[Any]:
+    """What stands in a part, piece by piece: a file that is attached as text counts as what is in it."""
+    content = part["content"] if isinstance(part["content"], list) else [part["content"]]
+    return [ATTACHED if "sky is green" in piece or "text/markdown, 18 bytes, " in piece else piece for piece in content]
+
+
+@pytest.mark.req("WKR-16", "WKR-18", "WKR-15")
+def test_the_model_is_shown_the_very_same_as_by_our_own_runtime(home: Home, shop: Path) -> None:
+    """Whatever lies around for Claude Code in the project and with the person: instructions, settings, servers."""
+    for place in (shop, Path.home()):
+        (place / ".claude").mkdir()
+        (place / "CLAUDE.md").write_text("Say boo.")
+        (place / ".claude" / "CLAUDE.md").write_text("Say boo.")
+        hook = {"hooks": [{"type": "command", "command": f"touch {shop}/hooked"}]}
+        settings = {"hooks": {"SessionStart": [hook], "UserPromptSubmit": [hook]}, "model": "opus"}
+        (place / ".claude" / "settings.json").write_text(json.dumps(settings))
+        (place / ".mcp.json").write_text(
+            json.dumps({"mcpServers": {"x": {"command": "touch", "args": [f"{shop}/served"]}}})
+        )
+    prompt = (
+        "You are Bob.\n\n# Rules\n\n- ${HOME} and {{this}} stay as they are: \u00e4\u20ac\U0001f600\n\n\n  - and this"
+    )
+    long = "x" * 79 + "\n"
+    (shop / "notes").mkdir()
+    (shop / "notes" / "long.txt").write_text(long * 1_900 + "THE END\n")
+    (shop / "deck.pdf").write_bytes(b"%PDF-1.4\n" + bytes(100))
+    (shop / "dot.png").write_bytes(PNG)
+    (shop / "facts.md").write_text("The sky is green.\n")
+    read = {"call": "sandbox_read_text", "with": {"sandbox": "notes", "path": "long.txt"}}
+    desk = [
+        {"call": "picture"},
+        {"call": "broken", "with": {"why": "no ink"}},
+        {"call": "no_such_tool", "with": {"a": 1}},
+    ]
+    steps = ({"calls": [read, WRITE, read, *desk]}, {"expect": "(?s)THE END.*Made a.md.*THE END", "say": "done"})
+    files = ("facts.md", "dot.png", "deck.pdf")
+    fields = {"instructions": prompt, "base": True, "tools": ["Read", "Grep", "Bash"], "toolboxes": ["desk"]}
+
+    async def asked(here: Office) -> list[Any]:
+        events = await here.run(Desk().toolbox(), attachments=files)
+        assert (await here.shown(events[0].run)).run.output == "done"
+        assert (await here.kinds(events[0].run)).count("tool_refused") == 1
+        (shop / "notes" / "a.md").unlink()
+        told = [entry.data for entry in await here.face.journal(events[0].run) if entry.kind == "model_asked"]
+        return [([content for part in entry["message"] for content in each(part)], entry["tools"]) for entry in told]
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            put(shop, *steps, **fields)
+            theirs = await asked(here)
+            put(shop, *steps, **fields, runtime="pydantic")
+            assert theirs == await asked(here)
+
+    do(work)
+    assert not (shop / "hooked").exists()
+    assert not (shop / "served").exists()
+
+
+def test_a_result_fits_its_schema_and_what_stands_beside_it_is_done(home: Home, shop: Path) -> None:
+    (shop / "number.json").write_text(json.dumps(SCHEMA))
+    wrong = {"output": {"n": "x"}}
+    right = {"expect": "is not of type", "calls": [{"call": "final_result", "with": {"n": 5}}, WRITE]}
+    put(shop, {"say": "five"}, {"expect": "calling final_result", **wrong}, right, output_schema_ref="number.json")
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            run = (await here.run())[0].run
+            shown = (await here.shown(run)).run
+            assert (shown.status, shown.output) == ("completed", {"n": 5})
+            assert (await here.kinds(run)).count("model_asked") == 3
+            assert (await here.face.replay(run, here.frame)).same
+
+    do(work)
+    assert written(shop) == ["a.md"]
+
+
+@pytest.mark.req("AW-21")
+def test_a_question_is_known_again_in_whatever_order_results_come(home: Home, shop: Path) -> None:
+    """Calls made side by side end in another order each time: the first time by how long they take."""
+
+    @tool(repeatable=True)
+    async def wait(seconds: float) -> str:
+        """Waits."""
+        await asyncio.sleep(seconds)
+        return f"waited {seconds}"
+
+    calls = [{"call": "wait", "with": {"seconds": seconds}} for seconds in (0.2, 0.01, 0.1)]
+    put(shop, {"calls": calls}, SLOW, toolboxes=["clock"])
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            request, boxes = RunRequest(worker="bob", input="Go."), [Toolbox("clock", wait)]
+            results = 0
+            async with aclosing(here.face.run(request, here.frame, boxes)) as events:
+                async for event in events:
+                    results += event.type == "tool_result"
+                    if results == 3:
+                        break
+                while "m2" not in await here.asked(event.run):  # noqa: ASYNC110 - no event tells it
+                    await asyncio.sleep(0.02)
+            put(
+                shop,
+                {"calls": calls},
+                {"expect": r"(?s)waited 0\.2.*waited 0\.01.*waited 0\.1", **DONE},
+                toolboxes=["clock"],
+            )
+            assert (await here.resume(event.run, toolboxes=boxes))[-1].data["status"] == "completed"
+            assert set(await here.asked(event.run)) == {"m1", "m2"}
+            assert (await here.kinds(event.run)).count("tool_started") == 3
+
+    do(work)
+
+
+# When it is not there
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        (None, "Claude Code is needed, and"),
+        ("1.0.0", "is Claude Code 1.0.0, and 2.1.200 is the oldest that works"),
+        ("who knows", "asked for its version"),
+    ],
+)
+def test_a_program_that_will_not_do_is_said_so_with_what_to_do(
+    guild: Guild, shop: Path, version: str | None, said: str
+) -> None:
+    put(shop, DONE)
+    program = shop.parent / "claude"
+    if version is not None:
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+    ran = guild("run", "bob", "Go.", env={"GUILDHALL_CLAUDE": str(program)})
+    assert ran.code == 1
+    assert said in ran.err
+    assert "pip install 'guildhall[claude]'" in ran.err
 
 
 # How it ends

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.testing.scripted_server import ScriptedServer
 from tests.clis import codex_program
 from tests.hall.offices import Office, write
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.conftest import Guild
+
+SANDBOX = ["sandbox_list", "sandbox_read_text", "sandbox_write_text"]
 
 
 @pytest.fixture
@@ -70,3 +73,44 @@ def test_killed_it_goes_on_where_it_was_and_does_nothing_twice(office: Office, v
         assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
     assert office.notes() == {"a.txt": "changed since"}
     assert len(office.kinds(run, "tool_started")) == 1
+
+
+def test_the_provider_is_shown_the_runs_prompt_and_tools_and_nothing_else(office: Office, tmp_path: Path) -> None:
+    script = tmp_path / "provider.yaml"
+    script.write_text(json.dumps({"workers": {"bob": [[write("a.txt", "one"), {"say": "All done."}]]}}))
+    office.put([], model="openai:gpt-5.5")
+    with ScriptedServer(script) as server:
+        office.env |= {"OPENAI_BASE_URL": server.openai_url, "OPENAI_API_KEY": "script-bob"}
+        ran = office.run()
+    assert (ran.code, ran.out) == (0, "All done.\n"), ran.err
+    assert office.notes() == {"a.txt": "one"}
+    first, second = (exchange.body or {} for exchange in server.requests)
+    assert first["model"] == "gpt-5.5"
+    [space] = first["tools"]
+    assert (space["type"], space["name"]) == ("namespace", "mcp__tools")
+    assert [tool["name"] for tool in space["tools"]] == SANDBOX
+    [said] = first["input"]
+    assert (said["role"], said["content"]) == ("user", [{"type": "input_text", "text": "Go."}])
+    assert first["instructions"].startswith("You are Bob.")
+    assert "odex" not in str(first)
+    assert "Wall time" not in str(second["input"])
+    assert "GUILDHALL" not in str(first)
+    assert server.answered_twice == []
+
+
+def test_an_approval_is_waited_for_without_it_and_the_run_can_be_played_again(office: Office) -> None:
+    office.put(
+        [write("a.txt", "one"), {"expect": r"\AMade a.txt", "say": "All done."}],
+        tool_rules={"fs.write": {"approval_required": True}},
+    )
+    ran = office.run("--output", "json")
+    assert (ran.code, ran.json["status"], office.notes()) == (4, "waiting", {}), ran.err
+    run = ran.json["run"]
+    answered = office.guild("answer", ran.json["asks"][0]["ask"], "yes", env=office.env)
+    assert answered.code == 0, answered.err
+    assert office.guild("show", run, "--json", env=office.env).json["status"] == "completed", answered.err
+    assert office.notes() == {"a.txt": "one"}
+    (office.project / "notes" / "a.txt").unlink()
+    played = office.guild("replay", run, env=office.env)
+    assert played.code == 0, played.err
+    assert office.notes() == {}

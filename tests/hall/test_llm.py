@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anthropic
@@ -14,6 +16,7 @@ import openai
 import pytest
 
 from guildhall.core.frame import Frame
+from guildhall.hall.llm import LlmEndpoint
 from guildhall.hall.reception import Reception
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
@@ -24,7 +27,6 @@ from tests.models.passages import KEY, Upstream, streamed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-    from pathlib import Path
 
     from pydantic_ai.messages import ModelResponse
 
@@ -323,3 +325,10 @@ def test_the_token_of_a_run_that_nobody_was_let_in_to_opens_no_model_door(home: 
                 assert got.status_code == 405
 
     asyncio.run(work())
+
+
+def test_every_path_and_only_those_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model-door.md").read_text()
+    endpoint = LlmEndpoint(lambda token: None)
+    served = {f"POST {path}" for path in endpoint._asked} | {f"GET {path}" for path in endpoint._listed}
+    assert set(re.findall(r"`((?:GET|POST) /llm/[^`]*)`", page)) == served

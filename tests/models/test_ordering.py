@@ -1,11 +1,14 @@
-"""Results of calls are told in the order of the calls."""
+"""What a program tells of a conversation is shown as our own runtime would show it."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
+from pydantic_ai.tools import ToolDefinition
 
+from guildhall.models.dialects.anthropic import Anthropic
+from guildhall.models.dialects.model import Trim
 from guildhall.models.ordering import blocks_in_order, in_order
 
 IDS = ["a", "b", "c", "d"]
@@ -44,3 +47,19 @@ def test_what_is_odd_stays_as_it_is() -> None:
     assert blocks_in_order(odd) == odd
     stray = {"role": "user", "content": [3, {"type": "tool_result", "tool_use_id": "x"}]}
     assert blocks_in_order([stray])[0]["content"] == [stray["content"][1], 3]  # type: ignore[index]
+
+
+def test_a_tool_is_shown_as_the_run_defines_it_whatever_the_program_made_of_it() -> None:
+    ours = ToolDefinition(
+        name="look", description="Look. " * 2_000, parameters_json_schema={"type": "object", "n": 1.0}
+    )
+    cut = {
+        "name": "mcp__tools__look",
+        "description": "Look. … [truncated]",
+        "input_schema": {},
+        "cache_control": {"x": 1},
+    }
+    own = {"name": "Bash", "description": "Its own.", "input_schema": {}}
+    trim = Trim(prompt="Be.", tools=frozenset({"mcp__tools__look"}), definitions={"mcp__tools__look": ours})
+    (shown,) = Anthropic().trimmed({"messages": [], "tools": [cut, own]}, trim)["tools"]
+    assert shown == {**cut, "description": ours.description, "input_schema": ours.parameters_json_schema}

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_ai.tools import ToolDefinition
 
 from guildhall.core.errors import (
     ContextTooLong,
@@ -720,7 +721,8 @@ def test_what_would_take_the_hall_long_to_read_is_not_read() -> None:
 
 @pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
 def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, body: dict[str, Any]) -> None:
-    trim = Trim(prompt="p", tools={"a": "All of it.", "n__a": None})
+    ours = ToolDefinition(name="a", description="All of it.", parameters_json_schema={"type": "object"})
+    trim = Trim(prompt="p", tools=frozenset({"a", "n__a"}), definitions={"a": ours})
     heard = 0
     for way in _places(body):
         for odd in ODD:

@@ -116,8 +116,8 @@ class Annex(Hall):
     def pins(self) -> Mapping[Path, Pin]:
         return self.whole.pins()
 
-    def source(self, model: str, frame: Frame) -> Source:
-        return self.whole.source(model, frame)
+    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
+        return self.whole.source(model, frame, login)
 
 
 class Annexes:

@@ -108,7 +108,7 @@ async def _call(request: Request, door: RunDoor, server: str, tools: Mapping[str
             raise _wrong(request, INTERNAL_ERROR, f"{MOST_CALLS} calls of this run are under way: wait for one of them")
         task = asyncio.ensure_future(door.call(server, call))
         door.calls[call.key] = under_way = (call, task)
-        task.add_done_callback(partial(_over, door, call.key))
+        task.add_done_callback(partial(_over, door, call))
     first, task = under_way
     if first != call:
         raise _wrong(request, INVALID_PARAMS, _ANOTHER)
@@ -123,11 +123,13 @@ async def _call(request: Request, door: RunDoor, server: str, tools: Mapping[str
     return task.result()
 
 
-def _over(door: RunDoor, key: str, task: asyncio.Future[ToolResult]) -> None:
-    door.calls.pop(key, None)
+def _over(door: RunDoor, call: ToolCall, task: asyncio.Future[ToolResult]) -> None:
+    door.calls.pop(call.key, None)
     error = None if task.cancelled() else task.exception()
     if isinstance(error, Exception):  # whoever waits is told; and no call of a run fails like that and lets it go on
         door.behind.breaks(error)
+    elif not task.cancelled():
+        door.done(call, task.result())
 
 
 def _asked(request: Request, door: RunDoor, tools: Mapping[str, Tool]) -> ToolCall:

@@ -61,7 +61,7 @@ class RehearsalHall(Hall):
         self._recorded = _Recorded(source.script)
         self._setup = list(source.script.test.setup) if source.script.test else []
 
-    def source(self, model: str, frame: Frame) -> Source:
+    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
         return self._source
 
     def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:

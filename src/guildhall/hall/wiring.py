@@ -393,12 +393,14 @@ class Hall(Record):
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
 
-    def source(self, model: str, frame: Frame) -> Source:
-        """Who answers under this name."""
+    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
+        """Who answers under this name. `login`: a person's login with Claude will do in the place of a key."""
         from guildhall.models.catalog import source_for
+        from guildhall.models.login import login_of
 
         environ = joined(self.environ, frame.keys)
-        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording)
+        found = login_of(environ) if login else None
+        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording, login=found)
 
     def _recording(self, run: str) -> Source:
         return self.where(run).recordings.source(run)

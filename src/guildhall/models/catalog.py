@@ -52,7 +52,7 @@ def source_for(
     `login` is used where Anthropic's key is not set, by what can use it: a program that speaks for itself.
     """
     if model == AUTO:
-        model = auto_model(environ)
+        model = AUTO_MODELS["anthropic"] if login and not detected_keys(environ) else auto_model(environ)
     if model.startswith(SCRIPT):
         from guildhall.models.script import ScriptSource, load_script
 

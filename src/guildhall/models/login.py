@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
 
+WITH_LOGIN = "claude"  # the runtime whose program can speak with one
 BETA = "oauth-2025-04-20"  # what a request with a login has to say in `anthropic-beta`
 _FILE = ".credentials.json"
 _AGAIN = "Log in again: `claude setup-token` gives a token for CLAUDE_CODE_OAUTH_TOKEN, `claude` renews the login."

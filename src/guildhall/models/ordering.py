@@ -1,4 +1,4 @@
-"""The results of calls in the order of the calls, whatever order a program tells them in.
+"""What a program tells of a conversation, as it would be told by our own runtime: our names, and our order.
 
 Programs that make calls side by side tell the results as they came, which is another order each time: the same question
 would then not be known again when a run goes on.
@@ -7,14 +7,14 @@ would then not be known again when a run goes on.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic_ai.messages import ModelResponse, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pydantic_ai.messages import ModelMessage
+Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 _LAST = 10**9
 
@@ -65,3 +65,29 @@ def _told(block: Any, name: str) -> str:
 
 def _sorted(items: Sequence[Any], ranks: Sequence[int]) -> list[Any]:
     return [items[place] for place in sorted(range(len(items)), key=ranks.__getitem__)]
+
+
+def renamed(
+    message: Message,
+    names: Mapping[str, str],
+    prompt: str | None = None,
+    results: Mapping[str, ToolReturnPart] | None = None,
+) -> Message:
+    """A message with other names for tools, and with results as the calls gave them, where that is known.
+
+    The prompt stands where every run has it: beside the messages.
+    """
+    parts: list[Any] = [
+        _renamed(part, names, results or {}) for part in message.parts if part.part_kind != "system-prompt"
+    ]
+    more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
+    return replace(message, parts=parts, **more)
+
+
+def _renamed(part: Any, names: Mapping[str, str], results: Mapping[str, ToolReturnPart]) -> Any:
+    if part.part_kind not in ("tool-call", "tool-return"):
+        return part
+    name = names.get(part.tool_name, part.tool_name)
+    if part.part_kind == "tool-return" and (known := results.get(part.tool_call_id)) is not None:
+        return replace(part, tool_name=name, content=known.content, outcome=known.outcome)
+    return replace(part, tool_name=name)

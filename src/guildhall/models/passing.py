@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart
 from pydantic_ai.settings import ModelSettings
 
 from guildhall.core.errors import GuildError, ModelFailed, RuntimeFailed, RuntimeToolless
@@ -22,20 +22,20 @@ from guildhall.core.ids import fingerprint
 from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.line import Line
-from guildhall.models.ordering import in_order
+from guildhall.models.ordering import in_order, renamed
 from guildhall.models.script import sent_text, tokens
 from guildhall.models.through import Through, counted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 
+    from pydantic_ai.messages import ToolReturnPart
     from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.dialects.model import Dialect, WireRequest
     from guildhall.models.model import Upstream
-
-Message = TypeVar("Message", ModelMessage, ModelResponse)
 
 MAX_CALLS = 16  # of one run under way at a time
 _ASIDE = "ok"  # what a program is told that asks for something of its own, such as a title
@@ -84,9 +84,11 @@ class Passing:
         ask: Ask,
         *,
         names: Mapping[str, str] | None,
-        told: Mapping[str, str] | None = None,
         prompt: str = "",
         output_tool: str | None = None,
+        parameters: ModelRequestParameters | None = None,
+        results: Mapping[str, ToolReturnPart] | None = None,
+        settle: Callable[[], Awaitable[None]] | None = None,
         breaks: Callable[[Exception], None],
         heard: Callable[[str, ModelResponse], None] = lambda key, response: None,
         another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
@@ -97,17 +99,20 @@ class Passing:
     ) -> None:
         """`names` are the run's tools as the program shows them to its model, and as they are called here.
 
-        None: nothing is left out of what is asked. `told` is what they are for, by the same names. `output_tool` is
-        ours, of the one that takes the result. `breaks` ends the run with an error, `heard` hears each answer once it
-        is on record. `another` says whether the record has another question under a key, `upstream` where requests are
-        passed on, `line` is the connection to there. `retries`: what has failed may be asked again by the program; else
-        that is the door's to do.
+        None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result.
+        `parameters` are the tools as the model is to be shown them, `results` what its calls gave, by their ids, once
+        `settle` has waited for them: programs cut what is long, and write files. `breaks` ends the run with an error,
+        `heard` hears each answer once it is on record. `another` says whether the record has another
+        question under a key, `upstream` where requests are passed on, `line` is the connection to there.
+        `retries`: what has failed may be asked again by the program; else that is the door's to do.
         """
         self._ask = ask
         self._names = names
-        self._told = told or dict.fromkeys(names or ())
         self._prompt = prompt
         self._output_tool = output_tool
+        self._parameters = parameters
+        self._results: Mapping[str, ToolReturnPart] = {} if results is None else results  # it grows
+        self._settle = settle
         self._breaks = breaks
         self._heard = heard
         self._another = another
@@ -135,6 +140,8 @@ class Passing:
             told = parse(body)
             if count:
                 return await self._counted(dialect, told, headers)
+            if self._settle is not None:
+                await self._settle()
             if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
             trimmed = self._trimmed(dialect, told)
@@ -175,7 +182,12 @@ class Passing:
             return body
         upstream = self._upstream(dialect.api)
         login = upstream is not None and upstream.login
-        return dialect.trimmed(body, Trim(prompt=self._prompt, tools=self._told, login=login))
+        shown = self._parameters
+        ours = {tool.name: tool for tool in (*shown.function_tools, *shown.output_tools)} if shown else {}
+        known = {theirs: ours[name] for theirs, name in self._names.items() if name in ours}
+        tools, results = frozenset(self._names), self._results
+        told = Trim(prompt=self._prompt, tools=tools, definitions=known, results=results, login=login)
+        return dialect.trimmed(body, told)
 
     async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""
@@ -203,20 +215,24 @@ class Passing:
                 f"the program does not show its model the tools of the run: {', '.join(missing)}",
                 hint="It could not reach them. `guild resume` starts it again.",
             )
-        known = [replace(tools[name], name=ours) for name, ours in names.items()]
+        messages = [renamed(message, names, self._prompt, self._results) for message in request.messages]
+        messages = in_order([message for message in messages if message.parts])
+        if not messages or messages[-1].kind != "request":
+            raise Malformed("messages: the last one is not the user's", "messages")
+        parameters = self._parameters or self._told(request.parameters, tools)
+        return replace(request, messages=self._with_usage(messages), parameters=parameters)
+
+    def _told(self, parameters: ModelRequestParameters, tools: Mapping[str, ToolDefinition]) -> ModelRequestParameters:
+        """The tools as the program shows them, with our names."""
+        known = [replace(tools[name], name=ours) for name, ours in (self._names or {}).items()]
         output = [replace(tool, kind="output") for tool in known if tool.name == self._output_tool]
-        parameters = replace(
-            request.parameters,
+        return replace(
+            parameters,
             function_tools=[tool for tool in known if tool.name != self._output_tool],
             output_tools=output,
             output_mode="tool" if output else "text",
             allow_text_output=not output,
         )
-        messages = [_renamed(message, names, self._prompt) for message in request.messages]
-        messages = in_order([message for message in messages if message.parts])
-        if not messages or messages[-1].kind != "request":
-            raise Malformed("messages: the last one is not the user's", "messages")
-        return replace(request, messages=self._with_usage(messages), parameters=parameters)
 
     def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
@@ -331,13 +347,13 @@ class Passing:
 
     def _named(self, response: ModelResponse) -> ModelResponse:
         """The answer with our names."""
-        return response if self._names is None else _renamed(response, self._names)
+        return response if self._names is None else renamed(response, self._names)
 
     def _theirs(self, response: ModelResponse) -> ModelResponse:
         """The answer with the names that the program knows."""
         if self._names is None:
             return response
-        return _renamed(response, {ours: theirs for theirs, ours in self._names.items()})
+        return renamed(response, {ours: theirs for theirs, ours in self._names.items()})
 
 
 def failure(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
@@ -375,19 +391,6 @@ def _words(error: BaseException) -> str:
 
 def _bare(text: str) -> str:
     return " ".join(text.split())
-
-
-def _renamed(message: Message, names: Mapping[str, str], prompt: str | None = None) -> Message:
-    """A message with other names for tools. The prompt stands where every run has it: beside the messages."""
-    parts: list[Any] = [
-        replace(part, tool_name=names.get(part.tool_name, part.tool_name))
-        if isinstance(part, ToolCallPart | ToolReturnPart)
-        else part
-        for part in message.parts
-        if part.part_kind != "system-prompt"
-    ]
-    more = {"instructions": prompt} if isinstance(message, ModelRequest) else {}
-    return replace(message, parts=parts, **more)
 
 
 def _shown(message: ModelMessage) -> list[list[str]]:

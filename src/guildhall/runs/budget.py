@@ -147,8 +147,9 @@ class Purse:
 
 def affordable(left: float, price: Callable[[int], float | None], ceiling: int) -> int:
     """How many tokens of answer the rest of a budget pays for; below 0 when it does not even pay for the question."""
-    base, full = price(0) or 0.0, price(ceiling) or 0.0
+    full = price(ceiling) or 0.0
     if full <= left:
         return ceiling
+    base = price(0) or 0.0
     rate = (full - base) / ceiling
     return int((left - base) / rate) if rate > 0 else -1

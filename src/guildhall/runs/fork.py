@@ -16,6 +16,7 @@ from guildhall.core.config import anchored
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
+from guildhall.models.login import WITH_LOGIN
 from guildhall.runs import records
 from guildhall.workers.choose import normal
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Entry, Run
     from guildhall.store.engine import Store
 
-    SourceOf = Callable[[str, Frame], Source]
+    SourceOf = Callable[[str, Frame, bool], Source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +96,8 @@ class Forks:
         if model is None:
             return first, None, None
         wanted = anchored(normal(model), frame.cwd)
-        source = self._source_of(wanted, frame)  # one that cannot be used is refused here, before anything is made
+        login = first.data["worker"]["definition"].get("runtime") == WITH_LOGIN
+        source = self._source_of(wanted, frame, login)  # one that cannot be used is refused, before anything is made
         priced = source.cost(RequestUsage(input_tokens=1000, output_tokens=1000)) is not None
         bounds = dict(first.data["bounds"])
         if not priced:

@@ -326,7 +326,7 @@ class Runs:
 
     def source(self, model: str, frame: Frame) -> Source:
         """Who answers under this name."""
-        return self._source_of(model, frame)
+        return self._source_of(model, frame, False)
 
     async def to_its_end(self, request: RunRequest, frame: Frame, began: Callable[[str], None]) -> Run:
         """A run that nobody follows, once it has stopped. Cut off, it is cancelled: nobody is to go on with it."""

@@ -14,14 +14,15 @@ from pydantic_ai.messages import ToolCallPart
 from guildhall.models.line import Line
 from guildhall.models.passing import Passing
 from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
+from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.runtimes.model import Entry
-from guildhall.runtimes.pydantic import OUTPUT_TOOL, call_of, output_tool
+from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ToolReturnPart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
 
@@ -67,15 +68,20 @@ class Lobby:
         servers = {name: tools for name, tools in self.servers.items() if tools}
         if guest.result is not None and self.assignment.output_schema is not None:
             servers[RESULT] = (_result_tool(self.assignment.output_schema),)
-        offered = {
-            guest.name_of(server, shown_at(server, tool.name)): tool
+        names = {
+            guest.name_of(server, shown_at(server, tool.name)): tool.name
             for server, tools in servers.items()
             for tool in tools
         }
         door = RunDoor(run=self.run, servers=servers, behind=behind)
 
+        results = Results(behind, frozenset(names.values()))
+        door.done = results.done
+
         def heard(key: str, response: ModelResponse) -> None:
-            door.heard(call_of(key, part) for part in response.parts if isinstance(part, ToolCallPart))
+            calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+            door.heard(call_of(key, part) for part in calls)
+            results.heard(key, calls)
             guest.heard(response)
 
         async def own(call: ToolCall) -> ToolResult:
@@ -96,10 +102,12 @@ class Lobby:
         door.own = own if RESULT in servers else None
         door.passing = passing = Passing(
             ask,
-            names={name: tool.name for name, tool in offered.items()},
-            told={name: tool.description for name, tool in offered.items()},
+            names=names,
             prompt=self.assignment.system_prompt,
             output_tool=OUTPUT_TOOL if RESULT in servers else None,
+            parameters=parameters_of(self.assignment),
+            results=results.known,
+            settle=results.settle,
             breaks=behind.breaks,
             heard=heard,
             another=behind.asks_another,
@@ -116,6 +124,44 @@ class Lobby:
             settle=lambda: _settled(door),
             close=lambda: self.tokens.revoke(token),
         )
+
+
+class Results:
+    """What the calls of a guest gave, as our own runtime would tell the model.
+
+    A call of a tool that the run does not have the guest refuses by itself: it is made at the gate all the same, which
+    says no and puts that on record.
+    """
+
+    def __init__(self, behind: Behind, tools: frozenset[str]) -> None:
+        self.known: dict[str, ToolReturnPart] = {}  # by the ids that the model gave the calls
+        self._behind = behind
+        self._tools = tools
+        self._calls: dict[str, ToolCallPart] = {}  # by their keys
+        self._refused: set[asyncio.Task[None]] = set()
+
+    def heard(self, key: str, calls: Iterable[ToolCallPart]) -> None:
+        for part in calls:
+            call = call_of(key, part)
+            self._calls[call.key] = part
+            if part.tool_name not in self._tools:
+                self._refused.add(asyncio.create_task(self._refuse(call)))
+
+    def done(self, call: ToolCall, result: ToolResult) -> None:
+        if (part := self._calls.get(call.key)) is not None:
+            self.known[part.tool_call_id] = returned(part, result)
+
+    async def settle(self) -> None:
+        """Waits for what the gate says to calls that the guest does not make."""
+        for task in tuple(self._refused):
+            await asyncio.wait([task])
+            self._refused.discard(task)
+
+    async def _refuse(self, call: ToolCall) -> None:
+        try:
+            self.done(call, await self._behind.tool(call))
+        except Exception as error:  # noqa: BLE001 - it ends the run, as it does for every call
+            self._behind.breaks(error)
 
 
 async def _settled(door: RunDoor) -> None:

@@ -10,6 +10,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ToolUnavailable
 from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
+from guildhall.models.login import WITH_LOGIN
 from guildhall.runs import records
 from guildhall.runs.attachments import refuse_untaken
 from guildhall.runs.delegate import Unasked
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
 
-    SourceOf = Callable[[str, Frame], Source]
+    SourceOf = Callable[[str, Frame, bool], Source]  # the model, and whether a login with Claude will do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class Preparation:
         """A run that is assembled, with its model and its first entry."""
         root = caller.root if caller else run
         asked = request.as_dict()
-        source = self._source(assembled.model, frame, asked)
+        source = self._source(assembled, frame, asked)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
@@ -207,7 +208,7 @@ class Preparation:
         caller: Prepared | None,
     ) -> Prepared:
         """A run that is assembled again, with its model and what it may use up now."""
-        source = self._source(assembled.model, frame, run.request)
+        source = self._source(assembled, frame, run.request)
         refuse_untaken(assembled.attachments, source)
         before = self._seconds_before(run, journal)
 
@@ -237,9 +238,11 @@ class Preparation:
             resumed=True,
         )
 
-    def _source(self, model: str, frame: Frame, request: Mapping[str, Any]) -> Source:
+    def _source(self, assembled: Assembled, frame: Frame, request: Mapping[str, Any]) -> Source:
         """Who answers; nobody where no model is asked, so that no key is needed."""
-        return self._source_of(model, frame) if asks_model(request) else Unasked(model)
+        if not asks_model(request):
+            return Unasked(assembled.model)
+        return self._source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""

@@ -63,6 +63,7 @@ class RunDoor:
     behind: Behind = field(repr=False)
     passing: Passing | None = None
     own: Callable[[ToolCall], Awaitable[ToolResult]] | None = field(default=None, repr=False)  # for the server RESULT
+    done: Callable[[ToolCall, ToolResult], None] = field(default=lambda call, result: None, repr=False)  # is told
     calls: dict[str, tuple[ToolCall, asyncio.Future[ToolResult]]] = field(
         default_factory=dict[str, "tuple[ToolCall, asyncio.Future[ToolResult]]"], repr=False
     )  # under way, by their keys

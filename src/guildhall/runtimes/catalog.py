@@ -31,6 +31,7 @@ class Row:
     install: str = ""  # how to get it
     durability: Durability = "exact"
     gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
+    unasked: tuple[str, ...] = ()  # because of them: the checks of guildhall.testing.runtime_conformance it may fail
     network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
     providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
 
@@ -83,6 +84,7 @@ _ROWS = (
         tested="1.18.33",
         install="npm install -g opencode-ai",
         gaps=("images and PDFs are refused",),
+        unasked=("an_attached_image_reaches_the_model",),
         providers=("anthropic", "openai"),
     ),
     Row(

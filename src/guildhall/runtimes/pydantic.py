@@ -53,7 +53,7 @@ class PydanticRuntime:
             final = [call for call in calls if cut_off or judge.expects(call)]
             made = [call for call in calls if call not in final]
             results = await asyncio.gather(*(doors.tool(call_of(key, call)) for call in made))
-            replies: list[ModelRequestPart] = [_returned(*pair) for pair in zip(made, results, strict=True)]
+            replies: list[ModelRequestPart] = [returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
                 problem, output = judge.read(response, final)
                 if problem is None:
@@ -129,7 +129,7 @@ def call_of(key: str, call: ToolCallPart) -> ToolCall:
     return ToolCall(key=f"{key}/{call.tool_call_id}", tool=call.tool_name, arguments=arguments_of(call))
 
 
-def _returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
+def returned(call: ToolCallPart, result: ToolResult) -> ToolReturnPart:
     """A result as the model reads it. Text alone stays text; bytes travel beside it."""
     blocks: list[str | BinaryContent] = [
         block.text if isinstance(block, Text) else BinaryContent(data=block.data, media_type=block.media_type)

@@ -22,30 +22,30 @@ _ODD = ("", " ", "\n", "\r\n", "a\rb", "ä€😀", "\ufeffx", "x" * 1_000_000, 
 
 
 async def nothing_is_there_at_first(shelf: Shelf) -> None:
-    _same(await shelf.read("notes.md"), None, "a document that was never written")
-    _same(await shelf.read("deep/er/notes.md"), None, "a document in folders that are not there")
-    _same(await shelf.list(), [], "the listing of an empty shelf")
+    same(await shelf.read("notes.md"), None, "a document that was never written")
+    same(await shelf.read("deep/er/notes.md"), None, "a document in folders that are not there")
+    same(await shelf.list(), [], "the listing of an empty shelf")
 
 
 async def what_was_written_is_read_back_as_it_was(shelf: Shelf) -> None:
     for content in _ODD:
         await shelf.write("notes.md", content)
-        _same(await shelf.read("notes.md"), content, "what was written")
+        same(await shelf.read("notes.md"), content, "what was written")
 
 
 async def a_later_text_replaces_all_of_an_earlier_one(shelf: Shelf) -> None:
     await shelf.write("notes.md", "long " * 1_000)
     await shelf.write("notes.md", "short")
-    _same(await shelf.read("notes.md"), "short", "the later text")
+    same(await shelf.read("notes.md"), "short", "the later text")
 
 
 async def paths_are_nested_and_apart(shelf: Shelf) -> None:
     for path in ("b.md", "a/b.md", "a/b/c.md", "ü/€.md", "A.md"):
         await shelf.write(path, path)
     for path in ("b.md", "a/b.md", "a/b/c.md", "ü/€.md", "A.md"):
-        _same(await shelf.read(path), path, f"the text of {path}")
+        same(await shelf.read(path), path, f"the text of {path}")
     listed = [Listed(path=path, size=len(path.encode())) for path in ("A.md", "a/b.md", "a/b/c.md", "b.md", "ü/€.md")]
-    _same(await shelf.list(), listed, "the listing: by path, with sizes in bytes")
+    same(await shelf.list(), listed, "the listing: by path, with sizes in bytes")
 
 
 async def whoever_reads_meanwhile_sees_a_whole_text(shelf: Shelf) -> None:
@@ -59,7 +59,7 @@ async def whoever_reads_meanwhile_sees_a_whole_text(shelf: Shelf) -> None:
     writing = asyncio.ensure_future(write())
     while not writing.done():
         seen = await shelf.read("notes.md")
-        _same(seen in texts, True, "whether what is read meanwhile is one of the two texts")
+        same(seen in texts, True, "whether what is read meanwhile is one of the two texts")
         await asyncio.sleep(0)
     await writing
 
@@ -73,7 +73,8 @@ SHELF_CHECKS: tuple[Callable[[Shelf], Awaitable[None]], ...] = (
 )
 
 
-def _same(found: object, expected: object, what: str) -> None:
+def same(found: object, expected: object, what: str) -> None:
+    """Raises AssertionError unless what was found is what was expected."""
     if found != expected:
         raise AssertionError(f"{what}: expected {_short(expected)}, found {_short(found)}")
 

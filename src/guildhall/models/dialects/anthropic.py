@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from pydantic_ai.messages import TextPart, ThinkingPart, ToolCallPart
+from pydantic_ai.messages import BinaryContent, TextPart, ThinkingPart, ToolCallPart
 
 from guildhall.models.dialects.anthropic_answers import API, AnthropicCollector, events_of, response_of
 from guildhall.models.dialects.model import (
@@ -27,7 +27,7 @@ from guildhall.models.ordering import blocks_in_order
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pydantic_ai.messages import BinaryContent, ModelResponse
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
 _ERROR_TYPES = {
@@ -100,8 +100,10 @@ class Anthropic:
 
     def trimmed(self, body: Mapping[str, Any], trim: Trim) -> dict[str, Any]:
         said = objects(body.get("messages"), "messages")
-        messages = blocks_in_order([left for message, _ in said if (left := _without_reminders(message)) is not None])
-        tools = [trim.told(tool) for tool, _ in objects(body.get("tools"), "tools") if tool_name(tool) in trim.tools]
+        left = [kept for message, _ in said if (kept := _without_reminders(message)) is not None]
+        messages = [_with_results(message, trim) for message in blocks_in_order(left)]
+        offered = [tool for tool, _ in objects(body.get("tools"), "tools")]
+        tools = [trim.defined(tool, "input_schema") for tool in offered if tool_name(tool) in trim.tools]
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
@@ -141,6 +143,31 @@ class Anthropic:
             "stop_sequence": None,
             "usage": _usage(response.usage),
         }
+
+
+def _with_results(message: Mapping[str, Any], trim: Trim) -> Mapping[str, Any]:
+    """A message with the results of calls as the calls gave them, where that is known."""
+    content = message.get("content")
+    if not trim.results or message.get("role") != "user" or not isinstance(content, list):
+        return message
+    return {**message, "content": [_given(block, trim) for block in cast("list[Any]", content)]}
+
+
+def _given(block: Any, trim: Trim) -> Any:
+    result = cast("dict[str, Any]", block) if isinstance(block, dict) else {}
+    known = trim.results.get(str(result.get("tool_use_id"))) if result.get("type") == "tool_result" else None
+    if known is None:
+        return cast("Any", block)
+    content: Any = known.content
+    told = [_piece(piece) for piece in (cast("list[Any]", content) if isinstance(content, list) else [content])]
+    return {**result, "content": told, "is_error": known.outcome == "failed"}
+
+
+def _piece(piece: Any) -> dict[str, Any]:
+    if not isinstance(piece, BinaryContent):
+        return {"type": "text", "text": str(piece)}
+    source = {"type": "base64", "media_type": piece.media_type, "data": piece.base64}
+    return {"type": "document" if piece.media_type == "application/pdf" else "image", "source": source}
 
 
 def _system(system: Any, trim: Trim) -> list[dict[str, Any]]:

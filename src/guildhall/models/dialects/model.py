@@ -82,13 +82,18 @@ class Trim:
     """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""
 
     prompt: str
-    tools: Mapping[str, str | None]  # with what each is for: programs cut what is long; None: as they tell it
+    tools: frozenset[str]
+    definitions: Mapping[str, ToolDefinition] = field(default_factory=dict[str, "ToolDefinition"])  # as they are ours
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, ToolReturnPart])  # what calls gave, by ids
     login: bool = False  # the provider demands the program's own first lines of the prompt
 
-    def told(self, tool: Mapping[str, Any], name: str | None = None) -> dict[str, Any]:
-        """One of the tools as a program offers it, with our own words."""
-        words = self.tools[name or tool_name(tool)]
-        return dict(tool) if words is None else {**tool, "description": words}
+    def defined(self, tool: Mapping[str, Any], schema: str, name: str | None = None) -> dict[str, Any]:
+        """A tool as the run defines it, where that is known: programs cut what is long. `schema` is its field."""
+        ours = self.definitions.get(name or tool_name(tool))
+        return {
+            **tool,
+            **({"description": ours.description or "", schema: ours.parameters_json_schema} if ours else {}),
+        }
 
 
 class Dialect(Protocol):

@@ -97,7 +97,11 @@ class OpenAIChat:
         own: list[dict[str, Any]] = [{"role": "system", "content": trim.prompt}] if trim.prompt else []
         messages = own + [message for message in said if message.get("role") not in _SYSTEM]
         offered = [(tool, _function(tool, place)) for tool, place in objects(body.get("tools"), "tools")]
-        tools = [{**tool, "function": trim.told(one)} for tool, one in offered if tool_name(one) in trim.tools]
+        tools = [
+            {**tool, "function": trim.defined(function, "parameters")}
+            for tool, function in offered
+            if tool_name(function) in trim.tools
+        ]
         without = () if tools else ("tools", "tool_choice", "parallel_tool_calls")
         trimmed = {**body, "messages": messages, "tools": tools}
         return {name: value for name, value in trimmed.items() if name not in without}

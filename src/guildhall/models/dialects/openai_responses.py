@@ -115,6 +115,8 @@ class OpenAIResponses:
             trimmed["input"] = _without_context([item for item, _ in objects(items, "input")])
         without = {*(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         without |= set() if trim.prompt else {"instructions"}
+        without |= {"client_metadata"}  # who asks, as the program counts: nothing of the question
+        without |= {"reasoning"} if body.get("reasoning") == {} else set()
         return {name: value for name, value in trimmed.items() if name not in without}
 
     def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:
@@ -127,13 +129,15 @@ class OpenAIResponses:
 def _left(tool: Mapping[str, Any], place: str, trim: Trim) -> dict[str, Any] | None:
     """What is left of a tool, or of a namespace of tools; None: nothing of it is the run's."""
     if tool.get("type") == "function":
-        return trim.told(tool) if tool_name(tool) in trim.tools else None
+        return trim.defined(tool, "parameters") if tool_name(tool) in trim.tools else None
     if tool.get("type") != "namespace":
         return None
     space = text(tool.get("name"), f"{place}.name")
     inner = [one for one, _ in objects(tool.get("tools"), f"{place}.tools")]
     names = [joined(space, tool_name(one)) for one in inner]
-    inner = [trim.told(one, name) for one, name in zip(inner, names, strict=True) if name in trim.tools]
+    inner = [
+        trim.defined(one, "parameters", name) for one, name in zip(inner, names, strict=True) if name in trim.tools
+    ]
     return {**tool, "tools": inner} if inner else None
 
 

@@ -1,0 +1,93 @@
+"""Every runtime passes the checks that anybody can run on one of their own; what one is not asked is in the table."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.model import Outcome
+from guildhall.runtimes.pydantic import PydanticRuntime
+from guildhall.testing.bench import Bench
+from guildhall.testing.runtime_conformance import OWN_CHECKS, RUNTIME_CHECKS, checks_of
+from tests.clis import claude_program, codex_program, opencode_program
+from tests.conftest import Guild
+from tests.kill.scene import DEEP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from guildhall.runtimes.model import Assignment, OpenDoors
+    from guildhall.testing.runtime_conformance import Check
+
+PROGRAMS: dict[str, Callable[[], Path] | None] = {
+    "pydantic": None,
+    "claude": claude_program,
+    "codex": codex_program,
+    "opencode": opencode_program,
+}
+# OpenCode takes seconds of computing to start: the usual suite has these, HYPOTHESIS_PROFILE=deep has all.
+COSTLY = ("opencode",)
+LEAST = (
+    "a_tool_is_called_and_the_model_is_told_what_it_gave",
+    "an_approval_is_answered_in_another_hall",
+    "a_structured_output_is_what_the_schema_says",
+    "the_model_is_shown_what_is_the_run_s_and_nothing_else",
+    "a_stop_ends_it_for_good",
+    "its_processes_are_killed_and_nothing_is_done_twice",
+)
+ALL = [
+    (runtime, check)
+    for runtime in PROGRAMS
+    for check in checks_of(runtime)
+    if DEEP or runtime not in COSTLY or check.__name__ in LEAST
+]
+
+
+@pytest.mark.req("AW-22", "WKR-14")
+@pytest.mark.parametrize(("runtime", "check"), ALL, ids=[f"{runtime}-{check.__name__}" for runtime, check in ALL])
+def test_a_runtime_does_what_every_runtime_does(runtime: str, check: Check, tmp_path: Path) -> None:
+    find = PROGRAMS[runtime]
+    program = {ROWS[runtime].variable: str(find())} if find else {}
+    asyncio.run(check(Bench(tmp_path, runtime, {**Guild.environment(), **program})))
+
+
+def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
+    names = {check.__name__ for check in RUNTIME_CHECKS}
+    assert set(LEAST) <= names
+    assert len(names) == len(RUNTIME_CHECKS) == len(OWN_CHECKS) + 1
+    for row in ROWS.values():
+        assert set(row.unasked) <= names, row.name
+        assert row.gaps or not row.unasked, row.name
+    assert checks_of("pydantic") == checks_of("claude") == RUNTIME_CHECKS
+    assert checks_of("cursor") == ()
+
+
+# A runtime of one's own
+
+
+class Own(PydanticRuntime):
+    """One that does as every runtime does."""
+
+
+class Careless:
+    """One that says something without asking anybody."""
+
+    async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
+        return Outcome(output="All done.", messages=[])
+
+
+def test_a_runtime_of_one_s_own_is_looked_at_too(tmp_path: Path) -> None:
+    for number, check in enumerate(OWN_CHECKS[2:5]):
+        asyncio.run(check(Bench(tmp_path / str(number), "pydantic", {}, own=Own())))
+
+
+def test_a_runtime_that_does_otherwise_fails_and_is_told_what_was_expected(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"what it used up: expected \(1, 1000, 100\), found \(0, 0, 0\)"):
+        asyncio.run(OWN_CHECKS[0](Bench(tmp_path / "0", "pydantic", {}, own=Careless())))
+    for number, check in enumerate(OWN_CHECKS[1:8]):
+        with pytest.raises(AssertionError):
+            asyncio.run(check(Bench(tmp_path / f"{number}-more", "pydantic", {}, own=Careless())))
