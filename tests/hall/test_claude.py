@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,31 @@ def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Pat
             assert asked.data["message"] == [{"part": "user-prompt", "content": words}]
 
     do(work)
+
+
+@pytest.mark.req("WKR-16")
+def test_what_a_tool_is_for_is_told_to_the_end_however_long_it_is(home: Home, shop: Path) -> None:
+    @tool(repeatable=True)
+    def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    box = Toolbox("desk", replace(add, description=f"Adds. {'x' * 9000} The end."))
+    shown: dict[str, str] = {}
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            for runtime in ("pydantic", "claude"):
+                put(shop, {"say": "well"}, runtime=runtime, toolboxes=["desk"], sandboxes={})
+                request = RunRequest(worker="bob", input="Go.")
+                prepared = await here.hall.runs.preparation.prepare(request, here.frame, [box])
+                here.hall.runs.launch(prepared)
+                while here.hall.runs.alive(prepared.run):  # noqa: ASYNC110 - as anybody would look
+                    await asyncio.sleep(0.02)
+                shown[runtime] = here.hall.history.journal(prepared.run).kind("model_asked")[0].data["tools"]
+
+    do(work)
+    assert shown["claude"] == shown["pydantic"]
 
 
 @pytest.mark.req("WD-33")

@@ -99,10 +99,7 @@ class LiveLedger(Asking):
     async def permit(
         self, key: str, sent: int, price: Callable[[int], float | None]
     ) -> tuple[float | None, int | None]:
-        # A call under way is a turn as well: a program may make several side by side.
-        while (most := self.bounds.max_turns) is not None and limits.used(
-            self.journal
-        ).turns + self.purse.calls >= most:
+        while (most := self.bounds.max_turns) is not None and self._turns() >= most:
             await self.limit("max_turns")
         while True:
             held = self.purse.reserve(key, sent, price, floor=OUTPUT_FLOOR, ceiling=OUTPUT_CEILING)
@@ -112,6 +109,10 @@ class LiveLedger(Asking):
                 name = cast("LimitName", held.level.name)
                 needed = held.level.spent + held.needed
                 await self.owner(held.level.owner).limit(name, needed, waiting=self._patience)
+
+    def _turns(self) -> int:
+        """Those that were made and those under way: a program may ask for several side by side."""
+        return limits.used(self.journal).turns + self.purse.calls
 
     def owner(self, run: str) -> LiveLedger:
         """The ledger of the run above, or of this one, whose limit it is."""

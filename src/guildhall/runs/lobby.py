@@ -138,17 +138,24 @@ class Results:
         self._behind = behind
         self._tools = tools
         self._calls: dict[str, ToolCallPart] = {}  # by their keys
+        self._ids: set[str] = set()
+        self._twice: set[str] = set()  # ids that the model gave again, in another answer: they say nothing
         self._refused: set[asyncio.Task[None]] = set()
 
     def heard(self, key: str, calls: Iterable[ToolCallPart]) -> None:
         for part in calls:
             call = call_of(key, part)
             self._calls[call.key] = part
+            if part.tool_call_id in self._ids:
+                self._twice.add(part.tool_call_id)
+                self.known.pop(part.tool_call_id, None)
+            self._ids.add(part.tool_call_id)
             if part.tool_name not in self._tools:
                 self._refused.add(asyncio.create_task(self._refuse(call)))
 
     def done(self, call: ToolCall, result: ToolResult) -> None:
-        if (part := self._calls.get(call.key)) is not None:
+        part = self._calls.get(call.key)
+        if part is not None and part.tool_call_id not in self._twice:
             self.known[part.tool_call_id] = returned(part, result)
 
     async def settle(self) -> None:
