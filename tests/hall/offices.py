@@ -37,6 +37,7 @@ class Office:
             "base": False,
             "model": "script:script.yaml",
             "sandboxes": {"notes": {"path": "./notes", "mode": "rw"}},
+            **({"accepts_risk": True} if self.runtime == "cursor" else {}),  # it has the network
             **fields,
         }
         (self.project / "workers" / "bob.yaml").write_text(json.dumps(worker))

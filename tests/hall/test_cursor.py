@@ -106,3 +106,16 @@ def test_without_a_key_or_with_another_model_nothing_begins(office: Office) -> N
     assert "runtime cursor cannot be given the model script:" in refused.err
     office.put([], runtime="pydantic", model="cursor:auto")
     assert "only its own program can ask" in office.run().err
+
+
+def test_private_files_and_its_network_come_together_only_where_the_file_accepts_it(office: Office) -> None:
+    office.put([], model="cursor:auto", accepts_risk=False)
+    ran = office.run()
+    assert ran.code != 0
+    assert "Cursor Agent reaches the network by itself, and could carry out what the worker reads" in ran.err
+    assert "accepts_risk: true" in ran.err
+    planned = office.guild("plan", "bob", env=office.env).out
+    assert "network       reached by Cursor Agent itself" in planned
+    assert "the three together: yes" in planned
+    office.put([], model="cursor:auto", sandboxes={})
+    assert office.run(task="> say Hello.").out == "Hello.\n"

@@ -739,6 +739,14 @@ def test_whatever_stands_anywhere_in_a_request_is_read_or_refused(dialect: Any, 
     assert told.count("cut") == (1 if "input" in body else 0)  # where we have no words of our own, theirs stay
 
 
+@pytest.mark.parametrize(("dialect", "body"), WHOLE, ids=["anthropic", "chat", "responses"])
+def test_a_provider_is_not_asked_to_reach_others_or_to_be_paid_otherwise(dialect: Any, body: dict[str, Any]) -> None:
+    more = {"mcp_servers": [{"url": "https://elsewhere.example"}], "service_tier": "priority", "container": "c"}
+    left = dialect.trimmed({**body, **more}, Trim(prompt="p", tools=frozenset({"a"})))
+    assert not left.keys() & more.keys()
+    assert left["messages" if "messages" in body else "input"]
+
+
 def test_a_run_that_ends_ends_its_calls(store: Store) -> None:
     async def go(passing: Passing, passage: Passage) -> list[Any]:
         flowing = await passing.answer(API, asked(), HEADERS)

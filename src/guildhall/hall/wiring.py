@@ -11,7 +11,7 @@ from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.hall.lock import LOCK_PATIENCE, lock_home
-from guildhall.hall.record import Record
+from guildhall.hall.staff import Staff
 from guildhall.models.keys import joined
 from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.annex import Annexes
-    from guildhall.hall.reception import Reception
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.memory import Memory
@@ -44,15 +43,9 @@ if TYPE_CHECKING:
     from guildhall.runs.prepare import Prepared
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.supply import Supply
-    from guildhall.runs.tokens import Tokens
-    from guildhall.runtimes.catalog import Row
-    from guildhall.runtimes.installed import Programs
-    from guildhall.runtimes.model import Runtime
-    from guildhall.runtimes.nursery import Nursery
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
     from guildhall.tools.model import Tool, Toolbox
-    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workflow.workflows import Workflows
 
@@ -60,12 +53,11 @@ if TYPE_CHECKING:
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
 
 
-class Hall(Record):
+class Hall(Staff):
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
     runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
-    starts_programs = True  # of others, that execute runs; a rehearsal needs none
     keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
     def __init__(
@@ -143,7 +135,7 @@ class Hall(Record):
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
             own=self.own,
-            program=self._demand_program,
+            program=self.demand_program,
         )
 
     @cached_property
@@ -222,76 +214,6 @@ class Hall(Record):
             supply=self.supply,
             serve=self.serve,
         )
-
-    @cached_property
-    def tokens(self) -> Tokens:
-        """What opens the doors of live runs from outside."""
-        from guildhall.runs.tokens import Tokens
-
-        return Tokens()
-
-    @cached_property
-    def reception(self) -> Reception:
-        """Where the doors of runs are come to by HTTP."""
-        from guildhall.hall.reception import Reception
-
-        return Reception(self.tokens.door)
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """What executes runs between their doors."""
-        if runtime == "pydantic" and self.nursery is not None:
-            return self._child_runtime
-        return self.replays(runtime, frame)
-
-    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """The same for runs that are played again: those of our own stay in this process."""
-        if runtime == "pydantic":
-            from guildhall.runtimes.pydantic import PydanticRuntime
-
-            return PydanticRuntime()
-        from guildhall.runtimes.cli import CliRuntime
-        from guildhall.runtimes.drivers import driver_of
-
-        programs = self.programs.seen_by(frame.keys)
-        return CliRuntime(driver_of(runtime, joined(self.environ, frame.keys)), programs, self.reception.listen)
-
-    def _demand_program(self, row: Row, frame: Frame) -> None:
-        """Raises where what executes a runtime's runs is not there."""
-        if self.starts_programs:
-            self.programs.seen_by(frame.keys).demand(row)
-
-    @cached_property
-    def programs(self) -> Programs:
-        """The programs of others that execute runs, as far as they are installed here."""
-        from guildhall.runtimes.installed import Programs
-
-        return Programs(self.environ)
-
-    @cached_property
-    def _child_runtime(self) -> Runtime:
-        from guildhall.runtimes.childruntime import ChildRuntime
-
-        assert self.nursery is not None
-        self.warm()
-        most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
-        return ChildRuntime(self.nursery, memory_bytes=most)
-
-    @cached_property
-    def nursery(self) -> Nursery | None:
-        """Where the processes of runs come from; None: runs are executed here."""
-        if not self._children:
-            return None
-        from guildhall.runtimes.nursery import Nursery, available
-
-        return Nursery() if available() else None
-
-    def warm(self) -> None:
-        """Starts what processes of runs come from, so that the first need not wait long; returns at once.
-
-        To be called in the thread that the hall lives in.
-        """
-        if self.nursery is not None:
-            self.nursery.start()
 
     @cached_property
     def rooms(self) -> Rooms:

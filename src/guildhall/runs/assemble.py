@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.models.keys import joined
-from guildhall.runs.arrange import bounds_of, refuse_unasked, tools_of, view_of
+from guildhall.runs.arrange import bounds_of, permitted, refuse_unasked, tools_of, view_of
 from guildhall.runs.assembled import (
     Assembled,
     as_recorded,
@@ -20,7 +20,7 @@ from guildhall.runs.assembled import (
 )
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.fit import fitting, refuse_native
+from guildhall.runs.fit import fitting, refuse_native, refuse_unguarded
 from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
@@ -250,7 +250,9 @@ class Assembler:
         near = worker.frame(frame)
         others = reached(worker, lambda name: self.find(name, near), lambda: self._active(near))
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
-        rules = rules_of(recipe, tools, surroundings.forbidden, recipe.above.union(*callees.values()))
+        around = recipe.above.union(*callees.values())
+        rules = rules_of(recipe, tools, surroundings.forbidden, around)
+        refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
         refuse_unasked(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
+from guildhall.policy.risk import judge_risk
 from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from guildhall.runs.journal import Journal
     from guildhall.tools.model import Tool
@@ -39,6 +40,23 @@ def fitting(worker: Worker, choice: Choice) -> Choice:
         where=worker.place,
         hint=f"It takes {taken}{' and scripts' if row.routed else ''}; any other model runs with `runtime: pydantic`.",
     )
+
+
+def with_own(worker: Worker, tools: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """What a worker's tools can do to the world, and what its runtime can by itself."""
+    row = ROWS[worker.definition.runtime]
+    return {**tools, **({row.title: frozenset({"net"})} if row.network else {})}
+
+
+def refuse_unguarded(worker: Worker, tools: Mapping[str, frozenset[str]], around: frozenset[str]) -> None:
+    """Refuses the three together where the way out is the runtime's own: nobody could be asked before it is used."""
+    row = ROWS[worker.definition.runtime]
+    if row.title in judge_risk(with_own(worker, tools), accepted=worker.definition.accepts_risk, around=around).guarded:
+        raise ToolUnavailable(
+            f"runtime {row.name}: {row.title} reaches the network by itself, and could carry out what the worker reads",
+            where=worker.place,
+            hint="Take away what reads private files, or say `accepts_risk: true` in the file.",
+        )
 
 
 def refuse_native(worker: Worker, tools: Iterable[Tool]) -> None:

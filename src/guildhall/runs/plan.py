@@ -103,7 +103,8 @@ class Plan:
     @property
     def capabilities(self) -> frozenset[str]:
         """What its tools can do to the world, those that its rules forbid left out."""
-        return frozenset[str]().union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
+        own = frozenset({"net"} if self.runtime.network else ())
+        return own.union(*(tool.capabilities for tool in self.tools if tool.decision != "refuse"))
 
     @property
     def reach(self) -> frozenset[str]:

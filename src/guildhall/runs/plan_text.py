@@ -140,6 +140,7 @@ def _programs(plan: Plan) -> str:
 
 def _network(plan: Plan) -> str:
     outward = [tool.name for tool in plan.tools if "net" in tool.capabilities and tool.decision != "refuse"]
+    outward += [f"{plan.runtime.title} itself"] if plan.runtime.network else []
     return f"reached by {', '.join(outward)}" if outward else "none"
 
 

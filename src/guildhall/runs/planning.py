@@ -16,7 +16,7 @@ from guildhall.policy.model import Action, Rule
 from guildhall.policy.risk import Risk, judge_risk, rules_against_risk
 from guildhall.runs.arrange import bounds_of, expected_tools, keeps_budget, kept_in, permitted, tools_of, view_of
 from guildhall.runs.create import TOOL as CREATE
-from guildhall.runs.fit import fitting
+from guildhall.runs.fit import fitting, refuse_unguarded, with_own
 from guildhall.runs.model import RunRequest
 from guildhall.runs.plan import Called, Plan, PlannedTool
 from guildhall.runs.reach import Reached, declared, reached
@@ -181,7 +181,11 @@ def _planned(
     bounds = bounds_of(worker, known.settings, request, priced=kept, called=called)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
         problems.append(f"the model {model} has no known price, so a limit in dollars cannot be kept")
-    by_name = arranged.permitted
+    by_name = with_own(worker, arranged.permitted)
+    try:
+        refuse_unguarded(worker, arranged.permitted, around)
+    except GuildError as error:
+        problems.append(error.message)
     guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
     mode = request.mode if request else "ask"
     return Plan(

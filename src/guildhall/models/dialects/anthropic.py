@@ -9,6 +9,7 @@ from pydantic_ai.messages import BinaryContent, TextPart, ThinkingPart, ToolCall
 
 from guildhall.models.dialects.anthropic_answers import API, AnthropicCollector, events_of, response_of
 from guildhall.models.dialects.model import (
+    NOT_PASSED,
     Conversation,
     Trim,
     WireRequest,
@@ -107,7 +108,7 @@ class Anthropic:
         system = _system(body.get("system"), trim)
         kept = {**body, "system": system, "messages": messages, "tools": tools}
         empty = [name for name in ("system", "tools") if not kept[name]]
-        without = {*empty, *(("tool_choice",) if not tools else ())}
+        without = {*empty, *NOT_PASSED, *(("tool_choice",) if not tools else ())}
         return {name: value for name, value in kept.items() if name not in without}
 
     def sent(self, body: Mapping[str, Any], model: str, max_tokens: int | None) -> dict[str, Any]:

@@ -77,6 +77,12 @@ class Collector(Protocol):
         ...
 
 
+# What a program cannot ask of a provider: that it reaches other servers, runs programs, or is paid otherwise.
+NOT_PASSED = frozenset(
+    {"mcp_servers", "container", "service_tier", "speed", "inference_geo", "background", "prompt", "web_search_options"}
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trim:
     """What a request is to show of a run, and nothing else: its prompt, and its tools by the names they are shown."""

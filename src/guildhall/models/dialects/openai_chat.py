@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from guildhall.models.dialects.model import (
+    NOT_PASSED,
     Conversation,
     Trim,
     WireRequest,
@@ -102,7 +103,7 @@ class OpenAIChat:
             for tool, function in offered
             if tool_name(function) in trim.tools
         ]
-        without = () if tools else ("tools", "tool_choice", "parallel_tool_calls")
+        without = {*NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         trimmed = {**body, "messages": messages, "tools": tools}
         return {name: value for name, value in trimmed.items() if name not in without}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic_ai.messages import TextPart, ToolCallPart
 
 from guildhall.models.dialects.model import (
+    NOT_PASSED,
     Conversation,
     Trim,
     WireRequest,
@@ -113,7 +114,7 @@ class OpenAIResponses:
         trimmed = {**body, "instructions": trim.prompt, "tools": tools}
         if isinstance(items, list):
             trimmed["input"] = _without_context([item for item, _ in objects(items, "input")])
-        without = {*(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
+        without = {*NOT_PASSED, *(() if tools else ("tools", "tool_choice", "parallel_tool_calls"))}
         without |= set() if trim.prompt else {"instructions"}
         without |= {"client_metadata"}  # who asks, as the program counts: nothing of the question
         without |= {"reasoning"} if body.get("reasoning") == {} else set()
