@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup demo test lint bench requirements docs clean
+.PHONY: help setup demo test coverage lint bench requirements docs clean
 .DEFAULT_GOAL := help
 
 help:                     ## this list
@@ -20,8 +20,11 @@ setup: $(STAMP)           ## the environment in .venv, and bubblewrap where it m
 demo: $(STAMP)            ## the whole machinery in seconds: no key, no network
 	@$(VENV)/bin/guild demo
 
-test: $(STAMP)            ## every test, with branch coverage of src (at least 90 %)
+test: $(STAMP)            ## every test
 	@scripts/test
+
+coverage: $(STAMP)        ## every test, and which branches of src they execute (at least 90 %)
+	@scripts/test --coverage
 
 lint: $(STAMP)            ## ruff, pyright (strict), import-linter
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/pyright && $(VENV)/bin/lint-imports
