@@ -37,6 +37,7 @@ _FLAGS = (
 _ENV = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_COMPACT": "1",  # a conversation that was cut short could not be walked through again
     "IS_SANDBOX": "1",
     "ENABLE_TOOL_SEARCH": "false",  # or the tools would hide behind one that looks for them
     "CLAUDE_CODE_MAX_TOOL_USE_CONCURRENCY": "100",
