@@ -521,3 +521,17 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
 
     do(work)
     assert written(shop) == ["a.md"]
+
+
+def test_a_conversation_that_is_too_long_is_not_condensed_behind_our_back(home: Home, shop: Path) -> None:
+    put(shop, {**WRITE, "usage": {"input": 199_000, "output": 10}}, DONE)
+
+    async def work() -> None:
+        async with office(home, shop) as here:
+            events = await here.run()
+            shown = await here.shown(events[0].run)
+            assert shown.run.status == "failed"
+            assert (shown.run.error or {})["code"] == "context_too_long"
+            assert await here.asked(events[0].run) == ["m1"]
+
+    do(work)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import BinaryContent, TextContent
 
-from guildhall.core.errors import RuntimeFailed, RuntimeToolless
+from guildhall.core.errors import ContextTooLong, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.cli import Ended
 from guildhall.runtimes.program import Launch
@@ -89,6 +89,9 @@ class Claude:
                 if lost := [told for one in servers if (told := _lost(one))]:
                     said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
                     return Ended(RuntimeToolless(said, hint="Resume the run: it is started anew."))
+            case {"type": "result", "is_error": True, "result": "Prompt is too long"}:
+                hint = "Give the worker less to read at once, or a runtime or a model with a larger context."
+                return Ended(ContextTooLong("the conversation is longer than Claude Code takes", hint=hint))
             case {"type": "result", "is_error": True}:
                 said = line.get("result") or line.get("errors") or line.get("terminal_reason") or line.get("subtype")
                 return Ended(RuntimeFailed(f"Claude Code gave up: {said}"))
