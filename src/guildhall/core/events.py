@@ -36,7 +36,7 @@ EventType = Literal[
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
     "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)
-    "error",  # code, message, hint; transient: it is tried again
+    "error",  # code, message, hint; transient: it is tried again; attempt, attempts, pause: for which time, and when
     "run_ended",  # status, reason
 ]
 

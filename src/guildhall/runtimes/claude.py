@@ -87,7 +87,7 @@ class Claude:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
                 if lost := [told for one in servers if (told := _lost(one))]:
                     said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
-                    return Ended(RuntimeToolless(said, hint="Resume the run: it is started anew."))
+                    return Ended(RuntimeToolless(said))
             case {"type": "result", "is_error": True}:
                 said = line.get("result") or line.get("errors") or line.get("terminal_reason") or line.get("subtype")
                 return Ended(RuntimeFailed(f"Claude Code gave up: {said}"))
