@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
-    "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
+    "run_started",  # worker, runtime, model, plan, attachments (as described), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
     "tool_output",  # id, tool, text: a piece of what a command writes while it runs
