@@ -196,6 +196,18 @@ def test_the_option_of_other_commands_for_json_is_told_apart(
     assert "Write --output json." in told.err
 
 
+def test_dollars_are_told_without_the_dust_of_adding(guild: Guild, project: Path) -> None:
+    usage = "usage: {input: 9, output: 0}"
+    read = f"{{call: sandbox_read_text, with: {{sandbox: notes, path: a.md}}, {usage}}}"
+    script = f"price: {{input: 3, output: 15}}\nworkers:\n  scribe:\n    - [{read}, {read}, {{say: done, {usage}}}]\n"
+    make_project(project, script=script)
+    ran = guild("run", "scribe", "go", "--output", "json")
+    shown = guild("show", ran.json["run"], "--json").json
+    assert 3 * (9 * 3 / 1_000_000) != 0.000081, "dust there is"
+    for told in (ran.json, ran.json["usage"], shown, shown["usage"], guild("ls", "--json").json["done"][0]):
+        assert told["cost_usd"] == 0.000081
+
+
 def test_a_script_that_ends_too_soon_says_where_it_is(guild: Guild, project: Path) -> None:
     make_project(project, script="price: {input: 1, output: 1}\nworkers:\n  scribe: []\n")
     ran = guild("run", "scribe", "go", "--output", "json")
