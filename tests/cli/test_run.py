@@ -163,6 +163,51 @@ def test_a_failed_run_says_why_and_ends_with_1(guild: Guild, project: Path) -> N
     assert ran.json["cost_usd"] is None
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "hint"),
+    [
+        (413, "context_too_long", ""),
+        (429, "rate_limited", "Wait a while, then: guild resume RUN"),
+        (529, "model_overloaded", "Wait a while, then: guild resume RUN"),
+    ],
+)
+def test_what_can_be_done_about_a_failure_is_said_once(
+    guild: Guild, project: Path, status: int, code: str, hint: str
+) -> None:
+    failing = ", ".join([f"{{fail: {status}}}"] * 4)
+    make_project(project, script=f"workers:\n  scribe:\n    - [{failing}]\n")
+    ran = guild("run", "scribe", "go", "--output", "json")
+    run, error = ran.json["run"], ran.json["error"]
+    assert (ran.code, error["code"]) == (1, code)
+    assert error.get("hint", "") == hint.replace("RUN", run)
+    assert ran.err.count(f"guild resume {run}") == hint.count("RUN")
+    assert "Try again from there" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "scribe", "go"), ("answer", "a-3h8n5w2kcd", "yes"), ("resume", "r-7k2m9x4qpw")]
+)
+def test_the_option_of_other_commands_for_json_is_told_apart(
+    guild: Guild, scribe: Path, words: tuple[str, ...]
+) -> None:
+    told = guild(*words, "--json")
+    assert told.code == 2
+    assert "there is no option '--json'" in told.err
+    assert "Write --output json." in told.err
+
+
+def test_dollars_are_told_without_the_dust_of_adding(guild: Guild, project: Path) -> None:
+    usage = "usage: {input: 9, output: 0}"
+    read = f"{{call: sandbox_read_text, with: {{sandbox: notes, path: a.md}}, {usage}}}"
+    script = f"price: {{input: 3, output: 15}}\nworkers:\n  scribe:\n    - [{read}, {read}, {{say: done, {usage}}}]\n"
+    make_project(project, script=script)
+    ran = guild("run", "scribe", "go", "--output", "json")
+    shown = guild("show", ran.json["run"], "--json").json
+    assert 3 * (9 * 3 / 1_000_000) != 0.000081, "dust there is"
+    for told in (ran.json, ran.json["usage"], shown, shown["usage"], guild("ls", "--json").json["done"][0]):
+        assert told["cost_usd"] == 0.000081
+
+
 def test_a_script_that_ends_too_soon_says_where_it_is(guild: Guild, project: Path) -> None:
     make_project(project, script="price: {input: 1, output: 1}\nworkers:\n  scribe: []\n")
     ran = guild("run", "scribe", "go", "--output", "json")
@@ -186,7 +231,7 @@ def test_failures_that_pass_and_calls_that_fail_are_told(guild: Guild, project: 
     (project / "notes" / "a.md").write_text("one")
     ran = guild("run", "scribe", "go")
     lines = ran.err.splitlines()
-    assert lines[1].startswith("retrying: ")
+    assert lines[1].startswith("retrying in 0.05 s (2 of 4): ")
     assert "← sandbox_read_text sandbox=notes path=a.md: one" in lines
     assert any(line.startswith("✗ sandbox_read_text sandbox=notes path=b.md: ") for line in lines)
     assert "not called: Bash command=ls" in lines

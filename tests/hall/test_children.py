@@ -241,6 +241,9 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
         assert (run.status, run.error["code"]) == ("failed", "runtime_crashed")
         told = [event.data.get("transient") for event in seen if event.type == "error"]
         assert told == [True, True, None]
+        told = [event.data.get("attempt") for event in seen if event.type == "error"]
+        assert told == [2, 3, None]
+        assert run.error["hint"] == f"It goes on from the last step on record: guild resume {run.id}"
         kinds = [entry.kind for entry in await house.face.journal(run.id)]
         assert (kinds.count("crashed"), kinds.count("tool_started"), kinds[-1]) == (2, 1, "ended")
         assert (await house.face.replay(run.id, house.frame)).same

@@ -7,7 +7,7 @@ import json
 import shutil
 import socket
 import threading
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from guildhall.core.errors import (
     GuildError,
     HallGone,
     HallUnavailable,
+    Interrupted,
     MemberRefused,
     NotFound,
     NotTrusted,
@@ -284,16 +285,46 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
 
     async def work(remote: RemoteHall, hall: Served) -> None:
         stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
-        waiting = asyncio.ensure_future(anext(stream))
-        await asyncio.sleep(0.01)  # the request is on its way
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-        runs = await remote.runs()
-        assert [run.status for run in runs] in ([], ["parked"])
+        events: list[Event] = []
+
+        async def follow() -> None:
+            async for event in stream:
+                events.append(event)
+
+        following = asyncio.ensure_future(follow())
+        await asyncio.sleep(0)  # the request is on its way
+        following.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await following
+        (run,) = await remote.runs()
+        assert (run.status, [event.run for event in events]) == ("parked", [run.id]), "whoever follows knows which"
         assert not hall.hall.busy()
 
     with_client(home, work)
+
+
+def test_interrupted_before_a_hall_answers_that_is_gone_then_it_is_not_known_what_began(frame: Frame) -> None:
+    async def work() -> None:
+        asked, leave = asyncio.Event(), asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            asked.set()
+            await leave.wait()
+            writer.close()
+
+        async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            remote = RemoteHall(Address(pid=1, boot="b", version="1", url=url, since="", token="t"))
+            following = asyncio.ensure_future(followed(remote.run(RunRequest(worker="scribe", input="go"), frame)))
+            await asked.wait()
+            following.cancel()
+            leave.set()
+            with pytest.raises(Interrupted, match="before the hall had answered") as interrupted:
+                await following
+            assert interrupted.value.hint == "A run may have begun: `guild ls` shows it."
+
+    asyncio.run(asyncio.wait_for(work(), 10))
 
 
 def test_one_who_comes_later_follows_a_live_run(home: Home, frame: Frame, project: Path) -> None:

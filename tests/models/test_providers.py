@@ -198,6 +198,21 @@ def test_an_unknown_model_is_told_with_the_nearest(server: ScriptedServer) -> No
     assert failed.hint == "Did you mean 'anthropic:claude-sonnet-5'?"
 
 
+def test_a_model_that_this_account_lacks_is_not_said_to_be_meant(server: ScriptedServer) -> None:
+    failed = failure(provider_source("anthropic:claude-sonnet-5", environ(server, "unknown")))
+    assert failed.hint is not None
+    assert "'anthropic:claude-sonnet-5'" not in failed.hint
+
+
+@pytest.mark.parametrize(("name", "variable"), [("anthropic:claude-sonnet-5", "ANTHROPIC"), ("openai:gpt-5", "OPENAI")])
+def test_a_server_that_wants_a_key_where_none_is_set(server: ScriptedServer, name: str, variable: str) -> None:
+    address = {f"{variable}_BASE_URL": environ(server, "talker")[f"{variable}_BASE_URL"]}
+    failed = failure(provider_source(name, address))
+    assert failed.code == "key_refused"
+    assert failed.message.startswith(f"{name} wants a key, and none is set: ")
+    assert failed.hint == f"Set {variable}_API_KEY: the server that {variable}_BASE_URL names wants one."
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_provider_that_cannot_be_reached_may_be_asked_again(name: str) -> None:
     nowhere = "http://127.0.0.1:9/v1"

@@ -77,6 +77,13 @@ def test_a_worker_that_is_saved_nowhere_has_a_plan(project: Path, home: Home) ->
     assert not home.path.exists()
 
 
+def test_a_program_of_others_is_named_with_the_model(project: Path, home: Home) -> None:
+    codex, other = worker(runtime="codex", allow_workers=["other"]), worker("other", runtime="codex")
+    found = planned(project, home, codex, other)
+    assert found.line().startswith("Codex CLI, model openai:gpt-5; may call other; ")
+    assert "may call      other: Codex CLI, model openai:gpt-5; " in found.text()
+
+
 def test_the_same_is_the_same(project: Path, home: Home) -> None:
     first = worker(tools=["Bash"], allow_workers=["other"])
     other = worker("other", tools=["WebFetch"])

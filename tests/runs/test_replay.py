@@ -590,3 +590,24 @@ def test_a_recording_that_has_no_more_answers(guild: Guild, project: Path) -> No
     assert ran.code == 1
     assert f"the recording of {run} has 1 answers and another one was asked for" in ran.err
     assert guild("run", "scribe", "go", "--override-model", "replay:r-2222222222").code == 3
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(None, "runtime_missing"), ("1.0.0", "runtime_outdated"), ("who knows", "runtime_unusable")],
+)
+def test_a_program_that_will_not_do_is_an_error_and_no_difference(
+    guild: Guild, project: Path, version: str | None, code: str
+) -> None:
+    put_worker(project, tool_rules=None)
+    put_script(project, DONE)
+    run = guild("run", "scribe", "go", "--output", "json").json["run"]
+    put_worker(project, tool_rules=None, runtime="claude")
+    program = project.parent / "claude"
+    if version is not None:
+        program.write_text(f"#!/bin/sh\necho {version}\n")
+        program.chmod(0o755)
+    told = guild("replay", run, "--json", env={"GUILDHALL_CLAUDE": str(program)})
+    assert (told.code, told.json["error"]["code"]) == (1, code)
+    assert "differs" not in told.out + told.err
+    assert "pip install 'guildhall[claude]'" in told.err

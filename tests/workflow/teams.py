@@ -55,6 +55,7 @@ class Team:
     hall: Any = None
     client: Any = None
     debounce: float = QUICK
+    environ: dict[str, str] = field(default_factory=dict[str, str])  # the hall's
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @staticmethod
@@ -88,7 +89,7 @@ class Team:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            self.hall = Hall(self.home, environ={})
+            self.hall = Hall(self.home, environ=self.environ)
             self.hall.workflows.first_pause, self.hall.workflows.debounce = QUICK, self.debounce
             self.client = EmbeddedHall(self.hall, stays=True)
             try:

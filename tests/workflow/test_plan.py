@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.core.config import Settings
 from guildhall.core.errors import NotTrusted
+from guildhall.core.frame import Frame
+from guildhall.runs.model import RunRequest
 from guildhall.workers.trust import Pin, Trust
+from guildhall.workflow.plan import opening_of
 from guildhall.workflow.recognise import is_workflow, workflows_in
 from guildhall.workflow.trust import demand_trust, setup_code
 
@@ -148,6 +152,13 @@ def test_the_trust_of_a_folder_has_its_workflows(guild: Guild, team: Path, write
 
 
 @pytest.mark.req("X-18")
+def test_the_line_at_the_start_names_the_programs_of_others(loaded: Loaded, project: Path):
+    workflow = loaded("agents: {ann: {system_prompt: x}, bob: {system_prompt: x, backend: claude}}")
+    frame = Frame(cwd=project, root=project)
+    said = opening_of(workflow, RunRequest(worker="w", input=""), frame, Settings(model="anthropic:claude-sonnet-5"))
+    assert said.startswith("agents ann, bob (Claude Code); models anthropic:claude-sonnet-5; ")
+
+
 def test_without_trust_it_is_said_what_would_run(loaded: Loaded, home: Home):
     workflow = loaded("agents: {a: {system_prompt: x}}\nsetup: [{shell: make it}, {shell: 'echo ${{ workflow.tag }}'}]")
     with pytest.raises(NotTrusted) as caught:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from guildhall.core.errors import RuntimeMissing
 from tests.workflow.teams import Team, call, say, send
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ def test_thirty_replays_of_agents_side_by_side_are_identical(team: Team) -> None
 def test_each_provider_is_played_again(team: Team, context: dict[str, str]) -> None:
     run = ran(team, context={**context, "documentOwner": "none"})
     assert replayed(team, run).difference is None
+
+
+def test_where_a_program_is_not_installed_nothing_is_said_of_the_record(team: Team) -> None:
+    run = ran(team)
+    changed(team, lambda data: data["agents"]["cid"].update(backend="claude"))
+    team.environ["GUILDHALL_CLAUDE"] = "/nowhere/claude"
+    with pytest.raises(RuntimeMissing, match="Claude Code is needed"):
+        replayed(team, run)
 
 
 CHANGES: list[tuple[Callable[[dict[str, Any]], Any], list[str]]] = [

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
 _LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
+# Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
+_IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
 _FORMS = ("text", "json", "stream-json")
 
 
@@ -57,6 +59,7 @@ class Follower:
     async def follow(self, stream: AsyncIterator[Event]) -> int:
         """Follow to the end, or until the person stops it; the exit code."""
         stopped: int | None = None
+        self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
             async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
                 async for event in events:
@@ -289,9 +292,9 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
 
 def _may_try_again(run: Run) -> bool:
-    """Whether going on could end otherwise, and nothing has said so yet: recorded answers stay what they are."""
+    """Whether going on could end otherwise, and nothing has said so yet."""
     error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") in ("runtime_failed", "not_fulfilled"):
+    if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
         return False
     if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
@@ -335,9 +338,16 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
         case "memory_condensed":
             return visible.one_line(str(data.get("text")), 500)
         case "error" if data.get("transient"):
-            return visible.one_line(f"retrying: {data.get('message')}", 2 * width)
+            return visible.one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
         case _:
             return None
+
+
+def _retrying(data: Mapping[str, Any]) -> str:
+    """That it is tried again, when, and for which time, as far as that is known."""
+    pause, attempt = data.get("pause"), data.get("attempt")
+    said = "retrying" if pause is None else f"retrying in {pause:g} s"
+    return said if attempt is None else f"{said} ({attempt} of {data.get('attempts')})"
 
 
 def _arguments(arguments: Any) -> str:

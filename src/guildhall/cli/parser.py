@@ -38,6 +38,8 @@ class CommandParser(argparse.ArgumentParser):
         if stray.startswith("-") and stray != "-":
             name = stray.partition("=")[0]
             hint = did_you_mean(name, self.options) if nearest(name, self.options) else f"See {self.prog} --help."
+            if name == "--json" and "--output" in self.options:
+                hint = "Write --output json."
             raise UsageError(f"{self._name}: there is no option {name!r}", hint=hint)
         hint = f"Put quotes around text with spaces. See {self.prog} --help."
         raise UsageError(f"{self._name}: too many arguments: {stray!r} has no place", hint=hint)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
 
 EventType = Literal[
-    "run_started",  # worker, model, plan, attachments (name, media_type, bytes, digest), resumed; parent: who called it
+    "run_started",  # worker, runtime, model, plan, attachments (as described), resumed; parent: who called it
     "text_delta",  # text
     "tool_use",  # id, tool, arguments; refused: it is not made
     "tool_output",  # id, tool, text: a piece of what a command writes while it runs
@@ -36,7 +36,7 @@ EventType = Literal[
     "ask_opened",  # ask (as `guild show` prints it)
     "ask_closed",  # id, status
     "memory_condensed",  # text, scope, done, reason, sources, archive, before, after, by (the run that did it)
-    "error",  # code, message, hint; transient: it is tried again
+    "error",  # code, message, hint; transient: it is tried again; attempt, attempts, pause: for which time, and when
     "run_ended",  # status, reason
 ]
 

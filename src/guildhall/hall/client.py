@@ -74,6 +74,7 @@ class Shown:
     asks: Sequence[Ask]  # of all of them
     messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
     attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
+    runtime: str = "pydantic"  # what executes it between its doors
 
     @property
     def usage(self) -> Usage:

@@ -189,12 +189,14 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
         part = self._hall.where(run)
         found = part.history.get(run)
         journal = part.history.journal(run)
+        first = journal.entries[0].data
         return Shown(
             run=found,
             below=part.history.below(run),
             asks=part.asks.of_run(run),
             messages=conversation(journal),
-            attachments=journal.entries[0].data.get("attachments", ()),
+            attachments=first.get("attachments", ()),
+            runtime=first["worker"]["definition"].get("runtime", "pydantic"),
         )
 
     async def runs(self, *, everything: bool = False, called: bool = False) -> list[Run]:

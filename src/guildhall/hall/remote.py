@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, HallGone
+from guildhall.core.errors import GuildError, HallGone, Interrupted
 from guildhall.hall.codec import decode, encode, error_of, verb
 from guildhall.hall.job_remote import RemoteJobs
 from guildhall.hall.roster_remote import RemoteRoster
@@ -95,7 +95,8 @@ class RemoteHall(RemoteTeams, RemoteJobs, RemoteRoster):
             try:
                 event: Event = await asyncio.shield(first)
             except asyncio.CancelledError:
-                await self._park_beginning(first)
+                if (parked := await self._park_beginning(first)) is not None:
+                    yield parked  # whoever follows is to know what it was
                 raise
             run = event.run
             try:
@@ -107,13 +108,20 @@ class RemoteHall(RemoteTeams, RemoteJobs, RemoteRoster):
                     await self._park(run)
                 raise
 
-    async def _park_beginning(self, first: asyncio.Future[Event]) -> None:
+    async def _park_beginning(self, first: asyncio.Future[Event]) -> Event | None:
+        """Parks a run that is just beginning; its first event, or None where it was refused."""
         import asyncio
 
-        with suppress(GuildError, TimeoutError):
+        try:
             async with asyncio.timeout(_TO_BEGIN):
                 event = await first
-            await self._park(event.run)
+        except (TimeoutError, HallGone):
+            hint = "A run may have begun: `guild ls` shows it."
+            raise Interrupted("interrupted before the hall had answered", hint=hint) from None
+        except GuildError:
+            return None
+        await self._park(event.run)
+        return event
 
     async def _park(self, run: str) -> None:
         with suppress(HallGone):

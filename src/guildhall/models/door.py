@@ -82,6 +82,10 @@ class ModelLedger(Protocol):
         """Records a failure. `cost` is None when no answer had begun, so that nothing was paid."""
         ...
 
+    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
+        """It is asked again after a pause, for the second, third ... time."""
+        ...
+
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None: ...
 
     def on_text(self, text: str) -> None: ...
@@ -119,8 +123,10 @@ class ModelDoor:
                 begun = through is not None and through.begun
                 if not error.transient or begun or attempt == ATTEMPTS - 1:
                     raise
-                pause = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
-            await self._clock.sleep(min(pause, _LONGEST_PAUSE))
+                wanted = _FIRST_PAUSE * 2**attempt if error.retry_after is None else error.retry_after
+                pause = min(wanted, _LONGEST_PAUSE)
+                self._ledger.again(error, attempt + 2, pause)
+            await self._clock.sleep(pause)
         raise AssertionError
 
     async def _ask_once(
@@ -185,7 +191,7 @@ class ModelDoor:
         """The dollars of an answer. One whose tokens are not counted, or do not add up, is not free."""
         counted = usage.input_tokens or usage.output_tokens
         cost = self._source.cost(usage) if counted else None
-        return reserved if cost is None else cost
+        return reserved if cost is None else round(cost, 9)  # without the dust of multiplying
 
 
 def _unusable(response: ModelResponse) -> ModelFailed | None:

@@ -40,7 +40,7 @@ _LONGEST = 500  # characters of a provider's words
 PASSING = (RateLimited, Overloaded, NotReachable)
 _HINTS: Mapping[type[ModelFailed], str] = {
     NoCredit: "Top it up, or choose another model.",
-    ContextTooLong: "Give the worker less to read at once, or a model with a larger context.",
+    ContextTooLong: "Give the worker less to read at once, or a model with a larger context, in a new run.",
 }
 
 _WORDS: Mapping[type[ModelFailed], str] = {
@@ -82,12 +82,13 @@ def explained(
     status: int | None = None,
     retry_after: float | None = None,
     transient: bool | None = None,
+    words: str | None = None,
     hint: str | None = None,
 ) -> ModelFailed:
-    """A failure in our words, with the provider's own behind them."""
+    """A failure in our words, with the provider's own behind them. `words`: ours, where they are others than ever."""
     passes = kind in PASSING or (status is not None and is_transient(status) and kind is ModelFailed)
     return kind(
-        f"{_WORDS.get(kind, '{name} failed').format(name=name)}: {said}",
+        f"{words or _WORDS.get(kind, '{name} failed').format(name=name)}: {said}",
         transient=passes if transient is None else transient,
         status=status,
         retry_after=retry_after,

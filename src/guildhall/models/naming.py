@@ -46,7 +46,10 @@ def _with_provider(model: str) -> str:
 
 
 def similar(provider: str, model: str) -> str | None:
+    """Which other model of the provider was probably meant."""
     from pydantic_ai.models import known_model_names
 
-    names = [name for name in known_model_names() if name.startswith(f"{provider}:")]
-    return did_you_mean(f"{provider}:{model}", names)
+    asked = f"{provider}:{model}"
+    return did_you_mean(
+        asked, (name for name in known_model_names() if name.startswith(f"{provider}:") and name != asked)
+    )

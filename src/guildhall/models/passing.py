@@ -211,10 +211,8 @@ class Passing:
             return request
         tools = {tool.name: tool for tool in (*request.parameters.function_tools, *request.parameters.output_tools)}
         if missing := sorted(names[name] for name in names.keys() - tools.keys()):
-            raise RuntimeToolless(
-                f"the program does not show its model the tools of the run: {', '.join(missing)}",
-                hint="It could not reach them. `guild resume` starts it again.",
-            )
+            shown = ", ".join(missing)
+            raise RuntimeToolless(f"the program does not show its model the tools of the run: {shown}")
         messages = [renamed(message, names, self._prompt, self._results) for message in request.messages]
         messages = in_order([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":

@@ -243,22 +243,22 @@ class ProviderSource:
             return failed
         said = self._clean(said_in(error.body) or (f"HTTP {status}" if status else error.message))
         passes = _is_passing(error, status)
-        hint = self._hint(kind or ModelFailed)
-        return explained(
-            kind or ModelFailed,
-            self.name,
-            said,
-            status=status,
-            retry_after=error.retry_after,
-            transient=passes,
-            hint=hint,
-        )
+        return self._told(kind or ModelFailed, said, status=status, retry_after=error.retry_after, transient=passes)
 
     def _failure(self, status: int | None, body: Any, retry_after: float | None = None) -> ModelFailed:
         """A provider's failure in our words. Its own words are kept, without any key that may be in them."""
         kind = kind_of(status, str(body))
         said = self._clean(said_in(body) or (f"HTTP {status}" if status else "it did not say why"))
-        return explained(kind, self.name, said, status=status, retry_after=retry_after, hint=self._hint(kind))
+        return self._told(kind, said, status=status, retry_after=retry_after)
+
+    def _told(self, kind: type[ModelFailed], said: str, **more: Any) -> ModelFailed:
+        address = ADDRESSES.get(self._provider, "")
+        keyless = self._login is None and variable_with_key(self._provider, self._environ) is None
+        if kind is KeyRefused and keyless and self._provider in KEYS and self._environ.get(address):
+            words = f"{self.name} wants a key, and none is set"
+            hint = f"Set {KEYS[self._provider][0]}: the server that {address} names wants one."
+            return explained(kind, self.name, said, words=words, hint=hint, **more)
+        return explained(kind, self.name, said, hint=self._hint(kind), **more)
 
     def _hint(self, kind: type[ModelFailed]) -> str | None:
         if kind is KeyRefused and self._login is not None:

@@ -20,6 +20,7 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
     data: dict[str, Any] = {
         "worker": assembled.worker.name,
+        "runtime": assembled.worker.definition.runtime,
         "model": source.name,
         "plan": plan,
         "attachments": [file.as_described() for file in assembled.attachments],

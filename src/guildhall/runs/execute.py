@@ -7,12 +7,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, LimitReached, RuntimeCrashed, RuntimeFailed
+from guildhall.core.errors import (
+    GuildError,
+    LimitReached,
+    NotReachable,
+    Overloaded,
+    RateLimited,
+    RuntimeCrashed,
+    RuntimeFailed,
+    RuntimeToolless,
+)
 from guildhall.runs import records
 from guildhall.runs.model import BY_USER, Stretch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters
@@ -33,8 +42,14 @@ if TYPE_CHECKING:
 
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
-
-
+# What can be done about a run that failed by what may be over by now.
+_HINTS: Mapping[type[GuildError], str] = {
+    RateLimited: "Wait a while, then: guild resume {root}",
+    Overloaded: "Wait a while, then: guild resume {root}",
+    NotReachable: "Is the network there, and the address right? Then: guild resume {root}",
+    RuntimeCrashed: "It goes on from the last step on record: guild resume {root}",
+    RuntimeToolless: "The program is started anew by: guild resume {root}",
+}
 _WAITING = Stretch(status="waiting", reason="ask")
 
 
@@ -204,7 +219,7 @@ class Execution:
                 if crash == _CRASHES:
                     raise
                 await self._ledger.journal.append("crashed", error.as_dict())
-                self._ledger.publish("error", **error.as_dict(), transient=True)
+                self._ledger.publish("error", **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -232,6 +247,8 @@ class Execution:
         if isinstance(error, Stops):
             return error.stretch
         if isinstance(error, GuildError):
+            if error.hint is None and (hint := _HINTS.get(type(error))):
+                error.hint = hint.format(root=self._ledger.root)
             return _failed(error)
         return _failed(
             RuntimeFailed(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,7 +73,6 @@ class LiveLedger(Asking):
         self._identity = identity
         self._interactive = interactive
         self._resumed_by = self.run if above is None else root if seated else None
-        self._failures: Counter[str] = Counter()  # of model calls, in this stretch
 
     # the model door
 
@@ -144,9 +142,9 @@ class LiveLedger(Asking):
 
         async with self._adding:
             await self.journal.append("model_failed", data, key=call.key, also=also)
-        self._failures[call.key] += 1
-        if error.transient and self._failures[call.key] < ATTEMPTS:
-            self.publish("error", **error.as_dict(), transient=True)
+
+    def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
+        self.publish("error", **error.as_dict(), transient=True, attempt=attempt, attempts=ATTEMPTS, pause=pause)
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}

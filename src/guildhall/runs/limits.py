@@ -39,7 +39,7 @@ def used(journal: Journal) -> Usage:
         turns=len(answers),
         input_tokens=sum(entry.data["usage"]["input_tokens"] for entry in answers),
         output_tokens=sum(entry.data["usage"]["output_tokens"] for entry in answers),
-        cost_usd=sum(known) if known else None,
+        cost_usd=round(sum(known), 9) if known else None,  # without the dust of adding
     )
 
 

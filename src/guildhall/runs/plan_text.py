@@ -35,9 +35,7 @@ def line(plan: Plan) -> str:
     calls = ["may call " + ", ".join(plain(called.name) for called in plan.calls)] if plan.calls else []
     files = ", ".join(f"{plain(file.name)} ({size_in_words(len(file.data))})" for file in plan.attached)
     attached = [f"attached: {files}"] if files else []
-    return "; ".join(
-        [f"model {plan.model or 'not named'}", *_doing(plan), *attached, *calls, *_mode(plan), *_limits(plan)]
-    )
+    return "; ".join([_executed(plan), *_doing(plan), *attached, *calls, *_mode(plan), *_limits(plan)])
 
 
 def text(plan: Plan) -> str:
@@ -94,6 +92,12 @@ def _model(plan: Plan) -> str:
         return "none is named"
     price = {True: "price known", False: "no price known", None: "whether it has a price is not known"}[plan.priced]
     return f"{plain(plan.model)}, chosen {_CHOSEN[plan.chosen_by]}; {price}" if plan.chosen_by else plain(plan.model)
+
+
+def _executed(plan: Plan) -> str:
+    """The model, and before it the program of others that executes the run, where it is one."""
+    program = f"{plan.runtime.title}, " if plan.runtime.program is not None else ""
+    return f"{program}model {plain(plan.model or 'not named')}"
 
 
 def _doing(plan: Plan) -> list[str]:
@@ -201,7 +205,7 @@ def _called(called: Called) -> str:
         return f"{plain(called.name)}{through}: cannot be called: {plain(called.problem or '')}"
     own = called.plan
     asked = [tool.name for tool in own.tools if tool.decision == "ask"]
-    parts = [f"model {plain(own.model or 'not named')}", *_doing(own)]
+    parts = [_executed(own), *_doing(own)]
     parts += [f"you are asked before {', '.join(asked)}"] if asked else []
     parts += [f"the tools of {name} are not known" for name in own.unknown]
     parts += ["cannot run as it is"] if own.problems else []

@@ -175,9 +175,9 @@ def _run(row: RowMapping) -> Run:
             turns=row["turns"],
             input_tokens=row["input_tokens"],
             output_tokens=row["output_tokens"],
-            cost_usd=row["cost_usd"],
+            cost_usd=_rounded(row["cost_usd"]),
         ),
-        cost_usd=row["cost_usd"] if row["parent"] else _rounded(row["tree_cost_usd"]),
+        cost_usd=_rounded(row["cost_usd"] if row["parent"] else row["tree_cost_usd"]),
     )
 
 

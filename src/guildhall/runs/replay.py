@@ -12,7 +12,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.core.errors import GuildError, ReplayDiffers, RuntimeCrashed
+from guildhall.core.errors import (
+    GuildError,
+    ReplayDiffers,
+    RuntimeCrashed,
+    RuntimeMissing,
+    RuntimeOutdated,
+    RuntimeUnusable,
+)
 from guildhall.runs import shown
 from guildhall.tools.gate import CLOSED, Gate
 from guildhall.tools.model import ToolResult
@@ -79,6 +86,8 @@ async def replay(
 ) -> Difference | None:
     """The first difference between the record and a run of today on the same answers; None when there is none.
 
+    Raises where the program that would execute it is not there or will not do.
+
     Replays are executed in this process, whatever runs are: all that differs in the calls of one answer is then met,
     each time the same.
     """
@@ -89,6 +98,8 @@ async def replay(
         record.compare_end(outcome.output)
     except (Over, ReplayDiffers):
         pass
+    except (RuntimeMissing, RuntimeOutdated, RuntimeUnusable):
+        raise  # nothing was played, so nothing can be said of it
     except GuildError as error:
         record.compare_failure(error)
     return record.first_difference()

@@ -55,10 +55,7 @@ class ChildRuntime:
             return await service.outcome()
         except _Died as death:
             status = await self._nursery.end(child, _GRACE if death.what is None else 0)
-            raise RuntimeCrashed(
-                f"the process of the run {death.what or self._manner(status)}",
-                hint="Resume the run: it goes on from the last step on record.",
-            ) from None
+            raise RuntimeCrashed(f"the process of the run {death.what or self._manner(status)}") from None
         finally:
             child.kill()
             writer.close()

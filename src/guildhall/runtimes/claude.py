@@ -88,7 +88,7 @@ class Claude:
             case {"type": "system", "subtype": "init", "mcp_servers": [*servers]}:
                 if lost := [told for one in servers if (told := _lost(one))]:
                     said = f"Claude Code did not reach the run's tools: {', '.join(lost)}"
-                    return Ended(RuntimeToolless(said, hint="Resume the run: it is started anew."))
+                    return Ended(RuntimeToolless(said))
             case {"type": "result", "is_error": True, "result": "Prompt is too long"}:
                 hint = "Give the worker less to read at once, or a runtime or a model with a larger context."
                 return Ended(ContextTooLong("the conversation is longer than Claude Code takes", hint=hint))

@@ -36,7 +36,6 @@ _QUIET = 300.0  # seconds in which a program that has nothing under way says not
 _LOOKS = 10  # how often it is looked at in that time
 _FAREWELL = 10.0  # seconds for a program to end that is to be started anew
 _TAKEN = "The result is taken."
-_AGAIN = "Resume the run: it goes on from the last step on record."
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class _Talk:
         raise self._broke(await started.manner())
 
     def _broke(self, manner: str) -> GuildError:
-        return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}", hint=_AGAIN)
+        return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}")
 
     def _ended(self, started: Program) -> Anew | None:
         """It says that it is done: its last answer is the output, or it is told what is wrong with it."""

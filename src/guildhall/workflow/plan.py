@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
 from guildhall.runs.reach import declared
+from guildhall.runtimes.catalog import ROWS
 from guildhall.workers.choose import choose_model
 from guildhall.workflow import plan_text
 from guildhall.workflow.definition import NOBODY
@@ -174,11 +175,12 @@ def opening_of(workflow: Workflow, request: RunRequest, frame: Frame, settings: 
     """What could happen, in a line, by the files of its agents alone. `frame` is the workflow's own."""
     models: dict[str, str] = {}
     for agent in workflow.agents:
+        name = plan_text.titled(agent.name, ROWS[agent.worker.definition.runtime])
         try:
             choice = choose_model(agent.worker, frame, settings, caller=request.model, override=request.override_model)
-            models[agent.name] = choice.model
+            models[name] = choice.model
         except GuildError:
-            models[agent.name] = "not named"
+            models[name] = "not named"
     reach = frozenset[str]().union(*(declared(agent.worker) for agent in workflow.agents))
     budget = budget_of(workflow, settings, request.budget)
     return plan_text.opening(models, commands=len(workflow.definition.setup), reach=reach, budget=budget)

@@ -10,6 +10,7 @@ from guildhall.workflow.wakeup import in_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from guildhall.runtimes.catalog import Row
     from guildhall.workflow.plan import WorkflowPlan
 
 _INDENT = "  "
@@ -19,8 +20,13 @@ _DOING = {"fs.read": "reads files", "fs.write": "writes files", "proc.exec": "ru
 def line(plan: WorkflowPlan) -> str:
     """What could happen, in one line, before it does."""
     reach = frozenset[str]().union(*(agent.plan.reach for agent in plan.agents))
-    models = {agent.name: agent.plan.model or "not named" for agent in plan.agents}
+    models = {titled(agent.name, agent.plan.runtime): agent.plan.model or "not named" for agent in plan.agents}
     return opening(models, commands=len(plan.setup), reach=reach, budget=plan.worst_usd)
+
+
+def titled(agent: str, runtime: Row) -> str:
+    """An agent, and the program of others that executes it, where it is one."""
+    return agent if runtime.program is None else f"{agent} ({runtime.title})"
 
 
 def opening(models: Mapping[str, str], *, commands: int, reach: frozenset[str], budget: float | None) -> str:

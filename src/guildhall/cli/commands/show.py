@@ -12,6 +12,7 @@ from guildhall.cli.named import named
 from guildhall.cli.reach import with_look
 from guildhall.cli.teams import print_workflow
 from guildhall.core.ids import ASK, JOB, is_id
+from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         elif args.json:
             asks = [ask.as_dict() for ask in shown.asks]
             told = {
+                "runtime": shown.runtime,
                 "usage": shown.usage.as_dict(),
                 "cost_usd": shown.usage.cost_usd,
                 "attachments": list(shown.attachments),
@@ -110,6 +112,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
         ["started", run.created_at],
     ]
+    if (row := ROWS[shown.runtime]).program is not None:
+        rows.insert(2, ["runtime", row.title])
     if run.parent:
         rows.insert(1, ["called by", run.parent])
     if origin := run.request.get("forked_from"):
