@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
@@ -231,6 +232,7 @@ def _child(order: dict[str, Any]) -> NoReturn:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         os.environ.clear()
         os.environ.update(order["env"])
+        tempfile.tempdir = None  # what practised before had another one
         measured = coverage.process_startup()
         os.chdir(order["cwd"])
         sys.stdin, sys.stdout = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rw"))

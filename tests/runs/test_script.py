@@ -269,7 +269,7 @@ def test_not_while_it_is_running(guild: Guild, project: Path) -> None:
 
 SOME_TEXT = st.text(st.characters(), max_size=60) | st.text(" \n\t{}[]:#@'\"\\", max_size=20)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | SOME_TEXT,
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | SOME_TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SOME_TEXT, inner, max_size=3),
     max_leaves=8,
 )
