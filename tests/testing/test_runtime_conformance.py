@@ -34,10 +34,7 @@ COSTLY = ("opencode",)
 LEAST = (
     "a_tool_is_called_and_the_model_is_told_what_it_gave",
     "an_approval_is_answered_in_another_hall",
-    "a_structured_output_is_what_the_schema_says",
-    "the_model_is_shown_what_is_the_run_s_and_nothing_else",
     "a_stop_ends_it_for_good",
-    "its_processes_are_killed_and_nothing_is_done_twice",
 )
 ALL = [
     (runtime, check)

@@ -90,7 +90,7 @@ LACKING = [
     ("{worker: boxed}", 4, "mail is code that is not trusted"),
     ("{worker: sandy}", 1, "does not exist"),
     ('{system_prompt: x, model: "script:nowhere.yaml"}', 2, "there is no script"),
-    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "cannot be provided"),
+    ('{system_prompt: x, model: "script:answers.yaml", runtime: codex}', 1, "Codex CLI is needed"),
 ]
 
 

@@ -124,7 +124,7 @@ def _how(row: Row, verb: str = "Install it") -> str:
 
 def _first_line(said: str) -> str:
     line = said.strip().partition("\n")[0]
-    return ascii(line[:_SAID]) if line else "nothing"
+    return ascii(line[-_SAID:]) if line else "nothing"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
