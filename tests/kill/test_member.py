@@ -43,14 +43,24 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
     port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
     process = dying.start(folder, port, SECRET, number, when)
-    job = None
-    with suppress(httpx.TransportError):
-        await until_up(url)
-        async with speaking(url) as member:
-            job = await member.dispatch("Do it.", "A job")
-            await member.ended(job)
-        os.kill(process, signal.SIGTERM)  # it has outlived the job
-    return job, await asyncio.to_thread(dying.ended) == "killed"
+    jobs: list[str] = []
+
+    async def dispatch() -> None:
+        with suppress(httpx.TransportError):
+            await until_up(url)
+            async with speaking(url) as member:
+                jobs.append(await member.dispatch("Do it.", "A job"))
+                await member.ended(jobs[0])
+            os.kill(process, signal.SIGTERM)  # it has outlived the job
+
+    ending = asyncio.create_task(asyncio.to_thread(dying.ended))
+    dispatching = asyncio.create_task(dispatch())
+    await asyncio.wait({dispatching, ending}, return_when=asyncio.FIRST_COMPLETED)
+    if ending.done():  # it may have died before it listened
+        await asyncio.wait({dispatching}, timeout=2)
+        dispatching.cancel()
+    await asyncio.gather(dispatching, return_exceptions=True)
+    return jobs[0] if jobs else None, await ending == "killed"
 
 
 async def finished(folder: Path, job: str | None) -> dict[str, Any]:
