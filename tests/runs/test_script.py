@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,7 @@ def test_approvals_and_refusals_with_notes(guild: Guild, project: Path) -> None:
 def test_an_approval_that_timed_out(guild: Guild, project: Path) -> None:
     done = ran(guild, project, WRITE, DONE, tool_rules={"fs.write": {"approval_required": True, "timeout": "0.2s"}})
     if done.json["status"] == "waiting":
+        time.sleep(0.2)  # until nobody has answered in time
         guild("resume", done.json["run"])
     script = recorded(guild, done.json["run"])
     assert script.test is not None
