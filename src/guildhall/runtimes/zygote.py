@@ -166,7 +166,7 @@ def _confinement() -> Callable[[], None]:
     code = jail_seccomp.compiled(jail_seccomp.Filter(families=frozenset(), modes=False))
     if code is None or not jail_landlock.supported():
         return lambda: None
-    rules = [(str(path), "read") for path in dict.fromkeys(path.resolve() for path in program_paths())]
+    rules = [(str(path), "look") for path in dict.fromkeys(path.resolve() for path in program_paths())]
 
     def confine() -> None:
         jail_launch.drop_capabilities()

@@ -172,7 +172,7 @@ def restrict(rules: list[tuple[str, str]], port: int | None = None) -> None:
     attributes = struct.pack("=QQQ", all_rights, ports, scoped)[: 24 if version >= 6 else 16 if version >= 4 else 8]
     ruleset = _check(_LIBC.syscall(_CREATE_RULESET, attributes, len(attributes), 0), "landlock")
     for path, access in rules:
-        rights = all_rights & (~_DEVICES if access == "write" else _READ)
+        rights = all_rights & {"write": ~_DEVICES, "look": _READ & ~_EXECUTE}.get(access, _READ)
         with contextlib.suppress(FileNotFoundError, PermissionError):
             _give(ruleset, path, rights)
     if ports:
