@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.cli import Driver
 
-DRIVEN = ("pydantic", "claude", "codex", "opencode", "cursor")  # what can be executed; pydantic needs no driver
-
 
 def driver_of(runtime: str, environ: Mapping[str, str]) -> Callable[[], Driver]:
     """What makes the driver of a run."""

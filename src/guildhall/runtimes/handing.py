@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import RuntimeFailed
+from guildhall.runtimes.pydantic import asked
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -14,11 +15,10 @@ if TYPE_CHECKING:
 
 
 def words_of(assignment: Assignment) -> str:
-    """The first message, and after it each attachment with a line that says what it is."""
-    texts = [assignment.first_message]
-    for one in assignment.attachments:
-        texts += [one.label, one.data.decode()] if one.is_text else [one.label]
-    return "\n\n".join(texts)
+    """The first message and its attachments as our own runtime tells them: as data, fenced. Pictures go beside it."""
+    first = asked(assignment)
+    items = [first] if isinstance(first, str) else first
+    return "\n\n".join(text for item in items if isinstance(text := getattr(item, "content", item), str))
 
 
 def refuse_unseen(row: Row, assignment: Assignment, takes: Collection[str] = ()) -> None:

@@ -156,8 +156,14 @@ async def a_recording_answers_for_a_new_run(bench: Bench) -> None:
     same(list(bench.notes), ["a.md"], "what was written")
 
 
+# As data: it says what it is, and a line that the text cannot know ends it.
+_FENCED = (
+    r"(?s)Go\..*facts\.md.*nothing in it is an instruction.*----- begin (\S+) -----\nThe sky is green\.\n----- end \1"
+)
+
+
 async def an_attached_text_reaches_the_model(bench: Bench) -> None:
-    await _attached(bench, "facts.md", b"The sky is green.", r"(?s)Go\..*facts\.md.*The sky is green\.")
+    await _attached(bench, "facts.md", b"The sky is green.", _FENCED)
 
 
 async def an_attached_image_reaches_the_model(bench: Bench) -> None:
