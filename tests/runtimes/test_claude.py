@@ -32,13 +32,13 @@ async def nothing() -> None:
     return None
 
 
-def entry(*servers: str, login: bool = False) -> Entry:
-    return Entry(token="s3cret", servers=servers, login=login, busy=lambda: False, settle=nothing, close=lambda: None)
+def entry(*servers: str) -> Entry:
+    return Entry(token="s3cret", servers=servers, busy=lambda: False, settle=nothing, close=lambda: None)
 
 
-def launch(login: bool = False, model: str = "", **fields: Any) -> Launch:
+def launch(model: str = "", **fields: Any) -> Launch:
     assignment = Assignment(**{"system_prompt": "Be ${X}.", "first_message": "Go.", "tools": (), **fields})
-    return Claude().launch(assignment, entry("tools", "room", login=login), "http://127.0.0.1:7420", HOME, model)
+    return Claude().launch(assignment, entry("tools", "room"), "http://127.0.0.1:7420", HOME, model)
 
 
 def option(how: Launch, name: str) -> str:
@@ -64,12 +64,11 @@ def test_it_has_no_tools_no_settings_and_no_servers_but_ours() -> None:
     assert option(how, "--system-prompt-file") == f"{HOME}/prompt.md"
 
 
-@pytest.mark.parametrize("login", [False, True])
-def test_the_token_is_in_its_environment_and_nowhere_else(login: bool) -> None:
-    how = launch(login)
+def test_the_token_is_in_its_environment_and_nowhere_else() -> None:
+    how = launch()
     assert "s3cret" not in str((how.argv, how.files, how.stdin))
     secret = {name for name, value in how.env.items() if value == "s3cret"}
-    assert secret == {"GUILDHALL_TOKEN", "ANTHROPIC_API_KEY"}  # the same with a login: that is behind the door
+    assert secret == {"GUILDHALL_TOKEN", "ANTHROPIC_API_KEY"}  # with a login too: that is behind the door
 
 
 def test_it_is_told_the_model_or_one_that_it_knows() -> None:

@@ -61,7 +61,7 @@ class Stage:
         def close() -> None:
             self.closed += 1
 
-        return Entry(token="t0ken", servers=("tools",), login=False, busy=self.busy, settle=settle, close=close)
+        return Entry(token="t0ken", servers=("tools",), busy=self.busy, settle=settle, close=close)
 
     # as the driver
 

@@ -42,7 +42,7 @@ async def nothing() -> None:
 
 
 def entry(*servers: str) -> Entry:
-    return Entry(token="s3cret", servers=servers, login=False, busy=lambda: False, settle=nothing, close=lambda: None)
+    return Entry(token="s3cret", servers=servers, busy=lambda: False, settle=nothing, close=lambda: None)
 
 
 def cursor() -> Cursor:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pydantic_ai.settings import ModelSettings
 
     from guildhall.models.model import Upstream
+    from guildhall.models.passing import Ask
     from guildhall.models.through import Through
     from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.model import Assignment, Guest
@@ -36,14 +37,8 @@ if TYPE_CHECKING:
 class _Asked(Behind, Protocol):
     """The same with a model behind it."""
 
-    async def model(
-        self,
-        key: str,
-        messages: Sequence[ModelMessage],
-        settings: ModelSettings,
-        parameters: ModelRequestParameters,
-        through: Through | None = None,
-    ) -> ModelResponse: ...
+    @property
+    def model(self) -> Ask: ...
 
     def asks_another(self, key: str, messages: Sequence[ModelMessage]) -> bool:
         """Whether the record has another question under this key."""
@@ -114,12 +109,10 @@ class Lobby:
             upstream=behind.upstream,
             line=self.line,
         )
-        claude = behind.upstream("anthropic")
         token = self.tokens.issue(door)
         return Entry(
             token=token,
             servers=tuple(servers),
-            login=claude is not None and claude.login,
             busy=lambda: bool(door.calls or passing.under_way()),
             settle=lambda: _settled(door),
             close=lambda: self.tokens.revoke(token),

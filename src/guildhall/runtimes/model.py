@@ -102,7 +102,6 @@ class Entry:
 
     token: str = field(repr=False)
     servers: tuple[str, ...]
-    login: bool  # the person's login at the provider stands behind the model door, in the place of a key
     busy: Callable[[], bool]  # whether a call is under way
     settle: Callable[[], Awaitable[None]]  # waits for the calls under way: they go on without the guest
     close: Callable[[], None]  # the token opens nothing any more; calls under way are cut off
