@@ -35,6 +35,8 @@ class Frame:
 
     cwd: Path
     root: Path
+    # A checkout of the project at `root` that is the request's own: what it sees and changes of the project lies there.
+    worktree: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     interactive: bool = False  # a person is there to be asked
     model: str | None = None  # --model or GUILDHALL_MODEL
@@ -81,6 +83,7 @@ class Frame:
         return {
             "cwd": str(self.cwd),
             "root": str(self.root),
+            **({"worktree": str(self.worktree)} if self.worktree else {}),
             "env": sorted(self.env),
             "interactive": self.interactive,
             "model": self.model,

@@ -17,6 +17,8 @@ ASK = "a"
 JOB = "j"
 ROOM = "m"
 WORKFLOW = "w"
+COMMISSION = "c"
+MEETING = "t"  # a talk; m- is a room
 PROPOSAL = "p"  # p-1, p-2 ...: counted in their room
 
 

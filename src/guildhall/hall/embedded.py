@@ -158,8 +158,8 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
         request = part.history.get(run).request
         if request.get("workflow"):
             return await part.workflows.steering.stop(run)
-        if request.get("job"):
-            return await self._stop_job(request["job"]["id"])
+        if (seating := self._hall.seating(request)) is not None:
+            return await seating.stop(run)
         return await part.runs.cancel(run)
 
     async def replay(self, run: str, frame: Frame) -> Replayed:
@@ -220,6 +220,19 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
         answered = await self._asks_with(ask).answer(ask, answer)
         await self._answered(answered)
         return answered
+
+    async def _answered(self, ask: Ask) -> None:
+        """Whoever it concerns hears of it, and the run goes on if that is what it waits for."""
+        from guildhall.hall.recover import go_on
+
+        part = self._hall.where(ask.root)
+        if "runs" in vars(part):
+            await part.runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
+        root = part.history.get(ask.root)
+        for seating in self._hall.seatings():
+            await seating.answered(ask)
+        if self._stays and root.status == "waiting" and self._hall.seating(root.request) is not None:
+            await go_on(self._hall, root)
 
     def _asks_with(self, ask: str) -> Asks:
         return self._hall.annexes.where(lambda connection: find_ask(connection, ask) is not None).asks

@@ -49,8 +49,9 @@ class Recovery:
                     await _give_up(part, run)
                 else:
                     await go_on(part, run)
-            self._hall.jobs.keep_going(partial(go_on, self._hall))
-            self._hall.lives.append(lambda: self._hall.jobs.expecting)
+            for seating in self._hall.seatings():
+                seating.keep_going(partial(go_on, self._hall))
+            self._hall.lives.append(lambda: any(seating.expecting for seating in self._hall.seatings()))
         finally:
             self.under_way = False
 
@@ -73,8 +74,8 @@ async def go_on(part: Hall, run: Run) -> None:
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if run.request.get("job") and not part.runs.alive(run.id):
-            await part.jobs.could_not_go_on(run, error)
+        if (seating := part.seating(run.request)) is not None and not part.runs.alive(run.id):
+            await seating.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 
@@ -104,6 +105,6 @@ async def _give_up(part: Hall, run: Run) -> None:
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
-    if run.request.get("job"):
-        await part.jobs.follow(run.id)
+    if (seating := part.seating(run.request)) is not None:
+        await seating.follow(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared
     from guildhall.runs.recordings import Recordings
+    from guildhall.runs.seat import Seating
     from guildhall.runs.supply import Supply
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
@@ -213,6 +214,7 @@ class Hall(Staff):
             instead=self.instead,
             supply=self.supply,
             serve=self.serve,
+            provided=self.provided,
         )
 
     @cached_property
@@ -265,6 +267,14 @@ class Hall(Staff):
             readonly=self._lock is None,
         )
 
+    def seating(self, request: Mapping[str, Any]) -> Seating | None:
+        """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
+        return self.jobs if request.get("job") else None
+
+    def seatings(self) -> tuple[Seating, ...]:
+        """All who give runs a seat of their own."""
+        return (self.jobs,)
+
     def _for_new_work(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work, it and all that it may call."""
         from guildhall.hall.calling import demand_trust
@@ -283,10 +293,11 @@ class Hall(Staff):
     ) -> Prepared:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
         await self.runs.gone(run)
-        if self.history.get(run).request.get("workflow"):
+        request = self.history.get(run).request
+        if request.get("workflow"):
             return await self.workflows.again(run, frame, grant)
-        if self.history.get(run).request.get("job"):
-            return await self.jobs.again(run, frame, grant)
+        if (seating := self.seating(request)) is not None:
+            return await seating.again(run, frame, grant)
         return await self.runs.preparation.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
@@ -319,6 +330,10 @@ class Hall(Staff):
         more = await self.members.specs(worker, frame)
         return await serve(worker, frame, surroundings, self.supply, more)
 
+    def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
+        """What a worker is given where it works without its declaring it, beside the base toolbox."""
+        return ()
+
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)
 
@@ -348,15 +363,18 @@ class Hall(Staff):
 
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
-        if "jobs" in vars(self):
-            self.jobs.close()
+        self._keep_still()
         await self.annexes.park_all(SHUTDOWN)
         await self.settle(_SETTLING)
 
-    async def close(self) -> None:
-        """Waits for what goes on in the background, parks what runs, then lets go of the home."""
+    def _keep_still(self) -> None:
+        """From now on nothing that waits goes on by itself."""
         if "jobs" in vars(self):
             self.jobs.close()
+
+    async def close(self) -> None:
+        """Waits for what goes on in the background, parks what runs, then lets go of the home."""
+        self._keep_still()
         await self.settle()
         await self.annexes.park_all(BY_USER)
         if "members" in vars(self):

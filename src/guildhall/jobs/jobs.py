@@ -205,6 +205,15 @@ class Jobs(Register):
                 job = await self._save(self._as_on_record(job, run, gone="cancelled"))
             return job
 
+    async def stop(self, run: str) -> list[str]:
+        """Ends the job that a run does; the runs that were ended."""
+        id = str(self._history.get(run).request["job"]["id"])
+        job = self.get(id)
+        if job.status != "running":
+            raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild job show {id}")
+        ended = await self.cancel(id)
+        return [ended.run] if ended.run is not None and ended.status == "cancelled" else []
+
     async def _end(self, run: Run, folder: JobFolder) -> None:
         """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
         output = None

@@ -18,6 +18,11 @@ CAPABILITIES: Mapping[str, str] = {
     "worker.create": "write a new worker",
     "memory.read": "read remembered entries",
     "memory.write": "remember something",
+    "artifact.read": "read the artifacts of the project",
+    "artifact.write": "write artifacts of the project",
+    "commission": "hand out work in the project, and call it back",
+    "pull_request": "put work that is done up for review",
+    "meeting": "ask for a meeting with the person",
     "room.read": "read what the team shares",
     "room.write": "tell the team something, change what it shares",
 }

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+    # what the hall gives a worker in a frame without its declaring it, for the run of this id
+    Provided = Callable[[Worker, Frame, str], Sequence[Tool]]
     Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
 
@@ -68,6 +70,7 @@ class Assembler:
         instead: Callable[[Tool], Tool],
         supply: Supply,
         serve: Serve,
+        provided: Provided,
     ) -> None:
         self._environ = environ
         self.find = find
@@ -79,6 +82,7 @@ class Assembler:
         self._instead = instead
         self._supply = supply
         self._serve = serve
+        self._provided = provided
 
     async def assemble(
         self,
@@ -293,7 +297,8 @@ class Assembler:
             limit = settings.memory.limit_tokens
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
             seated = {tool.name for tool in recipe.seat.tools} if recipe.seat else set[str]()
-            system = tuple(tool for tool in (*base_toolbox().tools, *remember) if tool.name not in seated)
+            base = (*base_toolbox().tools, *remember, *self._provided(worker, frame, recipe.run))
+            system = tuple(tool for tool in base if tool.name not in seated)
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()
         system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))

@@ -21,7 +21,7 @@ SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the nex
 RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
-AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question"]
+AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 
 
@@ -112,6 +112,8 @@ class RunRequest:
     mode: Mode = "ask"
     call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
     job: Mapping[str, Any] | None = None  # the job that the run does: its id, description and contract
+    commission: Mapping[str, Any] | None = None  # the commission that the run carries out: its id, attempt, contract
+    meeting: Mapping[str, Any] | None = None  # the meeting that the run is: its id and how-manieth run it is
     workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
 
     def __post_init__(self) -> None:

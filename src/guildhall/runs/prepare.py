@@ -291,6 +291,7 @@ def frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:
         now,
         cwd=Path(recorded["cwd"]),
         root=Path(recorded["root"]),
+        worktree=Path(recorded["worktree"]) if recorded.get("worktree") else None,
         env={name: value for name, value in now.env.items() if name in recorded["env"]},
         model=recorded["model"],
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy import Connection
 
-    from guildhall.runs.model import Stretch
+    from guildhall.core.errors import GuildError
+    from guildhall.core.frame import Frame
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.model import Ask, Run, Stretch
+    from guildhall.runs.prepare import Prepared
     from guildhall.tools.model import Execute, Tool, ToolCall
     from guildhall.workers.model import Worker
 
@@ -32,7 +36,47 @@ class Seat:
     seated: Callable[[Worker], Worker] | None = None  # its worker as it is in this seat; None: as it is everywhere
     judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
     settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
+    # The run is a conversation: what the person says for the how-manieth time, from 1, once it is said. None: it ends
+    # with its first answer without a call.
+    hear: Callable[[int], Awaitable[str]] | None = None
     plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
+
+
+class Seating(Protocol):
+    """Whoever gives runs their seats, and goes on with them: jobs, commissions, meetings."""
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """A run that stopped, ready to go on in its seat."""
+        ...
+
+    async def stop(self, run: str) -> list[str]:
+        """Ends for good what a run in a seat is there for; the runs that were ended."""
+        ...
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """A run was to go on by itself and cannot."""
+        ...
+
+    async def follow(self, run: str) -> None:
+        """The record says of a run that nobody executed to its end how it ended."""
+        ...
+
+    async def answered(self, ask: Ask) -> None:
+        """A person has answered something; it may be about what sits here."""
+        ...
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on what waits goes on by itself, by `go_on`, when nothing holds it any more."""
+        ...
+
+    @property
+    def expecting(self) -> bool:
+        """Whether something is about to go on by itself."""
+        ...
+
+    def close(self) -> None:
+        """Nothing goes on by itself any more."""
+        ...
 
 
 def seat_on_record(tools: Sequence[Tool], seated: Callable[[Worker], Worker] | None = None) -> Seat:
