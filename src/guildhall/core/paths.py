@@ -62,6 +62,10 @@ class Home:
     def toolboxes(self) -> Path:
         return self.path / "toolboxes"
 
+    @property
+    def packages(self) -> Path:
+        return self.path / "packages"
+
     @staticmethod
     def locate(env: dict[str, str]) -> Home:
         """The home that the environment names."""
