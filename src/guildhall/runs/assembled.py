@@ -49,6 +49,7 @@ class Assembled:
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
     outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
     activation: Activation = DEFAULT  # how its worker has it begin
+    converses: bool = False  # it is a conversation
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
@@ -66,6 +67,7 @@ class Assembled:
             output_schema=self.output_schema,
             attachments=self.attachments,
             model=self.model,
+            converses=self.converses,
         )
 
     def shown(self) -> dict[str, Any]:
@@ -95,6 +97,7 @@ class Assembled:
             "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
             **({"outsiders": self.outsiders.as_dict()} if self.outsiders != NOBODY else {}),
             **({"activation": self.activation.as_dict()} if self.activation != DEFAULT else {}),
+            **({"converses": True} if self.converses else {}),
         }
 
 

@@ -45,6 +45,10 @@ class Recipe:
     activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
 
+    @property
+    def converses(self) -> bool:
+        return self.seat is not None and self.seat.hear is not None
+
 
 def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
     """What a run that is on record was assembled from."""
