@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _NEEDED = (
+    "guildhall.cli.commands.commission",
+    "guildhall.projects.commissions.commissions",
+    "guildhall.projects.registry",
     "guildhall.workflow.team",
     "guildhall.workflow.workflows",
     "alembic.runtime.migration",
@@ -100,11 +104,11 @@ def _command(order: dict[str, Any]) -> int:
     from guildhall.store import engine
 
     main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
-
-    commits = Commits(engine._commit, order["number"], order["when"], grouped=order["grouped"])
+    number = 0 if order["function"] else order["number"]
+    commits = Commits(engine._commit, number, order["when"], grouped=order["grouped"])
     engine._commit = commits
     if order["function"]:
-        _stop_at(order["function"], order["when"])
+        _stop_at(order["function"], order["when"], order["number"] or 1)
     code = main(order["words"])
     Path(f"{order['out']}.commits").write_text(str(commits.count))
     return code
@@ -138,14 +142,17 @@ class Commits:
         return outcomes
 
 
-def _stop_at(name: str, when: str) -> None:
-    """Stops before or after a function that makes something on disk, such as the database itself."""
+def _stop_at(name: str, when: str, number: int) -> None:
+    """Stops before or after a call, by its number, of a function that changes what is on disk, such as git."""
     module = importlib.import_module(name.partition(":")[0])
     function = getattr(module, name.partition(":")[2])
+    calls = itertools.count(1)
 
-    def stopping(*arguments: Any) -> NoReturn:
+    def stopping(*arguments: Any, **named: Any) -> Any:
+        if next(calls) != number:
+            return function(*arguments, **named)
         if when == "after":
-            function(*arguments)
+            function(*arguments, **named)
         _halt()
 
     setattr(module, function.__name__, stopping)
