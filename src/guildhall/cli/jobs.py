@@ -23,9 +23,9 @@ def job_id(text: str) -> str:
 
 
 def id_of(run: Run) -> str:
-    """What a person calls a run: by its job, if it does one."""
-    job = run.request.get("job")
-    return str(job["id"]) if job else run.id
+    """What a person calls a run: by its job, if it does one, or by the meeting that it is."""
+    larger = run.request.get("job") or run.request.get("meeting")
+    return str(larger["id"]) if larger else run.id
 
 
 def by_job(text: str, run: Run) -> str:
