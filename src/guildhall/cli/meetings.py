@@ -20,7 +20,9 @@ def meeting_id(text: str) -> str:
     if is_id(text, MEETING):
         return text
     shown = repr(text if len(text) <= 60 else text[:57] + "...")
-    raise NotFound(f"there is no meeting {shown}", hint="Meetings look like t-7k2m9x4qpw; `guild meeting ls` lists them.")
+    raise NotFound(
+        f"there is no meeting {shown}", hint="Meetings look like t-7k2m9x4qpw; `guild meeting ls` lists them."
+    )
 
 
 def print_meeting(shown: MeetingShown, screen: Screen) -> None:

@@ -226,7 +226,9 @@ class Talk:
 
     def _say_where_it_was(self, shown: MeetingShown) -> None:
         meeting = shown.meeting
-        self._screen.note(f"{meeting.id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim")
+        self._screen.note(
+            f"{meeting.id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim"
+        )
         self._screen.note(self._screen.one_line(meeting.topic, 200), "dim")
         for path in meeting.linked:
             self._screen.note(f"linked: {self._screen.one_line(path, 200)}", "dim")

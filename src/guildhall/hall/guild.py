@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.hall.staff import Staff
 
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
     from guildhall.projects.branches import Branches
     from guildhall.projects.git import Git
+    from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
@@ -61,13 +63,37 @@ class Guild(Staff):
 
         return Worktrees(self.home, self.git)
 
+    @cached_property
+    def meetings(self) -> Meetings:
+        """The conversations of people with workers, in projects."""
+        from guildhall.hall.calling import demand_trust_again
+        from guildhall.hall.recover import frame_at
+        from guildhall.projects.meetings.ground import Ground
+        from guildhall.projects.meetings.meetings import Meetings
+        from guildhall.projects.meetings.register import Register
+
+        hall = cast("Hall", self)
+        ground = Ground(
+            projects=lambda: self.projects,
+            branches=self.branches,
+            worktrees=lambda: self.worktrees,
+            runs=lambda: self.runs,
+            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+            bus=hall.bus,
+            find=hall.for_new_work,
+            trusted=lambda run, frame: demand_trust_again(hall, run, frame),
+            frame_at=lambda place: frame_at(hall, place, place),
+        )
+        register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
+        return Meetings(register, ground)
+
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
-        return None
+        return self.meetings if request.get("meeting") else None
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""
-        return ()
+        return (self.meetings,)
 
     def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
         """What a worker is given where it works without its declaring it, beside the base toolbox."""

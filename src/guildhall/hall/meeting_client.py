@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MeetingClient(Protocol):
-    """What can be done with meetings. Leaving a stream early leaves the answer to go on; nothing that was said is lost."""
+    """What can be done with meetings. Whoever leaves a stream early lets the answer go on."""
 
     # newest first
     async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]: ...

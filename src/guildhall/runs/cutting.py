@@ -19,7 +19,9 @@ async def cut_short(journal: Journal, text: str) -> bool:
     """
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    open_ones = [entry.key for entry in journal.kind("model_asked") if not journal.last(entry.key or "", "model_answered")]
+    open_ones = [
+        entry.key for entry in journal.kind("model_asked") if not journal.last(entry.key or "", "model_answered")
+    ]
     if not open_ones:
         return False
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF

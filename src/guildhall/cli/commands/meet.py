@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("who", metavar="WORKER|MEETING", help="the worker to meet, or the id of a meeting to go back to")
+    parser.add_argument(
+        "who", metavar="WORKER|MEETING", help="the worker to meet, or the id of a meeting to go back to"
+    )
     parser.add_argument("words", metavar="WORDS", nargs="?", help="what to say first; `-`: standard input")
     parser.add_argument("--say", metavar="TEXT", action="append", default=[], help="and then this; may be repeated")
     parser.add_argument("--project", metavar="NAME", help="the project to meet in; without it the one of this folder")

@@ -63,7 +63,9 @@ class Closing:
             files = list(error.files)
             await self._register.store.write(lambda c: records.note(c, id, said, self._register.now(), files=files))
             hint = f"It stays open. Say in it what is to be done about them: guild meet {id}. Then close it again."
-            raise MergeConflict(f"the meeting {id} cannot be closed: {error.message}", files=error.files, hint=hint) from None
+            raise MergeConflict(
+                f"the meeting {id} cannot be closed: {error.message}", files=error.files, hint=hint
+            ) from None
         closed = await self._register.store.write(lambda c: self._closed(c, id, path, summary))
         await self.put_away(closed)
         return closed
@@ -104,9 +106,9 @@ class Closing:
         now = self._register.now()
         columns = {"notes": path, **({"summary": summary.text} if summary.text else {})}
         meeting = records.move(connection, id, "closed", "closed by the person", now, **columns)
-        if meeting.run is not None and (run := run_records.find_run(connection, meeting.run)) is not None:
-            if run.status not in ENDED:
-                run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+        run = run_records.find_run(connection, meeting.run or "")
+        if run is not None and run.status not in ENDED:
+            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
         return meeting
 
     async def put_away(self, meeting: Meeting) -> None:

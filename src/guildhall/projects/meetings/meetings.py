@@ -7,7 +7,7 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound, UsageError
+from guildhall.core.errors import Conflict, GuildError, NotDeletable, UsageError
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.closing import Closing
@@ -136,9 +136,7 @@ class Meetings:
             hint="Register it: guild project add. Or name one: --project NAME (`guild project ls`).",
         )
 
-    async def come(
-        self, id: str, frame: Frame, *, renew: bool = False, stays: bool = True
-    ) -> AsyncGenerator[Event]:
+    async def come(self, id: str, frame: Frame, *, renew: bool = False, stays: bool = True) -> AsyncGenerator[Event]:
         """The events until all that was said so far is answered: none where nothing is left to be answered.
 
         `renew`: with a new session, which is told in short what was said so far.

@@ -24,7 +24,12 @@ def artifact(meeting: Meeting, body: str = "") -> bytes:
         **({"linked": list(meeting.linked)} if meeting.linked else {}),
     }
     made = Artifact(
-        title=meeting.topic, date=meeting.created_at[:10], status=meeting.status, tags=("meeting",), extra=extra, body=body
+        title=meeting.topic,
+        date=meeting.created_at[:10],
+        status=meeting.status,
+        tags=("meeting",),
+        extra=extra,
+        body=body,
     )
     return made.render().encode()
 

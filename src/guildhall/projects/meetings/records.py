@@ -22,9 +22,7 @@ def add(connection: Connection, meeting: Meeting, reason: str) -> None:
     _add_line(connection, meeting.id, None, meeting.status, reason, {}, meeting.created_at)
 
 
-def move(
-    connection: Connection, id: str, after: MeetingStatus, reason: str, now: str, **columns: Any
-) -> Meeting:
+def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now: str, **columns: Any) -> Meeting:
     """A transition: the row and the timeline, or nothing at all where it may not be."""
     meeting = find(connection, id)
     assert meeting is not None
@@ -114,14 +112,22 @@ def lines(connection: Connection, id: str) -> list[Line]:
 
 
 def _add_line(
-    connection: Connection, id: str, before: str | None, after: str | None, reason: str, data: Mapping[str, Any], at: str
+    connection: Connection,
+    id: str,
+    before: str | None,
+    after: str | None,
+    reason: str,
+    data: Mapping[str, Any],
+    at: str,
 ) -> None:
     line = {"activity": id, "before": before, "after": after, "reason": reason, "data": dict(data), "at": at}
     connection.execute(insert(timeline), line)
 
 
 def _meeting(row: RowMapping) -> Meeting:
-    return Meeting(**{**row, "linked": tuple(row["linked"])})
+    columns: dict[str, Any] = {**row}
+    columns["linked"] = tuple(row["linked"])
+    return Meeting(**columns)
 
 
 def _words(row: RowMapping) -> Words:

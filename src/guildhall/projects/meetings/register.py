@@ -120,7 +120,7 @@ class Register:
         return self.history.get(meeting.run).request["frame"].get("worktree")
 
     def keep_transcript(self, id: str) -> None:
-        """Writes the transcript of an open meeting, as far as it goes. What cannot be written is on record all the same."""
+        """Writes the transcript of an open meeting, as far as it goes. All of it is on record, should this fail."""
         meeting = self.get(id)
         if meeting.status != "open":
             return

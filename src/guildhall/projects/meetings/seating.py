@@ -52,9 +52,7 @@ def _linked(meeting: Meeting) -> list[str]:
     return ["Linked to this meeting:\n" + "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
 
 
-def renewed_message(
-    meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], words: Sequence[str]
-) -> str:
+def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], words: Sequence[str]) -> str:
     """What a new session of the same meeting is told: what was said so far, then the person's new words."""
     answered = [one for one in exchanges if one.answer]
     parts = [f"This meeting has been going on for a while; it is about: {meeting.topic}", *_linked(meeting)]

@@ -21,10 +21,10 @@ from guildhall.projects.meetings.register import Sitting
 from guildhall.projects.meetings.seating import first_message, renewed_message, seated
 from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
-from guildhall.runs.model import BY_USER, RunRequest
 from guildhall.runs.cutting import cut_short
+from guildhall.runs.model import BY_USER, PERSON, RunRequest
 from guildhall.runs.seat import Seat
-from guildhall.runs.talking import PERSON, expected
+from guildhall.runs.talking import expected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -85,9 +85,7 @@ class Sittings:
         finally:
             self._following[id] -= 1
 
-    async def _stretch(
-        self, id: str, number: int, frame: Frame, *, renew: bool, stays: bool
-    ) -> AsyncGenerator[Event]:
+    async def _stretch(self, id: str, number: int, frame: Frame, *, renew: bool, stays: bool) -> AsyncGenerator[Event]:
         """The events of the run from now on, until the turn is over or the run has stopped."""
         with ExitStack() as stack:
             async with self.steering[id]:
@@ -169,9 +167,7 @@ class Sittings:
     def _waits_for(self, run: str) -> int | None:
         return expected(self._register.history.journal(run))
 
-    async def _prepared(
-        self, meeting: Meeting, frame: Frame, *, renew: bool
-    ) -> tuple[Prepared | None, list[Event]]:
+    async def _prepared(self, meeting: Meeting, frame: Frame, *, renew: bool) -> tuple[Prepared | None, list[Event]]:
         """The run, ready to be launched; None: it lives. With what is to be told of it."""
         if meeting.run is None:
             return await self._begin(meeting, frame), []
@@ -195,7 +191,11 @@ class Sittings:
             raise Conflict("the person wanted it")
         code = str((run.error or {}).get("code"))
         if run.status == "failed" and code in _SPENT:
-            said = "the conversation no longer fits" if code == ContextTooLong.code else "its record cannot be gone on with"
+            said = (
+                "the conversation no longer fits"
+                if code == ContextTooLong.code
+                else "its record cannot be gone on with"
+            )
             raise Conflict(said)
         if run.status in ("completed", "cancelled"):
             raise Conflict(f"its run was {run.status}")
@@ -277,7 +277,7 @@ class Sittings:
         )
 
     async def cut_short(self, meeting: Meeting) -> None:
-        """Ends the answer under way. What there was of it is on record as the answer, so that the next words are heard."""
+        """Ends the answer under way. What there was of it is on record as the answer: the next words are heard then."""
         assert meeting.run is not None
         said = self._saying.get(meeting.run, "")
         await self._ground.runs().park(meeting.run, BY_USER)

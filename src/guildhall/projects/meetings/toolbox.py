@@ -48,7 +48,7 @@ def meeting_tools() -> tuple[Tool, ...]:
 def linkable(worktree: str | None, path: str) -> str:
     """The path of an artifact in its one form, if it is there in the meeting's checkout."""
     parts = PurePosixPath(path).parts if is_text(path) and len(path) <= _LONGEST_PATH else ()
-    if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):  # noqa: PLR2004
+    if len(parts) < 2 or parts[0] != LORE or any(part in ("..", ".") for part in parts):
         raise UsageError(f"{path[:100]!r} is no artifact", hint=f"Give a path such as {LORE}/specs/export.md.")
     found = "/".join(parts)
     top = Path(worktree or "/nowhere").resolve()
