@@ -20,7 +20,7 @@ from guildhall.runs.assembled import (
 )
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.fit import fitting, refuse_native, refuse_unguarded
+from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
 from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
@@ -256,6 +256,8 @@ class Assembler:
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = rules_of(recipe, tools, surroundings.forbidden, around)
+        if recipe.converses:
+            refuse_talking(worker)
         refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
         refuse_unasked(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
@@ -274,13 +276,14 @@ class Assembler:
             tools=tools,
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
             bounds=recipe.bounds,
-            output_schema=recipe.output_schema,
+            output_schema=None if recipe.converses else recipe.output_schema,  # a conversation comes to no result
             surroundings=surroundings,
             allow_workers=worker.definition.allow_workers,
             above=recipe.above,
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
             outsiders=outsiders,
+            converses=recipe.converses,
         )
 
     async def _tools(
@@ -313,7 +316,7 @@ class Assembler:
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        if recipe.output_schema is not None and OUTPUT_TOOL in names:
+        if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         return tools

@@ -41,6 +41,10 @@ class Recipe:
     outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
     seat: Seat | None = None
 
+    @property
+    def converses(self) -> bool:
+        return self.seat is not None and self.seat.hear is not None
+
 
 def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
     """What a run that is on record was assembled from."""
