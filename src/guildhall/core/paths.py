@@ -72,6 +72,10 @@ class Home:
         """Where git works for the hall: a folder for each project."""
         return self.path / "desks"
 
+    @property
+    def packages(self) -> Path:
+        return self.path / "packages"
+
     @staticmethod
     def locate(env: dict[str, str]) -> Home:
         """The home that the environment names."""
