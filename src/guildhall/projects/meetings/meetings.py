@@ -26,6 +26,7 @@ from guildhall.projects.meetings.sitting import Sittings
 from guildhall.projects.meetings.summary import Summaries
 from guildhall.projects.meetings.toolbox import meeting_tools
 from guildhall.runs import records as run_records
+from guildhall.runs.asks import checked
 from guildhall.runs.model import ENDED
 from guildhall.runs.seat import seat_on_record
 
@@ -89,7 +90,7 @@ class Meetings:
 
     async def answer(self, ask: Ask, answer: Answer) -> Meeting:
         """What the person says to the ask by which a meeting was asked for."""
-        meeting = self._requests.of_ask(ask.id)
+        meeting, answer = self._requests.of_ask(ask.id), checked(ask, answer)
         if answer.choice == "yes":
             return await self.accept(meeting.id)
         if answer.choice == "no":

@@ -286,13 +286,23 @@ class Sittings:
     # hearing
 
     async def _hear(self, id: str, after: int, number: int) -> str:
-        """What the person says for the how-manieth time in this sitting, once it is said."""
+        """What the person says for the how-manieth time in this sitting, once it is said.
+
+        Where it was said already, the run does not say that it listens; whoever has said something before hears here
+        that they are answered.
+        """
+        waited = False
         while True:
             self._ears[id].clear()
             said = self._register.store.read(lambda connection: records.words(connection, id, after + number))
             if said is not None:
-                return said.words
+                break
+            waited = True
             await self._ears[id].wait()
+        if not waited:
+            run, at = self._last(id)[0], self._register.now()
+            self._ground.bus.publish(Event(type="listening", run=run, root=run, at=at, data={"number": number}))
+        return said.words
 
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
