@@ -57,7 +57,7 @@ def test_left_and_come_back_to_in_another_hall(parlour: Parlour) -> None:
 
 
 def test_the_person_sees_nothing_of_it_in_their_own_folder(parlour: Parlour) -> None:
-    parlour.script([call("Write", path=".lore/new.md", content="new"), say("written")])
+    parlour.script([call("Write", file_path=".lore/new.md", content="new"), say("written")])
     parlour.repo.git("add", "-A")
     parlour.repo.git("commit", "-qm", "all")
 

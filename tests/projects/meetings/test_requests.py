@@ -27,8 +27,6 @@ async def requested(parlour: Parlour, topic: str = "Two findings") -> Meeting:
 
 @pytest.mark.req("MTG-4", "X-15")
 def test_a_request_is_an_ask_that_outlives_its_run(parlour: Parlour) -> None:
-    parlour.script([say("done")], [say("Two things.")])
-
     async def work() -> None:
         meeting = await requested(parlour)
         assert meeting.status == "requested"
@@ -44,6 +42,7 @@ def test_a_request_is_an_ask_that_outlives_its_run(parlour: Parlour) -> None:
         answered = await parlour.client.answer(ask.id, Answer(choice="yes"))
         assert answered.status == "applied"
         assert not await parlour.client.asks()
+        parlour.script([say("Two things.")])
         await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame))
         assert parlour.answers(meeting.id) == [("", "Two things.")]
         run = parlour.meetings.register.get(meeting.id).run

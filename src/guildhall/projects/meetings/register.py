@@ -11,7 +11,6 @@ from guildhall.core.errors import NotFound, nearest_or
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MeetingShown
 from guildhall.projects.meetings.transcript import as_text, decisions, exchanges, followups
-from guildhall.runs.talking import expected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,15 +85,20 @@ class Register:
     def entries(self, sitting: Sitting) -> Sequence[Entry]:
         return self.history.entries(sitting.run)
 
-    def unanswered(self, meeting: Meeting) -> int | None:
-        """The number of the last words, or 0 for its beginning, where the worker still owes an answer; else None."""
-        said = self.words(meeting.id)
-        last = said[-1].number if said else 0
-        if not (sittings := self.sittings(meeting.id)):
-            return last
-        waits_for = expected(self.history.journal(sittings[-1].run))
-        heard = None if waits_for is None else sittings[-1].after + waits_for - 1
-        return None if heard is not None and heard >= last else last
+    def unanswered(self, id: str) -> list[Words] | None:
+        """What the person has said and the worker has not answered; None: it owes no answer, also none to nothing."""
+        answered, said = self._answered(id), self.words(id)
+        if answered >= (said[-1].number if said else 0):
+            return None
+        return [one for one in said if one.number > answered]
+
+    def _answered(self, id: str) -> int:
+        """The number of the last words that are answered; 0: the worker has begun, where it was to; -1: it has not."""
+        for sitting in reversed(self.sittings(id)):
+            heard = [one for one in self.entries(sitting) if one.kind in ("listening", "said")]
+            if heard:
+                return sitting.after + int((heard[-1].key or "u0")[1:]) - 1
+        return -1
 
     def shown(self, id: str) -> MeetingShown:
         meeting = self.get(id)
@@ -108,7 +112,7 @@ class Register:
             followups=followups(lines),
             decisions=[found for one in sittings for found in decisions(self.entries(one))],
             timeline=lines,
-            answering=meeting.status == "open" and self.unanswered(meeting) is not None,
+            answering=meeting.status == "open" and self.unanswered(id) is not None,
             cost_usd=sum(known) if known else None,
             worktree=self.worktree(meeting),
         )

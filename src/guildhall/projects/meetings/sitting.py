@@ -91,7 +91,7 @@ class Sittings:
             async with self.steering[id]:
                 meeting = self._register.get(id)
                 demand_open(meeting)
-                if not renew and self._register.unanswered(meeting) is None:
+                if not renew and self._register.unanswered(id) is None:
                     return
                 prepared, told = await self._prepared(meeting, frame, renew=renew)
                 run, after = self._last(id)
@@ -122,16 +122,16 @@ class Sittings:
     def _goes_on(self, id: str, ended: Event) -> bool:
         """Whether a run that was put away is to go on: what was said came just then, or it must be renewed."""
         meeting = self._register.get(id)
-        if meeting.status != "open" or ended.run != meeting.run or self._register.unanswered(meeting) is None:
+        if meeting.status != "open" or ended.run != meeting.run or self._register.unanswered(id) is None:
             return False
         run = self._register.history.get(ended.run)
         if run.status == "failed":
-            return (run.error or {}).get("code") == ContextTooLong.code and not self._just_renewed(meeting)
+            return (run.error or {}).get("code") == ContextTooLong.code and self._has_answered(run)
         return (run.status, run.reason) == ("waiting", PERSON)
 
-    def _just_renewed(self, meeting: Meeting) -> bool:
-        """Whether the last session has not answered anything: another one would fare no better."""
-        return meeting.sittings > 1 and not self._register.history.journal(meeting.run or "").kind("model_answered")
+    def _has_answered(self, run: Run) -> bool:
+        """Whether a session has got anywhere: after one that has not, another one would fare no better."""
+        return bool(self._register.history.journal(run.id).kind("model_answered"))
 
     def _hold(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
         """Somebody is there now; what to call when they are not any more."""
@@ -216,8 +216,9 @@ class Sittings:
         model = self._register.history.get(meeting.run).model if meeting.run else None
         place = self._ground.frame(meeting, frame)
         summary = await self._summaries.of_text(as_text(exchanges, meeting.worker), place, model)
-        pending = [one.words for one in exchanges if not one.answer and one.words]
-        message = renewed_message(meeting, summary.text, exchanges, pending)
+        pending = self._register.unanswered(meeting.id) or []
+        before = [one for one in exchanges if one.number not in {words.number for words in pending}]
+        message = renewed_message(meeting, summary.text, before, [one.words for one in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
         return await self._sit_down(meeting, frame, message, f"renewed: {why}{without}")
 
@@ -308,7 +309,7 @@ class Sittings:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
         await asyncio.to_thread(self._register.keep_transcript, id)
         waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
-        if waits and not self._following[id] and self._register.unanswered(self._register.get(id)) is not None:
+        if waits and not self._following[id] and self._register.unanswered(id) is not None:
             task = asyncio.create_task(self._go_on(id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

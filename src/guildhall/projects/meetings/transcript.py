@@ -21,13 +21,14 @@ FOLLOWUP = "followup"  # what a line of the timeline has under this name is one
 def exchanges(said: Sequence[Words], sittings: Iterable[tuple[int, Sequence[Entry]]]) -> list[Exchange]:
     """The exchanges in their order. A sitting: the number of the last words that its first message has, its journal.
 
-    What one sitting has left unanswered is answered in the next: that one counts.
+    What one sitting has left without an answer is answered in the next.
     """
     found: dict[int, Exchange] = {}
     texts = {one.number: one for one in said}
     for after, entries in sittings:
         number = after
-        found[number] = _begun(number, texts)
+        if number not in found or not found[number].answer:
+            found[number] = _begun(number, texts)
         for entry in entries:
             if entry.kind == "said":
                 number = after + int((entry.key or "u0")[1:])
