@@ -216,6 +216,7 @@ class Hall(Guild):
             supply=self.supply,
             serve=self.serve,
             provided=self.provided,
+            project=lambda frame: found.name if (found := self.projects.at(frame.root)) else None,
         )
 
     @cached_property

@@ -72,7 +72,9 @@ class Assembler:
         supply: Supply,
         serve: Serve,
         provided: Provided,
+        project: Callable[[Frame], str | None],
     ) -> None:
+        """`project` gives the name of the registered project in which a frame is."""
         self._environ = environ
         self.find = find
         self.everyone = everyone
@@ -84,6 +86,7 @@ class Assembler:
         self._supply = supply
         self._serve = serve
         self._provided = provided
+        self._project = project
 
     async def assemble(
         self,
@@ -137,7 +140,7 @@ class Assembler:
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
             activation=None if worker.activate else DEFAULT,
-            context=context_of(request, None),
+            context=context_of(request, self._project(frame)) if worker.activate else {},
         )
         files = await self._attached(worker, request, frame, attached)
         return replace(await self._build(recipe), attachments=files)

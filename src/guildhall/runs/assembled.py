@@ -48,8 +48,8 @@ class Assembled:
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
     outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
-    converses: bool = False  # it is a conversation
     activation: Activation = DEFAULT  # how its worker has it begin
+    converses: bool = False  # it is a conversation
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
@@ -96,8 +96,8 @@ class Assembled:
             "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
             **({"outsiders": self.outsiders.as_dict()} if self.outsiders != NOBODY else {}),
-            **({"converses": True} if self.converses else {}),
             **({"activation": self.activation.as_dict()} if self.activation != DEFAULT else {}),
+            **({"converses": True} if self.converses else {}),
         }
 
 
