@@ -10,6 +10,7 @@ import asyncio
 import select
 import sys
 from contextlib import aclosing, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
@@ -54,7 +55,7 @@ class Talk:
                 self._screen.note("Nothing was opened.")
                 return exit_codes.INTERRUPTED
             words = words if words.strip() else None
-        return self._turn(lambda client, frame: self._opened(client, frame, worker, cast("str", words), project))
+        return self._turn(lambda client, frame: self._opened(client, frame, worker, words, project))
 
     def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
         """A meeting that there is: where it was, then on from there."""
@@ -93,8 +94,7 @@ class Talk:
     def _line(self, prompt: str) -> str | None:
         """What the person types or pastes; None: they leave. Ctrl-C takes back what is half typed."""
         with suppress(ImportError):
-            import readline  # noqa: F401 - it is what makes a line editable
-
+            import_module("readline")  # it is what makes a line editable
         self._screen.end_line()
         told: list[str] = []
         while True:

@@ -72,6 +72,8 @@ def test_a_date_is_a_day_or_a_time(text: str) -> None:
     assert choice_of(("yes", "no", DATE), text) == date_of(text)
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "2027-02-30", "31.1.2027", "9" * 400, "0001-01-01", "d", "da", "date"])
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "2027-02-30", "31.1.2027", "9" * 400, "0001-01-01", "d", "da", "date"]
+)
 def test_what_is_no_date(text: str) -> None:
     assert choice_of(("yes", "no", DATE), text) is None or text == "0001-01-01"

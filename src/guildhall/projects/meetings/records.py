@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, literal_column, select, update
+from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
 from guildhall.projects.meetings.model import Line, Meeting, Words, check_transition
 from guildhall.store.tables import meeting_words, meetings, timeline
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.projects.meetings.model import MeetingStatus
+
+
+_PLACE = literal_column("meetings.rowid", Integer)  # two of one moment stay in their order
 
 
 def add(connection: Connection, meeting: Meeting, reason: str) -> None:
@@ -58,7 +61,7 @@ def find(connection: Connection, id: str) -> Meeting | None:
 
 def listed(connection: Connection, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
     """The meetings, newest first."""
-    query = select(meetings).order_by(meetings.c.created_at.desc(), literal_column("meetings.rowid").desc())
+    query = select(meetings).order_by(meetings.c.created_at.desc(), _PLACE.desc())
     if project is not None:
         query = query.where(meetings.c.project == project)
     if status is not None:
