@@ -12,6 +12,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
+from guildhall.hall.commission_verbs import CommissionVerbs
 from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.meeting_verbs import MeetingVerbs
 from guildhall.hall.project_verbs import ProjectVerbs
@@ -66,7 +67,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, MeetingVerbs, RosterVerbs, ProjectVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, MeetingVerbs, RosterVerbs, ProjectVerbs, CommissionVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.

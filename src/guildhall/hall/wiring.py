@@ -186,15 +186,16 @@ class Hall(Guild):
 
     @cached_property
     def recordings(self) -> Recordings:
-        from guildhall.jobs.jobs import seat_of as of_job
-        from guildhall.projects.meetings.meetings import seat_of as of_meeting
+        from guildhall.jobs import jobs
+        from guildhall.projects.commissions import commissions
+        from guildhall.projects.meetings import meetings
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=lambda run: of_job(run) or of_meeting(run),
+            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run) or meetings.seat_of(run),
             runtime_of=self.replays,
             tokens=self.tokens,
         )
@@ -368,9 +369,9 @@ class Hall(Guild):
 
     def _keep_still(self) -> None:
         """From now on nothing that waits goes on by itself."""
-        for name in ("jobs", "meetings"):
+        for name in ("jobs", "commissions", "meetings"):
             if name in vars(self):
-                getattr(self, name).close()
+                vars(self)[name].close()
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""

@@ -37,6 +37,8 @@ from guildhall.store.tables import asks, journal, runs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.runs.model import AskKind
+
 # runs
 
 _PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
@@ -270,6 +272,12 @@ def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool
     theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
     staying = ASIDE - {"question"} if questions else ASIDE
     still_open = theirs & (asks.c.status == "open") & asks.c.kind.not_in(sorted(staying))
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+
+
+def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
+    """Closes what a run asks of one kind, because what it is about is settled otherwise."""
+    still_open = (asks.c.run == run) & (asks.c.kind == kind) & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", metavar="ID|TARGET", help="the id of the run, of the job or of the meeting; @workflow:tag"
-    )
+    help = "of the run, the job, the commission or the meeting; @workflow:tag"
+    parser.add_argument("run", metavar="ID|TARGET", help=help)
     limits_arguments(parser)
     output_argument(parser)
 
