@@ -330,8 +330,11 @@ class Hall(Staff):
         more = await self.members.specs(worker, frame)
         return await serve(worker, frame, surroundings, self.supply, more)
 
-    def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
-        """What a worker is given where it works without its declaring it, beside the base toolbox."""
+    def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """What a worker is given where it works without its declaring it, beside the base toolbox.
+
+        `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
+        """
         return ()
 
     def settings(self, frame: Frame) -> Settings:

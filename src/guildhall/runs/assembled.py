@@ -47,6 +47,7 @@ class Assembled:
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
     outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
+    called: bool = False  # by another run
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
@@ -84,6 +85,7 @@ class Assembled:
             "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
             "above": sorted(self.above),
+            **({"called": True} if self.called else {}),
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
             "model": self.model,

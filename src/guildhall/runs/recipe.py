@@ -40,6 +40,12 @@ class Recipe:
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
     outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
     seat: Seat | None = None
+    called: bool = False  # by another run
+
+    @property
+    def context(self) -> str:
+        """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
+        return self.seat.server if self.seat else "called" if self.called else "run"
 
 
 def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
@@ -56,6 +62,7 @@ def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequen
         given=given,
         memory=remembered(frozen),
         above=frozenset(frozen.get("above", ())),
+        called=bool(frozen.get("called")),
     )
 
 
