@@ -12,21 +12,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.projects.artifact import Artifact
-from guildhall.projects.model import INTEGRATION
-
 from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.projects.artifact import Artifact
 from guildhall.projects.manager.review import REVIEWS, as_lines, changes, only_records_between
+from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import is_text
 
 if TYPE_CHECKING:
+    from guildhall.core.clock import Clock
     from guildhall.projects.branches import Branches
     from guildhall.projects.git import Git
-    from guildhall.projects.model import Project
-
-    from guildhall.core.clock import Clock
     from guildhall.projects.manager.outward import Outward, Said
     from guildhall.projects.manager.review import Changes
+    from guildhall.projects.model import Project
 
 REVIEW_BRANCHES = "claude/review"
 _TITLE = 200

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import GuildError
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.model import INTEGRATION
-
-from guildhall.core.errors import GuildError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

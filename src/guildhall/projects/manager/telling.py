@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.model import Commission, CommissionShown
     from guildhall.projects.model import Project
-
     from guildhall.workers.model import Worker
 
 _LINE = 300  # characters of what others have written, in a line

@@ -11,10 +11,10 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from guildhall.projects.commissions.model import STATUS, Draft
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
+from guildhall.projects.commissions.model import STATUS, Draft
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.tools.define import TypedHandler, tool
 from guildhall.tools.executor import KeyedHandler
@@ -23,14 +23,13 @@ from guildhall.workers.registry import SHIPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from guildhall.core.frame import Frame
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
-
-    from guildhall.core.frame import Frame
-    from guildhall.projects.manager.pull_request import Review
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
