@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+
 from guildhall.core.clock import SystemClock
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
 from guildhall.models.door import ModelDoor
 from guildhall.models.line import Line
-from guildhall.models.passing import Passing
+from guildhall.models.passing import Passing, Shown
 from guildhall.models.providers import provider_source
 from guildhall.runs.asks import Asks
 from guildhall.runs.journal import Journal
@@ -159,8 +162,9 @@ class Passage:
         self.broken: list[Exception] = []
         self.heard: list[tuple[str, ModelResponse]] = []
         self.line = Line()
-        self._names = names
-        self._prompt = prompt
+        offered = [ToolDefinition(name=name) for name in (names or {}).values()]
+        parameters = ModelRequestParameters(function_tools=offered)
+        self._shown = None if names is None else Shown(prompt=prompt, names=names, parameters=parameters)
         self._bounds = Bounds(**bounds)
 
     async def open(self) -> Passing:
@@ -191,8 +195,7 @@ class Passage:
         door = ModelDoor(self.source, ledger, self.clock, worker="w", ordinal=0)
         return Passing(
             door.ask,
-            names=self._names,
-            prompt=self._prompt,
+            shown=self._shown,
             breaks=self.broken.append,
             heard=lambda key, response: self.heard.append((key, response)),
             another=ledger.asked_another,

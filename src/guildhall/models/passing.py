@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ToolReturnPart
     from pydantic_ai.models import ModelRequestParameters
-    from pydantic_ai.tools import ToolDefinition
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.dialects.model import Dialect, WireRequest
@@ -66,6 +65,28 @@ class Reply:
     body: AsyncIterator[bytes]
 
 
+async def _at_rest() -> None:
+    return
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What the model of a run is to be shown, and nothing else: programs add, cut what is long, and write files."""
+
+    prompt: str
+    names: Mapping[str, str]  # the run's tools as the program shows them, and as they are called here
+    parameters: ModelRequestParameters  # those tools as they are to be shown
+    results: Mapping[str, ToolReturnPart] = field(default_factory=dict[str, "ToolReturnPart"])  # by call; it grows
+    settle: Callable[[], Awaitable[None]] = _at_rest  # waits for the results of calls under way
+
+    def trim(self, *, login: bool) -> Trim:
+        """What a request is trimmed to."""
+        ours = {tool.name: tool for tool in (*self.parameters.function_tools, *self.parameters.output_tools)}
+        known = {theirs: ours[name] for theirs, name in self.names.items() if name in ours}
+        tools = frozenset(self.names)
+        return Trim(prompt=self.prompt, tools=tools, definitions=known, results=self.results, login=login)
+
+
 @dataclass(kw_only=True)
 class _Call:
     """A call under way: what is asked, and what of the answer may be passed on by now."""
@@ -83,12 +104,7 @@ class Passing:
         self,
         ask: Ask,
         *,
-        names: Mapping[str, str] | None,
-        prompt: str = "",
-        output_tool: str | None = None,
-        parameters: ModelRequestParameters | None = None,
-        results: Mapping[str, ToolReturnPart] | None = None,
-        settle: Callable[[], Awaitable[None]] | None = None,
+        shown: Shown | None,
         breaks: Callable[[Exception], None],
         heard: Callable[[str, ModelResponse], None] = lambda key, response: None,
         another: Callable[[str, Sequence[ModelMessage]], bool] = lambda key, messages: False,
@@ -97,22 +113,14 @@ class Passing:
         id: str = "",
         retries: bool = False,
     ) -> None:
-        """`names` are the run's tools as the program shows them to its model, and as they are called here.
+        """Without `shown` the model is shown what the program asks it, whatever that is.
 
-        None: nothing is left out of what is asked. `output_tool` is ours, of the one that takes the result.
-        `parameters` are the tools as the model is to be shown them, `results` what its calls gave, by their ids, once
-        `settle` has waited for them: programs cut what is long, and write files. `breaks` ends the run with an error,
-        `heard` hears each answer once it is on record. `another` says whether the record has another
-        question under a key, `upstream` where requests are passed on, `line` is the connection to there.
-        `retries`: what has failed may be asked again by the program; else that is the door's to do.
+        `breaks` ends the run with an error, `heard` hears each answer once it is on record. `another` says whether the
+        record has another question under a key, `upstream` where requests are passed on, `line` is the connection to
+        there. `retries`: what has failed may be asked again by the program; else that is the door's to do.
         """
         self._ask = ask
-        self._names = names
-        self._prompt = prompt
-        self._output_tool = output_tool
-        self._parameters = parameters
-        self._results: Mapping[str, ToolReturnPart] = {} if results is None else results  # it grows
-        self._settle = settle
+        self._shown = shown
         self._breaks = breaks
         self._heard = heard
         self._another = another
@@ -140,8 +148,8 @@ class Passing:
             told = parse(body)
             if count:
                 return await self._counted(dialect, told, headers)
-            if self._settle is not None:
-                await self._settle()
+            if self._shown is not None:
+                await self._shown.settle()
             if self._is_aside(dialect, told):
                 return self._aside(dialect, told)
             trimmed = self._trimmed(dialect, told)
@@ -163,7 +171,7 @@ class Passing:
 
     def _is_aside(self, dialect: Dialect, body: Mapping[str, Any]) -> bool:
         """Whether the program asks for something of its own: then the run's prompt is not in the request."""
-        return self._names is not None and _bare(self._prompt) not in _bare(dialect.system(body))
+        return self._shown is not None and _bare(self._shown.prompt) not in _bare(dialect.system(body))
 
     def _aside(self, dialect: Dialect, body: Mapping[str, Any]) -> Reply:
         """A title for the conversation costs nothing and is nobody's. A summary of it would be another run."""
@@ -178,16 +186,10 @@ class Passing:
         return _rendered(dialect, request, ModelResponse(parts=[TextPart(_ASIDE)], finish_reason="stop"), "aside")
 
     def _trimmed(self, dialect: Dialect, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._names is None:
+        if self._shown is None:
             return body
         upstream = self._upstream(dialect.api)
-        login = upstream is not None and upstream.login
-        shown = self._parameters
-        ours = {tool.name: tool for tool in (*shown.function_tools, *shown.output_tools)} if shown else {}
-        known = {theirs: ours[name] for theirs, name in self._names.items() if name in ours}
-        tools, results = frozenset(self._names), self._results
-        told = Trim(prompt=self._prompt, tools=tools, definitions=known, results=results, login=login)
-        return dialect.trimmed(body, told)
+        return dialect.trimmed(body, self._shown.trim(login=upstream is not None and upstream.login))
 
     async def _counted(self, dialect: Dialect, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
         """The tokens of a request, by the provider; where there is none, or it is not to see it, by a rule of thumb."""
@@ -206,31 +208,16 @@ class Passing:
 
     def _ours(self, request: WireRequest) -> WireRequest:
         """The request with our names, and the prompt where every run has it. Raises where tools are missing."""
-        names = self._names
-        if names is None:
+        if (shown := self._shown) is None:
             return request
-        tools = {tool.name: tool for tool in (*request.parameters.function_tools, *request.parameters.output_tools)}
-        if missing := sorted(names[name] for name in names.keys() - tools.keys()):
-            shown = ", ".join(missing)
-            raise RuntimeToolless(f"the program does not show its model the tools of the run: {shown}")
-        messages = [renamed(message, names, self._prompt, self._results) for message in request.messages]
+        offered = (*request.parameters.function_tools, *request.parameters.output_tools)
+        if missing := sorted(shown.names[name] for name in shown.names.keys() - {tool.name for tool in offered}):
+            raise RuntimeToolless(f"the program does not show its model the tools of the run: {', '.join(missing)}")
+        messages = [renamed(message, shown.names, shown.prompt, shown.results) for message in request.messages]
         messages = in_order([message for message in messages if message.parts])
         if not messages or messages[-1].kind != "request":
             raise Malformed("messages: the last one is not the user's", "messages")
-        parameters = self._parameters or self._told(request.parameters, tools)
-        return replace(request, messages=self._with_usage(messages), parameters=parameters)
-
-    def _told(self, parameters: ModelRequestParameters, tools: Mapping[str, ToolDefinition]) -> ModelRequestParameters:
-        """The tools as the program shows them, with our names."""
-        known = [replace(tools[name], name=ours) for name, ours in (self._names or {}).items()]
-        output = [replace(tool, kind="output") for tool in known if tool.name == self._output_tool]
-        return replace(
-            parameters,
-            function_tools=[tool for tool in known if tool.name != self._output_tool],
-            output_tools=output,
-            output_mode="tool" if output else "text",
-            allow_text_output=not output,
-        )
+        return replace(request, messages=self._with_usage(messages), parameters=shown.parameters)
 
     def _with_usage(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """The answers with what they cost, as far as that is known: what was charged need not be guessed."""
@@ -249,7 +236,7 @@ class Passing:
         self, dialect: Dialect, request: WireRequest, body: Mapping[str, Any], headers: Mapping[str, str], query: str
     ) -> Reply:
         step = sum(1 for message in request.messages if message.kind == "response")
-        question = fingerprint(_shown(request.messages[-1]))
+        question = fingerprint(_compared(request.messages[-1]))
         key = self._key(f"m{step + 1}", question, request.messages)
         if (call := self._calls.get(key)) is not None:
             return await self._joined(dialect, request, call, key)
@@ -345,13 +332,13 @@ class Passing:
 
     def _named(self, response: ModelResponse) -> ModelResponse:
         """The answer with our names."""
-        return response if self._names is None else renamed(response, self._names)
+        return response if self._shown is None else renamed(response, self._shown.names)
 
     def _theirs(self, response: ModelResponse) -> ModelResponse:
         """The answer with the names that the program knows."""
-        if self._names is None:
+        if self._shown is None:
             return response
-        return renamed(response, {ours: theirs for theirs, ours in self._names.items()})
+        return renamed(response, {ours: theirs for theirs, ours in self._shown.names.items()})
 
 
 def failure(dialect: Dialect, status: int, message: str, param: str | None = None) -> Reply:
@@ -391,7 +378,7 @@ def _bare(text: str) -> str:
     return " ".join(text.split())
 
 
-def _shown(message: ModelMessage) -> list[list[str]]:
+def _compared(message: ModelMessage) -> list[list[str]]:
     """A message as it can be compared: the same one asked again is the same, whenever that is."""
     told = ("part_kind", "content", "tool_name", "tool_call_id", "args")
     return [[repr(getattr(part, name, None)) for name in told] for part in message.parts]

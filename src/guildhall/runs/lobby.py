@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_ai.messages import ToolCallPart
 
 from guildhall.models.line import Line
-from guildhall.models.passing import Passing
+from guildhall.models.passing import Passing, Shown
 from guildhall.runs.tokens import RESULT, Behind, RunDoor, shown_at
-from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.runtimes.model import Entry
 from guildhall.runtimes.pydantic import call_of, output_tool, parameters_of, returned
 from guildhall.tools.model import Tool
@@ -97,12 +96,13 @@ class Lobby:
         door.own = own if RESULT in servers else None
         door.passing = passing = Passing(
             ask,
-            names=names,
-            prompt=self.assignment.system_prompt,
-            output_tool=OUTPUT_TOOL if RESULT in servers else None,
-            parameters=parameters_of(self.assignment),
-            results=results.known,
-            settle=results.settle,
+            shown=Shown(
+                prompt=self.assignment.system_prompt,
+                names=names,
+                parameters=parameters_of(self.assignment),
+                results=results.known,
+                settle=results.settle,
+            ),
             breaks=behind.breaks,
             heard=heard,
             another=behind.asks_another,

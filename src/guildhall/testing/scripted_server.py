@@ -114,7 +114,7 @@ class ScriptedApp:
         if key not in self._doors:
             ask = _Asking(self._source_for_worker, caller)
             name = f"{caller.worker}_{caller.ordinal}_"
-            self._doors[key] = Passing(ask, names=None, breaks=lambda error: None, id=name, retries=True)
+            self._doors[key] = Passing(ask, shown=None, breaks=lambda error: None, id=name, retries=True)
         return self._doors[key]
 
 
