@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.finalise import concluded, keep_work, tidy
+from guildhall.projects.commissions.finalise import concluded, tidy
+from guildhall.projects.commissions.fulfil import keep_work
 from guildhall.runs.model import ENDED, SHUTDOWN, is_text
-from guildhall.runs.records import cancel_tree
+from guildhall.runs.records import cancel_tree, find_run
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -50,7 +51,8 @@ async def _cancel(ground: Ground, commission: Commission, reason: str) -> None:
 
     def write(connection: Connection) -> None:
         records.move(connection, commission.id, "cancelled", reason, now)
-        if run is not None and ground.history.get(run).status not in ENDED:
-            cancel_tree(connection, run, now)
+        found = find_run(connection, run) if run is not None else None
+        if found is not None and found.status not in ENDED:
+            cancel_tree(connection, found.id, now)
 
     await ground.store.write(write)

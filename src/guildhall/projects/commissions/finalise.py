@@ -126,12 +126,6 @@ async def tidy(ground: Ground, id: str) -> None:
         await clear(ground, commission)
     if commission.status != "completed":  # there it was part of the commit
         await project_row(ground, id)
-    elif commission.draft is not None and _is_late(commission):
-        await project_row(ground, id)
-
-
-def _is_late(commission: Commission) -> bool:
-    return bool(commission.reason and commission.reason.startswith(LATE))
 
 
 async def clear(ground: Ground, commission: Commission) -> None:
