@@ -11,7 +11,8 @@
     │   └── WorkerRetired     the worker is retired
     ├── Conflict              the thing is not in a state that permits this
     │   ├── NotFinished       a job has no result: it is running, or has failed or was cancelled
-    │   └── NotDeletable      a job is running, or has failed
+    │   ├── NotDeletable      a job is running, or has failed
+    │   └── MergeConflict     two lines of work have changed the same places
     ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
@@ -33,6 +34,7 @@
     │   ├── MemberTimedOut    no answer in time
     │   ├── MemberUnreachable no answer over HTTP
     │   └── MemberRefused     its answer says no, or is none
+    ├── GitFailed             git did not do what it was asked
     ├── RuntimeFailed         the runtime broke between the doors
     │   ├── RuntimeCrashed    the process of a run ended before the run did
     │   ├── RuntimeMissing    the program of a runtime is not installed
@@ -156,6 +158,19 @@ class NotDeletable(Conflict):
     """A job is running, or has failed: it is not simply deleted."""
 
     code = "not_deletable"
+
+
+class MergeConflict(Conflict):
+    """Two lines of work have changed the same places. `files` are those; neither line was moved."""
+
+    code = "merge_conflict"
+
+    def __init__(
+        self, message: str, *, files: tuple[str, ...] = (), hint: str | None = None, where: str | None = None
+    ) -> None:
+        shown = ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")
+        super().__init__(f"{message}: {shown}" if files else message, hint=hint, where=where)
+        self.files = files
 
 
 class NotFulfilled(GuildError):
@@ -346,6 +361,12 @@ class MemberRefused(MemberFailed):
         super().__init__(message, hint=hint, where=where)
         self.rpc_code = rpc_code
         self.data = data
+
+
+class GitFailed(GuildError):
+    """Git did not do what it was asked."""
+
+    code = "git_failed"
 
 
 class RuntimeFailed(GuildError):

@@ -62,6 +62,16 @@ class Home:
     def toolboxes(self) -> Path:
         return self.path / "toolboxes"
 
+    @property
+    def worktrees(self) -> Path:
+        """The hall's own checkouts of projects: a folder for each project, in it one for each activity."""
+        return self.path / "worktrees"
+
+    @property
+    def desks(self) -> Path:
+        """Where git works for the hall: a folder for each project."""
+        return self.path / "desks"
+
     @staticmethod
     def locate(env: dict[str, str]) -> Home:
         """The home that the environment names."""

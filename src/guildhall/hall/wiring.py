@@ -10,8 +10,8 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
+from guildhall.hall.guild import Guild
 from guildhall.hall.lock import LOCK_PATIENCE, lock_home
-from guildhall.hall.staff import Staff
 from guildhall.models.keys import joined
 from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
 
 
-class Hall(Staff):
+class Hall(Guild):
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
 
     own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
@@ -269,11 +269,11 @@ class Hall(Staff):
 
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
-        return self.jobs if request.get("job") else None
+        return self.jobs if request.get("job") else super().seating(request)
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""
-        return (self.jobs,)
+        return (self.jobs, *super().seatings())
 
     def _for_new_work(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work, it and all that it may call."""
@@ -329,10 +329,6 @@ class Hall(Staff):
 
         more = await self.members.specs(worker, frame)
         return await serve(worker, frame, surroundings, self.supply, more)
-
-    def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
-        """What a worker is given where it works without its declaring it, beside the base toolbox."""
-        return ()
 
     def settings(self, frame: Frame) -> Settings:
         return load_settings(self.home, frame.root)

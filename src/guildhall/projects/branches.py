@@ -1,0 +1,265 @@
+"""The integration branch. It has no checkout: commits are written beside it, then it is moved by compare-and-swap.
+
+So whenever the process is killed the branch is before or after, never between; and a person who commits meanwhile, or
+another hall, makes the move fail and be tried again on what is there then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
+from guildhall.projects import trees
+from guildhall.projects.git import checkouts
+from guildhall.projects.model import INTEGRATION, KEPT, LORE, OURS, Author, Followed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from guildhall.projects.git import Git
+    from guildhall.projects.model import Project
+    from guildhall.projects.trees import Entry
+
+_TRIES = 20
+_MOST_DIFF = 200_000  # bytes
+_TIP = "Guildhall-Tip"  # in the message of a squash: what was squashed, so that it is known again
+_REF = f"refs/heads/{INTEGRATION}"
+
+
+class Branches:
+    """The hall's branches of one project."""
+
+    def __init__(self, project: Project, git: Git) -> None:
+        self.project = project
+        self.git = git
+
+    # reading
+
+    def tip(self, ref: str = INTEGRATION) -> str:
+        """The commit of a branch, a full ref or a commit."""
+        found = self.git.resolve(ref)
+        if found is None:
+            raise NotFound(f"the project {self.project.name} has no branch {ref!r}", where=str(self.project.path))
+        return found
+
+    def exists(self, branch: str) -> bool:
+        return self.git.resolve(branch) is not None
+
+    def read(self, path: str, at: str = INTEGRATION) -> bytes | None:
+        """A file's content; None where there is none, or something that is no file."""
+        entry = trees.entry_at(self.git, self.tip(at), trees.path_in(path))
+        return trees.content(self.git, entry) if entry else None
+
+    def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
+        """The files below a folder, sorted."""
+        found = trees.entries(self.git, self.tip(at), trees.path_in(under), deep=True)
+        return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in found)
+
+    def diff(self, branch: str, *, most: int = _MOST_DIFF) -> str:
+        """What a branch has changed since it left the integration branch, as a summary and a patch."""
+        tip = self.tip(branch)
+        base = self._base(self.tip(), tip)
+        how = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
+        text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).out
+        shown = text[:most].decode("utf-8", "replace")
+        return shown if len(text) <= most else f"{shown}\n... {len(text) - most:,} more bytes\n"
+
+    def merged(self, branch: str) -> bool:
+        """Whether the branch, as it is now, has been squashed into the integration branch."""
+        return self._squashed(self.tip(), self._tip_or_kept(branch)) is not None
+
+    # moving
+
+    def ensure(self) -> str:
+        """The integration branch, made where the user's branch is if there is none."""
+        found = self.git.resolve(_REF)
+        return found if found is not None else self.follow().commit
+
+    def follow(self) -> Followed:
+        """Takes in what the user has done: afterwards the user's branch is part of the integration branch."""
+        for _ in range(_TRIES):
+            user = self._user_tip()
+            now = self.git.resolve(_REF)
+            if now is None:
+                followed = Followed(commit=user, how="made")
+            elif self._contains(now, user):
+                return Followed(commit=now, how="nothing")
+            elif self._contains(user, now):
+                followed = Followed(commit=user, how="forwarded")
+            else:
+                followed = Followed(commit=self._with_users(now, user), how="merged")
+            if self._move(_REF, followed.commit, now, f"follow {self.project.branch}"):
+                return followed
+        raise self._busy()
+
+    def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
+        """Puts files on the integration branch, or takes them off (None), in one commit."""
+        self.ensure()
+        changes = self._entries(files)
+
+        def made(now: str) -> str:
+            tree = trees.with_entries(self.git, now, self._needed(now, changes))
+            if tree == self._tree(now):
+                return now
+            return trees.commit(self.git, tree, [now], message, Author(name=author))
+
+        return self._moved(made, message)
+
+    def squash(self, branch: str, message: str, author: str, also: Mapping[str, bytes | None] | None = None) -> str:
+        """Puts all that a branch has done on the integration branch as one commit, with some files beside.
+
+        Done before, it is found again. Raises MergeConflict for what cannot be merged; then nothing has changed. In
+        `.lore/` the branch's version counts.
+        """
+        tip = self._tip_or_kept(branch)
+        self.ensure()
+        if (found := self._squashed(self.tip(), tip)) is not None:
+            return found
+        changes = self._entries(also or {})
+        text = f"{message.rstrip()}\n\n{_TIP}: {tip}\n"
+
+        def made(now: str) -> str:
+            tree = self._merged_tree(now, tip)
+            tree = trees.with_entries(self.git, tree, self._needed(tree, changes))
+            return trees.commit(self.git, tree, [now], text, Author(name=author))
+
+        return self._moved(made, f"squash {branch}")
+
+    def keep(self, branch: str) -> str:
+        """Takes a branch of the hall's out of the way. Its commits stay, below refs/guildhall/kept."""
+        self._demand_ours(branch)
+        ref = f"refs/heads/{branch}"
+        kept = KEPT + branch.removeprefix(OURS)
+        tip = self.git.resolve(ref)
+        if tip is None:
+            if self.git.resolve(kept) is None:
+                raise NotFound(f"the project {self.project.name} has no branch {branch!r}")
+            return kept
+        self._demand_free(ref)
+        before = self.git.resolve(kept)
+        if before is not None and before != tip and not self._contains(tip, before):
+            kept = self._another(kept, tip)
+            before = self.git.resolve(kept)
+        zero = "0" * len(tip)
+        lines = f"start\nupdate {kept} {tip} {before or zero}\ndelete {ref} {tip}\nprepare\ncommit\n"
+        self.git.theirs(
+            "update-ref", "--create-reflog", "-m", f"guildhall: keep {branch}", "--stdin", input=lines.encode()
+        )
+        return kept
+
+    def _another(self, kept: str, tip: str) -> str:
+        """A further name, where an earlier branch of the same name is kept that is no part of this one."""
+        return f"{kept}-{tip[:12]}"
+
+    # how
+
+    def _user_tip(self) -> str:
+        found = self.git.resolve(self.project.ref)
+        if found is None:
+            raise NotFound(
+                f"the branch {self.project.branch!r} of the project {self.project.name} is gone, or has no commit yet",
+                where=str(self.project.path),
+                hint="Commit something there, or name another branch in `projects:` of config.yaml.",
+            )
+        return found
+
+    def _with_users(self, now: str, user: str) -> str:
+        merged = trees.merge(self.git, now, user)
+        if merged.conflicts:
+            raise MergeConflict(
+                f"{self.project.branch} and {INTEGRATION} have both changed the same places",
+                files=_shown(merged.conflicts),
+                where=str(self.project.path),
+                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself; then it goes on.",
+            )
+        return trees.commit(self.git, merged.tree, [now, user], f"Follow {self.project.branch}\n")
+
+    def _merged_tree(self, now: str, tip: str) -> str:
+        merged = trees.merge(self.git, now, tip)
+        lore = f"{LORE}/".encode()
+        outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
+        if outside:
+            raise MergeConflict(
+                f"the work and {INTEGRATION} have both changed the same places",
+                files=_shown(outside),
+                where=str(self.project.path),
+                hint="Its branch is kept as it is.",
+            )
+        taken = [stages.get(3) or trees.Entry(path=path) for path, stages in merged.conflicts.items()]
+        return trees.with_entries(self.git, merged.tree, taken)
+
+    def _moved(self, made: Callable[[str], str], why: str) -> str:
+        """Moves the integration branch to what is made of it, again and again while somebody else moves it."""
+        for _ in range(_TRIES):
+            now = self.tip()
+            new = made(now)
+            if new == now or self._move(_REF, new, now, why):
+                return new
+        raise self._busy()
+
+    def _move(self, ref: str, new: str, old: str | None, why: str) -> bool:
+        """Compare-and-swap; False where the ref is not (any more) at `old`."""
+        self._demand_free(ref)
+        line = why.splitlines()[0] if why else "move"
+        try:
+            self.git.theirs(
+                "update-ref", "--create-reflog", "-m", f"guildhall: {line}", ref, new, old or "0" * len(new)
+            )
+        except GitFailed:
+            if self.git.resolve(ref) == old:
+                raise
+            return False
+        return True
+
+    def _demand_free(self, ref: str) -> None:
+        """Raises where the user has the branch checked out: moved below a checkout, all of it would look changed."""
+        for head, where in checkouts(self.git.common):
+            if head == ref:
+                branch = ref.removeprefix("refs/heads/")
+                raise Conflict(
+                    f"{branch} is checked out",
+                    where=str(where),
+                    hint=f"It is the hall's to move: `git switch {self.project.branch}` there, then try again.",
+                )
+
+    def _demand_ours(self, branch: str) -> None:
+        if not branch.startswith(OURS) or branch == INTEGRATION:
+            raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
+
+    def _entries(self, files: Mapping[str, bytes | None]) -> list[Entry]:
+        return [
+            trees.Entry(path=trees.path_in(path), object=None if data is None else trees.blob(self.git, data))
+            for path, data in files.items()
+        ]
+
+    def _needed(self, tree: str, changes: list[Entry]) -> list[Entry]:
+        """The changes, less those that take out what is not there."""
+        return [one for one in changes if one.object is not None or trees.entry_at(self.git, tree, one.path)]
+
+    def _squashed(self, now: str, tip: str) -> str | None:
+        """The commit of the integration branch that squashed this very tip."""
+        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {tip}", "--max-count=1")
+        return self.git.run("log", *how, now, f"^{tip}").line or None
+
+    def _tip_or_kept(self, branch: str) -> str:
+        return self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
+
+    def _contains(self, commit: str, ancestor: str) -> bool:
+        return self.git.run("merge-base", "--is-ancestor", ancestor, commit, ok=(0, 1)).code == 0
+
+    def _base(self, one: str, other: str) -> str | None:
+        return self.git.run("merge-base", one, other, ok=(0, 1)).line or None
+
+    def _tree(self, commit: str) -> str:
+        return self.git.run("rev-parse", "--verify", f"{commit}^{{tree}}").line
+
+    def _busy(self) -> Conflict:
+        return Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))
+
+
+def _empty(git: Git) -> str:
+    return git.run("hash-object", "-t", "tree", "-w", "--stdin", input=b"").line
+
+
+def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:
+    return tuple(sorted(path.decode("utf-8", "replace") for path in conflicts))

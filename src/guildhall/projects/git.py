@@ -1,0 +1,244 @@
+"""How git is called. It works on the user's objects and refs, at a desk of the hall's own.
+
+The desk is an empty git directory below the home: its config, attributes and hooks are ours, so nothing that stands in
+the user's config, in a `.gitattributes` or in a checkout that a worker had in its hands is obeyed or executed. Objects
+are read and written where the user's repository has them. Refs are asked for and moved in the user's repository, with
+hooks off; that reads its config and runs nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GitFailed, NotFound, TimedOut, ToolUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from guildhall.projects.model import Author
+
+LEAST_VERSION = (2, 38)  # merge-tree --write-tree
+_PATIENCE = 300.0  # seconds for one call
+_HALL = ("Guildhall", "hall@guildhall.invalid")
+_SAID = 2000  # characters of git's own words in an error
+_VERSION = re.compile(r"git version (\d+)\.(\d+)")
+_OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+# What is off in every call, whatever config says. `-c` counts more than any file.
+_OFF = (
+    "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.pager=cat",
+    "core.editor=false", "core.askPass=", "credential.helper=", "gc.auto=0", "maintenance.auto=false",
+    "submodule.recurse=false", "commit.gpgSign=false", "tag.gpgSign=false", "log.showSignature=false",
+    "core.filesRefLockTimeout=3000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
+    "core.excludesFile=/dev/null", "core.attributesFile=/dev/null", "protocol.allow=never",
+)  # fmt: skip
+# At the desk: files are bytes. No line ends are changed, no filter is asked, no driver of anybody's merges.
+_ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !merge !diff\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a call of git came to."""
+
+    code: int
+    out: bytes
+    said: str  # on stderr
+
+    @property
+    def line(self) -> str:
+        return self.out.decode("utf-8", "surrogateescape").strip()
+
+
+class Git:
+    """Git for one repository."""
+
+    def __init__(self, repo: Path, desk: Path) -> None:
+        """`desk`: a folder of the hall's own for this repository; it is made when it is first needed."""
+        self.repo = repo
+        self._desk = desk
+
+    @cached_property
+    def common(self) -> Path:
+        """The git directory that all checkouts of the repository share."""
+        return common_directory(self.repo)
+
+    def run(
+        self,
+        *args: str,
+        tree: Path | None = None,
+        index: Path | None = None,
+        input: bytes | None = None,
+        ok: tuple[int, ...] = (0,),
+        author: Author | None = None,
+    ) -> Completed:
+        """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
+
+        `tree`: the checkout; none: an empty one. `index`: its index; none: an empty one.
+        """
+        env = {
+            "GIT_DIR": str(self.desk),
+            "GIT_OBJECT_DIRECTORY": str(self.common / "objects"),
+            "GIT_WORK_TREE": str(tree or self.desk / "empty"),
+            "GIT_INDEX_FILE": str(index or self.desk / "none"),
+            "GIT_SHALLOW_FILE": str(self.common / "shallow"),
+            "GIT_ATTR_NOSYSTEM": "1",
+        }
+        return _call(args, cwd=tree or self.desk / "empty", env={**env, **_people(author)}, input=input, ok=ok)
+
+    def theirs(self, *args: str, input: bytes | None = None, ok: tuple[int, ...] = (0,)) -> Completed:
+        """Git in the user's repository itself: to ask for refs and to move those of the hall."""
+        env = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(self.desk / "empty"), **_people(None)}
+        return _call(args, cwd=self.desk / "empty", env=env, input=input, ok=ok)
+
+    def resolve(self, ref: str) -> str | None:
+        """The commit that a full ref, or a commit's id, names."""
+        if _OBJECT.fullmatch(ref) is None and not ref.startswith("refs/"):
+            ref = f"refs/heads/{ref}"
+        found = self.theirs("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
+        return found.line if found.code == 0 else None
+
+    @contextmanager
+    def scratch(self) -> Generator[Path]:
+        """A folder for an index of a moment."""
+        with TemporaryDirectory(dir=self.desk / "scratch", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+
+    @cached_property
+    def desk(self) -> Path:
+        """The hall's own git directory for this repository, made if it is not there or not whole."""
+        made = self._desk / "made"
+        if not made.exists():
+            self._make_desk()
+            made.touch()
+        return self._desk
+
+    def _make_desk(self) -> None:
+        kind = _object_format(self.common)
+        for name in ("empty", "scratch", "info", "objects", "refs"):
+            (self._desk / name).mkdir(parents=True, exist_ok=True)
+        (self._desk / "HEAD").write_text("ref: refs/heads/none\n")
+        (self._desk / "info" / "attributes").write_text(_ATTRIBUTES)
+        (self._desk / "info" / "sparse-checkout").write_text("/.lore/\n")
+        extension = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
+        version = 1 if extension else 0
+        (self._desk / "config").write_text(
+            f"[core]\n\trepositoryFormatVersion = {version}\n\tbare = false\n{extension}"
+        )
+
+
+def common_directory(repo: Path) -> Path:
+    """The git directory of a folder; raises where it is no checkout."""
+    told = _call(("rev-parse", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
+    if told.code:
+        if "not a git repository" in told.said:
+            raise NotFound("this is no git repository", where=str(repo), hint="`git init` there makes it one.")
+        raise GitFailed(f"git cannot use this repository: {_short(told.said)}", where=str(repo))
+    return Path(os.path.realpath(repo / os.fsdecode(told.out.rstrip(b"\n"))))
+
+
+def ask(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> Completed:
+    """Asks git about a folder of the user's, where it is not known yet what it is."""
+    return _call(args, cwd=repo, env={}, input=None, ok=ok)
+
+
+def demand_version() -> None:
+    """Raises where there is no git, or one that is too old."""
+    told = _call(("version",), cwd=Path("/"), env={}, input=None, ok=(0,)).line
+    found = _VERSION.match(told)
+    if found is None or (int(found[1]), int(found[2])) < LEAST_VERSION:
+        least = ".".join(map(str, LEAST_VERSION))
+        raise ToolUnavailable(f"projects need git {least} or newer; this is {told[:60]!r}", hint="Update git.")
+
+
+def checkouts(common: Path) -> list[tuple[str, Path]]:
+    """What is checked out where: the ref that each checkout is on. Those that the hall made have no place here."""
+    found: list[tuple[str, Path]] = [(_head(common / "HEAD"), common.parent)]
+    try:
+        others = sorted((common / "worktrees").iterdir())
+    except OSError:
+        return found
+    for other in others:
+        if not (other / "guildhall").exists():
+            try:
+                where = Path((other / "gitdir").read_text().strip()).parent
+            except (OSError, ValueError):
+                where = other
+            found.append((_head(other / "HEAD"), where))
+    return found
+
+
+def _head(path: Path) -> str:
+    try:
+        return path.read_text()[:4096].strip().removeprefix("ref:").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _object_format(common: Path) -> str:
+    return _call(("rev-parse", "--show-object-format"), cwd=common, env={"GIT_DIR": str(common)}, input=None).line
+
+
+def _people(author: Author | None) -> dict[str, str]:
+    name, email = author.line() if author else _HALL
+    return {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_COMMITTER_NAME": _HALL[0],
+        "GIT_COMMITTER_EMAIL": _HALL[1],
+    }
+
+
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    """All that git is told: nothing of the hall's environment but where programs are, and no config of anybody's."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/nonexistent",
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        **more,
+    }
+
+
+def _call(
+    args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | None, ok: tuple[int, ...] = (0,)
+) -> Completed:
+    program = shutil.which("git")
+    if program is None:
+        raise ToolUnavailable("git is not installed", hint="Projects need it: install git 2.38 or newer.")
+    off = [word for setting in _OFF for word in ("-c", setting)]
+    try:
+        done = subprocess.run(
+            [program, *off, *args],
+            cwd=cwd,
+            env=_environment(env),
+            input=input if input is not None else b"",
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimedOut(f"git {args[0]} did not end within {_PATIENCE:.0f} s", where=str(cwd)) from None
+    except OSError as error:
+        raise GitFailed(f"git cannot be started: {error.strerror}", where=str(cwd)) from None
+    said = done.stderr.decode("utf-8", "replace")
+    if done.returncode not in ok:
+        raise GitFailed(f"git {args[0]} failed: {_short(said) or f'exit {done.returncode}'}", where=str(cwd))
+    return Completed(code=done.returncode, out=done.stdout, said=said)
+
+
+def _short(said: str) -> str:
+    return " / ".join(line.strip() for line in said.strip().splitlines())[:_SAID]

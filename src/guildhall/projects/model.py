@@ -1,0 +1,71 @@
+"""A project, and the names of what the hall has in its repository. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INTEGRATION = "claude/main"  # the branch that all work is gathered on
+OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
+KEPT = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
+LORE = ".lore"  # the folder of a project's artifacts
+
+Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSettings:
+    """What config.yaml may say about a project beside where it is."""
+
+    max_commissions: int = 3
+    max_meetings: int = 5
+    checks: tuple[str, ...] = ()  # commands that every commission's work has to pass
+    remote: str = "origin"  # where pull requests go
+    memory_tokens: int | None = None  # of the memory that a prompt may hold; None: as for every project
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A repository of the user's that is registered."""
+
+    name: str
+    path: Path  # the user's own folder; nobody works there but the user
+    branch: str  # the user's, that the integration branch follows
+    settings: ProjectSettings = field(default_factory=ProjectSettings)
+
+    @property
+    def ref(self) -> str:
+        return f"refs/heads/{self.branch}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that is wrong with a project. `blocks`: nothing can be done there before it is put right."""
+
+    message: str
+    hint: str | None = None
+    blocks: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Followed:
+    """What following the user's branch came to."""
+
+    commit: str
+    how: Literal["nothing", "made", "forwarded", "merged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Author:
+    """Who a commit is by: the worker. The committer is always the hall."""
+
+    name: str
+
+    def line(self) -> tuple[str, str]:
+        """Name and address as git takes them: it cannot have brackets, lines or nothing at all."""
+        plain = "".join(one for one in self.name if one.isprintable() and one not in "<>").strip(" .,:;\"'\\")[:100]
+        local = "".join(one if one.isascii() and (one.isalnum() or one in "-_.") else "-" for one in plain)
+        return plain or "worker", f"{local or 'worker'}@guildhall.invalid"

@@ -1,0 +1,233 @@
+"""The projects that config.yaml registers. People and programs may edit it; what is wrong there is said with its line.
+
+A project is written into the file, and taken out of it, without touching anything else in it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+from guildhall.core import yaml
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError, did_you_mean
+from guildhall.core.ids import is_name
+from guildhall.projects import git as program
+from guildhall.projects.config import with_project, without_project
+from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings
+from guildhall.workers.edit import replace_file
+
+if TYPE_CHECKING:
+    from guildhall.core.paths import Home
+
+_Count = Annotated[StrictInt, Field(gt=0, le=1000)]
+_Word = Annotated[StrictStr, Field(min_length=1, max_length=250)]
+
+
+class _Entry(BaseModel):
+    """A project as config.yaml has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: _Word
+    branch: _Word = "main"
+    max_commissions: _Count = ProjectSettings.max_commissions
+    max_meetings: _Count = ProjectSettings.max_meetings
+    checks: tuple[_Word, ...] = ()
+    remote: _Word = ProjectSettings.remote
+    memory_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] | None = None
+
+
+class Projects:
+    """What is registered in a home."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def all(self) -> list[Project]:
+        """Every project, by name. Raises for the first that is written wrongly."""
+        return [self._project(name) for name in sorted(self._names())]
+
+    def get(self, name: str) -> Project:
+        names = self._names()
+        if name not in names:
+            hint = did_you_mean(name[:60], names) or "`guild project add PATH` registers one."
+            raise NotFound(f"there is no project {name[:60]!r}", hint=hint)
+        return self._project(name)
+
+    def at(self, path: Path) -> Project | None:
+        """The project in whose folder a path lies."""
+        real = Path(os.path.realpath(path))
+        found = [one for one in self._sound() if one.path == real or one.path in real.parents]
+        return max(found, key=lambda one: len(one.path.parts), default=None)
+
+    def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
+        """Registers a repository."""
+        folder = Path(os.path.realpath(path))
+        program.demand_version()
+        _demand_repository(folder)
+        name = name or folder.name
+        if not is_name(name):
+            hint = "Letters, digits, dots, dashes and underscores; `--name NAME` gives it one."
+            raise UsageError(f"{name[:60]!a} cannot name a project", hint=hint)
+        self._demand_free(name, folder)
+        project = Project(name=name, path=folder, branch=branch or _branch_of(folder))
+        problems = [problem for problem in self._problems(project) if problem.blocks]
+        if problems:
+            raise Conflict(problems[0].message, where=str(folder), hint=problems[0].hint)
+        self._write(with_project(self._text(), name, {"path": str(folder), "branch": project.branch}))
+        return self.get(name)
+
+    def remove(self, name: str) -> Project:
+        """Takes a project out of the register. Its repository, its branches and its worktrees stay as they are."""
+        project = self.get(name)
+        self._write(without_project(self._text(), name))
+        return project
+
+    def check(self, name: str) -> list[Problem]:
+        """What is wrong with a project, the worst first."""
+        project = self.get(name)
+        try:
+            program.demand_version()
+            return sorted(self._problems(project), key=lambda problem: not problem.blocks)
+        except GuildError as error:
+            return [Problem(message=error.message, hint=error.hint)]
+
+    # how
+
+    def _problems(self, project: Project) -> list[Problem]:
+        try:
+            _demand_repository(project.path)
+            common = program.common_directory(project.path)
+        except GuildError as error:
+            return [Problem(message=error.message, hint=error.hint)]
+        found: list[Problem] = []
+        if self._in_home(project.path):
+            found.append(Problem(message="it lies in the home of Guildhall", hint="Have it elsewhere."))
+        if not _has_branch(project):
+            there = program.ask(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").line.split()
+            message = f"there is no branch {project.branch!r} with a commit"
+            hint = did_you_mean(project.branch, there) or "Commit something first: `git commit --allow-empty -m Start`."
+            found.append(Problem(message=message, hint=hint))
+        found += _special(project.path, common)
+        for head, where in program.checkouts(common):
+            if head == f"refs/heads/{INTEGRATION}":
+                message = f"{INTEGRATION} is checked out in {where}; it is the hall's to move"
+                found.append(Problem(message=message, hint=f"`git switch {project.branch}` there."))
+        return found
+
+    def _demand_free(self, name: str, folder: Path) -> None:
+        for other in self._sound():
+            if other.name == name:
+                raise Conflict(f"there is a project {name!r} already: {other.path}", hint="`--name` gives another.")
+            if other.path == folder:
+                raise Conflict(f"this is registered already, as {other.name!r}", where=str(folder))
+            if program.common_directory(folder) == _common_or_none(other.path):
+                raise Conflict(f"this is a checkout of {other.name!r}, which is registered", where=str(folder))
+        if name in self._names():
+            raise Conflict(f"there is a project {name!r} already", hint="`--name` gives another.")
+
+    def _in_home(self, folder: Path) -> bool:
+        home = Path(os.path.realpath(self._home.path))
+        return folder == home or home in folder.parents
+
+    def _sound(self) -> list[Project]:
+        """All projects that can be read; the others are for `all` and `check` to complain about."""
+        found: list[Project] = []
+        for name in self._names():
+            try:
+                found.append(self._project(name))
+            except InvalidFile:
+                continue
+        return found
+
+    def _source(self) -> yaml.Source | None:
+        return yaml.read(self._home.settings) if self._home.settings.exists() else None
+
+    def _text(self) -> str:
+        return yaml.read_text(self._home.settings) if self._home.settings.exists() else ""
+
+    def _names(self) -> list[str]:
+        source = self._source()
+        data: Any = source.data if source else None
+        named: Any = cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
+        return list(cast("dict[str, Any]", named)) if isinstance(named, dict) else []
+
+    def _project(self, name: str) -> Project:
+        source = self._source()
+        assert source is not None
+        if not is_name(name):
+            raise source.error("this cannot name a project", ("projects", name))
+        entry = yaml.validate(_Entry, source, ("projects", name))
+        path = Path(entry.path).expanduser()
+        if not path.is_absolute():
+            raise source.error("write the whole path", ("projects", name, "path"))
+        if entry.branch.startswith(OURS):
+            raise source.error("this is a branch of the hall's, not of yours", ("projects", name, "branch"))
+        fields = entry.model_dump(exclude={"path", "branch"})
+        settings = ProjectSettings(**fields)
+        return Project(name=name, path=Path(os.path.realpath(path)), branch=entry.branch, settings=settings)
+
+    def _write(self, text: str) -> None:
+        replace_file(self._home.settings, text)
+
+
+def as_row(project: Project) -> dict[str, Any]:
+    """A project as a listing has it."""
+    return {"name": project.name, "path": str(project.path), "branch": project.branch, **asdict(project.settings)}
+
+
+def _demand_repository(folder: Path) -> None:
+    """Raises where a folder is not the top of a checkout."""
+    if not folder.is_dir():
+        raise NotFound("there is no such folder", where=str(folder))
+    common = program.common_directory(folder)
+    if program.ask(folder, "rev-parse", "--is-bare-repository").line == "true":
+        raise Conflict("this repository is bare", where=str(folder), hint="Register a checkout of it.")
+    top = Path(os.path.realpath(program.ask(folder, "rev-parse", "--show-toplevel", ok=(0, 128)).line or common))
+    if top != folder:
+        raise Conflict("this is not the top of a checkout", where=str(folder), hint=f"Register {top}.")
+
+
+def _branch_of(folder: Path) -> str:
+    """The branch that the user is on."""
+    told = program.ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD", ok=(0, 1)).line
+    if not told:
+        raise Conflict("no branch is checked out (detached HEAD)", where=str(folder), hint="Name it: `--branch NAME`.")
+    if told.startswith(OURS):
+        raise Conflict(f"{told} is a branch of the hall's", where=str(folder), hint="Name yours: `--branch NAME`.")
+    return told
+
+
+def _has_branch(project: Project) -> bool:
+    if project.branch.startswith(OURS):
+        return False
+    ref = f"{project.ref}^{{commit}}"
+    return program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0
+
+
+def _special(folder: Path, common: Path) -> list[Problem]:
+    """What a repository may be that the hall cannot work with, or only with care."""
+    found: list[Problem] = []
+    storage = program.ask(folder, "config", "--get", "extensions.refStorage", ok=(0, 1)).line
+    if storage not in ("", "files"):
+        found.append(Problem(message=f"its refs are stored as {storage!r}, which is not supported"))
+    if program.ask(folder, "config", "--get-regexp", r"^remote\..*\.promisor$", ok=(0, 1)).line:
+        message = "it is a partial clone: what is not here cannot be checked out"
+        found.append(Problem(message=message, hint="`git fetch --refetch --filter=blob:limit=1000g` gets the rest."))
+    if (common / "shallow").exists():
+        message = "it is a shallow clone: what lies further back is not known"
+        found.append(Problem(message=message, hint="`git fetch --unshallow`.", blocks=False))
+    if not os.access(common, os.W_OK):
+        found.append(Problem(message="its git directory cannot be written", hint="Give yourself the right to."))
+    return found
+
+
+def _common_or_none(folder: Path) -> Path | None:
+    try:
+        return program.common_directory(folder)
+    except GuildError:
+        return None

@@ -1,0 +1,191 @@
+"""What lies in a checkout, taken into objects: every file as it is, by descriptor, and nothing executed.
+
+Git says which files are new or changed; reading them is done here. Git itself would store a repository inside the
+checkout as a mere pointer, and follow a link that was put in a file's place after it had looked.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from guildhall.projects.trees import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from pathlib import Path
+
+    from guildhall.projects.git import Git
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DEEPEST = 200
+_SPARSE = ("-c", "core.sparseCheckout=true")  # so that a file is seen that was made where none was checked out
+_LINK, _SUBMODULE = "120000", "160000"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """The changes of a checkout, stored; `left` are the paths that cannot be kept, each with the reason."""
+
+    changes: tuple[Entry, ...]
+    left: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class _Found:
+    """What is to be stored, in the order in which it was read."""
+
+    blobs: list[tuple[bytes, str, bytes]] = field(default_factory=list[tuple[bytes, str, bytes]])  # path, mode, content
+    gone: list[bytes] = field(default_factory=list[bytes])
+    left: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+
+def take(git: Git, tree: Path, index: Path) -> Taken:
+    """Stores all that is new or changed in a checkout since its index was written. The index is not touched."""
+    found = _Found()
+    with _opened(tree) as root:
+        for path in _changed(git, tree, index):
+            _look(root, path, found)
+    found.left += _in_submodules(git, tree, index)
+    stored = _store(git, [content for _, _, content in found.blobs])
+    put = [Entry(path=path, mode=mode, object=id) for (path, mode, _), id in zip(found.blobs, stored, strict=True)]
+    return Taken(changes=(*(Entry(path=path) for path in found.gone), *put), left=tuple(found.left))
+
+
+def _changed(git: Git, tree: Path, index: Path) -> list[bytes]:
+    """Paths that are new, changed or gone; one that ends in a slash is a repository inside."""
+    told = git.run(*_SPARSE, "ls-files", "-z", "--modified", "--deleted", tree=tree, index=index)
+    others = git.run(*_SPARSE, "ls-files", "-z", "--others", "--exclude-standard", tree=tree, index=index)
+    lore = git.run(*_SPARSE, "ls-files", "-z", "--others", "--", ".lore", tree=tree, index=index)  # never ignored
+    if any("could not open directory" in one.said for one in (told, others, lore)):
+        _make_readable(tree)
+        others = git.run(*_SPARSE, "ls-files", "-z", "--others", "--exclude-standard", tree=tree, index=index)
+        lore = git.run(*_SPARSE, "ls-files", "-z", "--others", "--", ".lore", tree=tree, index=index)
+    paths = dict.fromkeys(path for one in (told, others, lore) for path in one.out.split(b"\0") if path)
+    links = _submodules(git, tree, index)
+    return [path for path in paths if path.rstrip(b"/") not in links]
+
+
+def _submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
+    told = git.run("ls-files", "-z", "--stage", tree=tree, index=index).out
+    return {line.partition(b"\t")[2] for line in told.split(b"\0") if line.startswith(_SUBMODULE.encode())}
+
+
+def _in_submodules(git: Git, tree: Path, index: Path) -> list[tuple[str, str]]:
+    left: list[tuple[str, str]] = []
+    for path in sorted(_submodules(git, tree, index)):
+        folder = tree / os.fsdecode(path)
+        if folder.is_symlink() or (folder.is_dir() and any(folder.iterdir())):
+            left.append((os.fsdecode(path), "it is a submodule, which has its own repository"))
+    return left
+
+
+def _look(root: int, path: bytes, found: _Found) -> None:
+    """Reads what is at a path: a file, a link, or all files of a repository inside."""
+    *above, name = path.rstrip(b"/").split(b"/")
+    opened: list[int] = []
+    try:
+        parent = root
+        for part in above:
+            parent = os.open(part, _FOLDER, dir_fd=parent)
+            opened.append(parent)
+        _look_at(parent, name, path.rstrip(b"/"), found, 0)
+    except (FileNotFoundError, NotADirectoryError, OSError) as error:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == 40:  # ELOOP: a link in the way
+            found.gone.append(path.rstrip(b"/"))
+        else:
+            found.left.append((os.fsdecode(path), error.strerror or "it cannot be read"))
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        found.blobs.append((path, _LINK, os.readlink(name, dir_fd=parent)))
+    elif stat.S_ISREG(status.st_mode):
+        mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
+        found.blobs.append((path, mode, _content(parent, name)))
+    elif stat.S_ISDIR(status.st_mode):
+        _look_below(parent, name, path, found, depth)
+    # Pipes, sockets and devices have no content.
+
+
+def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
+    if depth > _DEEPEST:
+        found.left.append((os.fsdecode(path), "it is nested too deeply"))
+        return
+    folder = os.open(name, _FOLDER, dir_fd=parent)
+    try:
+        for inner in sorted(os.fsencode(entry.name) for entry in os.scandir(folder)):
+            if inner.lower() != b".git":
+                _look_at(folder, inner, path + b"/" + inner, found, depth + 1)
+    finally:
+        os.close(folder)
+
+
+def _content(parent: int, name: bytes) -> bytes:
+    try:
+        descriptor = os.open(name, _FILE, dir_fd=parent)
+    except PermissionError:
+        _open_up(parent, name)
+        descriptor = os.open(name, _FILE, dir_fd=parent)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _open_up(parent: int, name: bytes) -> None:
+    """Lets the owner, which is this process, read a file; never what a link leads to."""
+    held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        status = os.fstat(held)
+        if not stat.S_ISLNK(status.st_mode):
+            os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode) | stat.S_IRWXU)  # noqa: PTH101
+    finally:
+        os.close(held)
+
+
+def _make_readable(tree: Path) -> None:
+    """Lets the owner look into every folder of a checkout."""
+    with _opened(tree) as root:
+        _make_readable_below(root, 0)
+
+
+def _make_readable_below(folder: int, depth: int) -> None:
+    for entry in os.scandir(folder):
+        if not entry.is_dir(follow_symlinks=False) or depth > _DEEPEST:
+            continue
+        name = os.fsencode(entry.name)
+        if stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+            _open_up(folder, name)
+        inner = os.open(name, _FOLDER, dir_fd=folder)
+        try:
+            _make_readable_below(inner, depth + 1)
+        finally:
+            os.close(inner)
+
+
+@contextmanager
+def _opened(folder: Path) -> Generator[int]:
+    descriptor = os.open(folder, _FOLDER)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _store(git: Git, contents: Iterable[bytes]) -> list[str]:
+    """The contents as objects, by one call of git."""
+    parts: list[bytes] = []
+    for number, data in enumerate(contents, start=1):
+        parts += [b"blob\nmark :%d\ndata %d\n" % (number, len(data)), data, b"\nget-mark :%d\n" % number]
+    if not parts:
+        return []
+    return git.run(
+        "fast-import", "--quiet", "--cat-blob-fd=1", "--done", input=b"".join([*parts, b"done\n"])
+    ).line.split()

@@ -1,0 +1,303 @@
+"""The hall's own checkouts, below its home: one for each activity, with everything or with the artifacts only.
+
+To git they are linked worktrees of the user's repository, so that a worker can look at history there. What git keeps
+about one is written here by hand, each file at once; checkouts are made beside their place and moved there whole. So a
+kill leaves either nothing that counts, or all of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import mkstemp
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
+from guildhall.core.ids import is_name
+from guildhall.projects import trees
+from guildhall.projects.branches import Branches
+from guildhall.projects.model import INTEGRATION, OURS, Author
+from guildhall.projects.taking import take
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from guildhall.core.paths import Home
+    from guildhall.projects.git import Git
+    from guildhall.projects.model import Project, Scope
+    from guildhall.projects.taking import Taken
+
+_log = logging.getLogger("guildhall.projects")
+_MAKING, _REMOVING = ".making", ".removing"
+_BY = "Guildhall"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worktree:
+    """One checkout as it should be: whose it is, on which branch, how much of the project it has."""
+
+    project: str
+    activity: str
+    branch: str
+    scope: Scope
+    tip: str | None = None  # where the branch was when the hall last moved it
+
+
+class Worktrees:
+    """All checkouts of a home."""
+
+    def __init__(self, home: Home, git: Callable[[Project], Git]) -> None:
+        self._home = home
+        self._git = git
+
+    def path(self, project: Project, activity: str) -> Path:
+        """Where the checkout of an activity is, or would be."""
+        if not is_name(activity):
+            raise UsageError(f"{activity[:60]!r} cannot name an activity")
+        return self._home.worktrees / project.name / activity
+
+    def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
+        """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
+        if not branch.startswith(OURS) or branch == INTEGRATION:
+            raise UsageError(f"{branch!r} is no branch of an activity")
+        path = self.path(project, activity)
+        with self._alone(path):
+            before = self._record(path)
+            if before is not None and path.exists() and (before.branch, before.scope) != (branch, scope):
+                self._remove(project, path, before)
+            tip = self._ensure_branch(project, branch, before.tip if before and before.branch == branch else None)
+            wanted = Worktree(project=project.name, activity=activity, branch=branch, scope=scope, tip=tip)
+            self._write_record(path, wanted)
+            self._check_out(project, path, wanted)
+        return path
+
+    recreate = make
+
+    def restore(self, wanted: Iterable[tuple[Project, str, str, Scope]]) -> list[Path]:
+        """Makes what is missing of the checkouts of living activities; what cannot be made is logged."""
+        made: list[Path] = []
+        for project, activity, branch, scope in wanted:
+            try:
+                there = self.path(project, activity).is_dir()
+                path = self.make(project, activity, branch, scope)
+            except GuildError as error:
+                _log.warning("worktree of %s in %s: %s", activity, project.name, error)
+                continue
+            if not there:
+                _log.info("worktree of %s in %s was missing and is there again", activity, project.name)
+                made.append(path)
+        return made
+
+    def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
+        """Commits all that is in a checkout on its branch; None where there is nothing new."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            tree = self._whole(project, path)
+            return self._commit(project, path, tree, message, author)[0]
+
+    def left(self, project: Project, activity: str) -> tuple[tuple[str, str], ...]:
+        """What lies in a checkout and cannot be committed, each path with the reason."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            self._whole(project, path)
+            return self._taken(project, path, self._index(project, path)).left
+
+    def remove(self, project: Project, activity: str) -> None:
+        """Takes a checkout away. What is not committed is committed first; the branch stays."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            record = self._record(path)
+            if path.is_dir() and record is None:
+                raise Conflict("it is not known what this folder is", where=str(path), hint="Move it elsewhere.")
+            if record is not None:
+                self._remove(project, path, record)
+            self._sweep(path)
+
+    # how
+
+    def _remove(self, project: Project, path: Path, record: Worktree) -> None:
+        if path.is_dir():
+            self._ensure_branch(project, record.branch, record.tip)
+            self._check_out(project, path, record)
+            _, taken = self._commit(project, path, record, "What was there in the end", _BY)
+            if taken.left:
+                shown = "; ".join(f"{name}: {reason}" for name, reason in taken.left[:5])
+                raise Conflict(f"this cannot be kept: {shown}", where=str(path), hint="Move it elsewhere, then again.")
+            path.rename(_beside(path, _REMOVING))
+        _vanish(self._index(project, path).parent)
+        self._sweep(path)
+        self._record_path(path).unlink(missing_ok=True)
+
+    def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
+        """The commit of the branch, which is made if it is not there: where it was, or at the integration branch."""
+        git = self._git(project)
+        ref = f"refs/heads/{branch}"
+        now = git.resolve(ref)
+        if now is not None:
+            return now
+        start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
+        try:
+            git.theirs("update-ref", "--create-reflog", "-m", "guildhall: begin", ref, start, "0" * len(start))
+        except GitFailed:
+            if git.resolve(ref) is None:
+                raise
+        return git.resolve(ref) or start
+
+    def _check_out(self, project: Project, path: Path, wanted: Worktree) -> None:
+        git = self._git(project)
+        index = self._index(project, path)
+        self._describe(path, index.parent, wanted)
+        if not path.is_dir():
+            making = _beside(path, _MAKING)
+            _vanish(making)
+            making.mkdir(parents=True)
+            fresh = index.with_name("index.fresh")
+            fresh.unlink(missing_ok=True)
+            sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
+            git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=fresh)
+            _put(making / ".git", f"gitdir: {index.parent}\n")
+            fresh.replace(index)
+            making.rename(path)
+        self._mark(path, index.parent)
+        if not index.exists():
+            self._index_again(git, path, index, wanted)
+
+    def _describe(self, path: Path, folder: Path, wanted: Worktree) -> None:
+        """What git keeps about a linked worktree. `locked` comes first: nothing is to clear it away meanwhile."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _put(folder / "locked", "Guildhall works here\n")
+        _put(folder / "guildhall", f"{wanted.activity}\n")
+        _put(folder / "commondir", "../..\n")
+        _put(folder / "gitdir", f"{path / '.git'}\n")
+        _put(folder / "HEAD", f"ref: refs/heads/{wanted.branch}\n")
+
+    def _mark(self, path: Path, folder: Path) -> None:
+        """The file by which a checkout knows its repository. What else stands in its place is moved aside, and kept."""
+        marker = path / ".git"
+        text = f"gitdir: {folder}\n"
+        if marker.is_symlink() or (marker.exists() and not marker.is_file()):
+            number = next(n for n in range(1, 1000) if not os.path.lexists(path / f"git-found-{n}"))
+            marker.rename(path / f"git-found-{number}")
+        _put(marker, text)
+
+    def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
+        """An index as of the branch's tip, for a checkout that has lost its own; the files are not touched."""
+        fresh = index.with_name("index.fresh")
+        fresh.unlink(missing_ok=True)
+        tip = git.resolve(wanted.branch) or str(wanted.tip)
+        git.run("read-tree", tip, index=fresh)
+        if wanted.scope == "sparse":
+            told = git.run("ls-files", "-z", index=fresh).out.split(b"\0")
+            outside = [name for name in told if name and not name.startswith(b".lore/")]
+            lines = b"".join(name + b"\0" for name in outside)
+            git.run("update-index", "-z", "--skip-worktree", "--stdin", index=fresh, tree=path, input=lines)
+        fresh.replace(index)
+
+    def _taken(self, project: Project, path: Path, index: Path) -> Taken:
+        return take(self._git(project), path, index)
+
+    def _commit(
+        self, project: Project, path: Path, wanted: Worktree, message: str, author: str
+    ) -> tuple[str | None, Taken]:
+        git = self._git(project)
+        index = self._index(project, path)
+        fresh = index.with_name("index.fresh")
+        shutil.copyfile(index, fresh)
+        taken = self._taken(project, path, fresh)
+        if taken.changes:
+            trees.put_in_index(git, fresh, taken.changes)
+        tree = git.run("write-tree", index=fresh).line
+        now = self._ensure_branch(project, wanted.branch, wanted.tip)
+        new = None
+        if tree != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
+            new = trees.commit(git, tree, [now], message, Author(name=author))
+            ref = f"refs/heads/{wanted.branch}"
+            git.theirs("update-ref", "--create-reflog", "-m", "guildhall: commit", ref, new, now)
+            self._write_record(path, replace(wanted, tip=new))
+        git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
+        fresh.replace(index)
+        return new, taken
+
+    def _whole(self, project: Project, path: Path) -> Worktree:
+        """What is known about a checkout, after putting right what git keeps about it."""
+        record = self._record(path)
+        if record is None or not path.is_dir():
+            raise NotFound("there is no such worktree", where=str(path))
+        self._check_out(project, path, record)
+        return record
+
+    def _index(self, project: Project, path: Path) -> Path:
+        return self._git(project).common / "worktrees" / f"guildhall-{path.name}" / "index"
+
+    # records, beside the checkouts
+
+    def _record_path(self, path: Path) -> Path:
+        return path.with_name(f"{path.name}.json")
+
+    def _record(self, path: Path) -> Worktree | None:
+        try:
+            told: dict[str, Any] = json.loads(self._record_path(path).read_text())
+            return Worktree(**told)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _write_record(self, path: Path, record: Worktree) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _put(self._record_path(path), json.dumps(asdict(record)))
+
+    def _sweep(self, path: Path) -> None:
+        for ending in (_MAKING, _REMOVING):
+            _vanish(_beside(path, ending))
+
+    @contextmanager
+    def _alone(self, path: Path) -> Generator[None]:
+        """One at a time for each checkout, whichever thread or process it is."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}{ending}")
+
+
+def _put(path: Path, text: str) -> None:
+    """Writes a small file at once, if it does not say so already. A link in its place is replaced, not followed."""
+    with suppress(OSError, ValueError):
+        if not path.is_symlink() and path.read_text() == text:
+            return
+    handle, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _vanish(folder: Path) -> None:
+    """Takes away a folder of ours, also one in which something was made read-only."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
+
+    def once_more(function: Callable[..., Any], name: str, error: object) -> None:
+        Path(name).parent.chmod(0o700)
+        if not Path(name).is_symlink():
+            Path(name).chmod(0o700)
+        function(name)
+
+    if folder.exists():
+        shutil.rmtree(folder, onerror=once_more)

@@ -1,0 +1,96 @@
+"""What the tests of projects stand on: a real repository of a person's, and the hall's git for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.projects.branches import Branches
+from guildhall.projects.git import Git
+from guildhall.projects.model import Project
+from guildhall.projects.worktrees import Worktrees
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository of the person's, used as a person would."""
+
+    path: Path
+
+    def git(self, *args: str, cwd: Path | None = None, check: bool = True) -> str:
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ["HOME"],
+            "GIT_AUTHOR_NAME": "Ada",
+            "GIT_AUTHOR_EMAIL": "ada@shop.example",
+            "GIT_COMMITTER_NAME": "Ada",
+            "GIT_COMMITTER_EMAIL": "ada@shop.example",
+        }
+        told = subprocess.run(
+            ["git", *args], cwd=cwd or self.path, env=env, capture_output=True, check=False, encoding="utf-8"
+        )
+        if check and told.returncode:
+            raise AssertionError(f"git {args}: {told.stderr}")
+        return told.stdout.strip()
+
+    def write(self, name: str, text: str) -> None:
+        (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.path / name).write_text(text)
+
+    def commit(self, files: dict[str, str], message: str = "A change") -> str:
+        for name, text in files.items():
+            self.write(name, text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def at(self, ref: str, path: str) -> str:
+        return self.git("show", f"{ref}:{path}")
+
+    def fsck(self) -> None:
+        told = self.git("fsck", "--full", "--strict", "--no-dangling")
+        assert "error" not in told
+        assert "missing" not in told
+
+
+def repository(path: Path) -> Repository:
+    path.mkdir(parents=True, exist_ok=True)
+    made = Repository(path)
+    made.git("init", "-q", "-b", "main")
+    return made
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    made = repository(tmp_path / "shop")
+    made.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
+    return made
+
+
+@pytest.fixture
+def shop(repo: Repository) -> Project:
+    return Project(name="shop", path=repo.path, branch="main")
+
+
+@pytest.fixture
+def git(shop: Project, home: Home) -> Git:
+    return Git(shop.path, home.desks / shop.name)
+
+
+@pytest.fixture
+def branches(shop: Project, git: Git) -> Branches:
+    return Branches(shop, git)
+
+
+@pytest.fixture
+def worktrees(home: Home, git: Git) -> Worktrees:
+    return Worktrees(home, lambda project: git)

@@ -1,0 +1,78 @@
+"""The integration branch: followed, written, squashed into, by compare-and-swap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import MergeConflict
+
+if TYPE_CHECKING:
+    from guildhall.projects.branches import Branches
+    from guildhall.projects.model import Project
+    from guildhall.projects.worktrees import Worktrees
+    from tests.projects.conftest import Repository
+
+COMMISSION = "claude/commission/c-one-1"
+
+
+@pytest.mark.req("SYS-24")
+def test_it_follows_the_users_branch(repo: Repository, branches: Branches) -> None:
+    start = repo.git("rev-parse", "main")
+    assert branches.follow().how == "made"
+    assert branches.tip() == start
+    assert branches.follow().how == "nothing"
+    moved = repo.commit({"README.md": "The new shop\n"})
+    followed = branches.follow()
+    assert (followed.how, followed.commit) == ("forwarded", moved)
+    branches.write({".lore/notes.md": b"Notes\n"}, "Notes", "writer")
+    again = repo.commit({"src/cart.py": "total = 2\n"})
+    followed = branches.follow()
+    assert followed.how == "merged"
+    assert repo.git("merge-base", "--is-ancestor", again, "claude/main") == ""
+    assert repo.at("claude/main", ".lore/notes.md") == "Notes"
+    assert repo.at("claude/main", "src/cart.py") == "total = 2"
+    assert repo.git("status", "--porcelain") == ""
+    repo.fsck()
+
+
+def test_a_squash_is_one_commit_with_what_goes_with_it(
+    repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
+) -> None:
+    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    (path / "src" / "cart.py").write_text("total = 3\n")
+    (path / "new.txt").write_text("new\n")
+    first = worktrees.commit(shop, "c-one", "The work", "coder")
+    assert first is not None
+    before = branches.tip()
+    assert not branches.merged(COMMISSION)
+    squash = branches.squash(COMMISSION, "Carts count", "coder", also={".lore/commissions/c-one.md": b"done\n"})
+    assert branches.merged(COMMISSION)
+    assert branches.tip() == squash
+    assert repo.git("rev-parse", f"{squash}^@") == before
+    assert repo.git("log", "-1", "--format=%an|%cn", squash) == "coder|Guildhall"
+    assert repo.at(squash, ".lore/commissions/c-one.md") == "done"
+    assert repo.at(squash, "src/cart.py") == "total = 3"
+    assert branches.squash(COMMISSION, "Carts count", "coder") == squash
+    branches.keep(COMMISSION)
+    assert not branches.exists(COMMISSION)
+    assert branches.merged(COMMISSION)
+    assert repo.git("rev-parse", "refs/guildhall/kept/commission/c-one-1") == first
+    repo.fsck()
+
+
+def test_a_conflict_changes_nothing(repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project) -> None:
+    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    (path / "src" / "cart.py").write_text("total = 3\n")
+    (path / ".lore" / "plan.md").write_text("Their plan\n")
+    worktrees.commit(shop, "c-one", "The work", "coder")
+    branches.write({"src/cart.py": b"total = 4\n", ".lore/plan.md": b"Our plan\n"}, "Meanwhile", "other")
+    before = repo.git("for-each-ref")
+    with pytest.raises(MergeConflict) as caught:
+        branches.squash(COMMISSION, "Carts count", "coder")
+    assert caught.value.files == ("src/cart.py",)
+    assert repo.git("for-each-ref") == before
+    branches.write({"src/cart.py": b"total = 1\n"}, "Back", "other")
+    squash = branches.squash(COMMISSION, "Carts count", "coder")
+    assert repo.at(squash, ".lore/plan.md") == "Their plan"
