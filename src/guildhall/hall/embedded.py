@@ -12,6 +12,7 @@ from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
+from guildhall.hall.commission_verbs import CommissionVerbs
 from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
@@ -64,7 +65,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, CommissionVerbs, RosterVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.

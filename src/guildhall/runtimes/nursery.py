@@ -122,8 +122,12 @@ class Nursery:
     async def end(self, child: Child, grace: float = 0) -> int | None:
         """Ends a child and waits until it is gone; how it ended, as `wait` gives it, where that can be known.
 
-        `grace`: seconds in which it may end by itself.
+        `grace`: seconds in which it may end by itself. Goes on to the end even if the caller is cancelled, or was: in a
+        task that was, Python 3.11.2 takes a time-out for that.
         """
+        return await asyncio.shield(self._to_its_end(child, grace))
+
+    async def _to_its_end(self, child: Child, grace: float) -> int | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace):
                 return await child.ended()

@@ -99,6 +99,9 @@ class HttpLink:
             await self._client.post(self._url, json=message, headers=self._headers(message), timeout=_TELL_SECONDS)
 
     async def close(self) -> None:
+        await asyncio.shield(self._closed())  # whoever closes it may just be cancelled
+
+    async def _closed(self) -> None:
         import httpx
 
         if self._session is not None:

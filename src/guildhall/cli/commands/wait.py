@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
+from guildhall.cli.commissions import print_commission, until_it_rests
 from guildhall.cli.ending import print_ending
 from guildhall.cli.follow import result_of
 from guildhall.cli.member_jobs import print_end, told_end, until_over
@@ -17,6 +18,7 @@ from guildhall.cli.reach import with_hall
 from guildhall.cli.teams import given_up, how_to_try_again
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
+from guildhall.core.ids import COMMISSION, is_id
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job or an ask; agent@workflow:tag; @workflow:tag")
+    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag")
     parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
     parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
 
@@ -44,6 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     if (theirs := of_member(args.id) if "@" not in args.id else None) is not None:
         return _member(*theirs, args, screen)
+
+    if is_id(args.id, COMMISSION):
+        return _commission(args, screen)
 
     async def work(client: HallClient, frame: Frame) -> int:
         found = await named(args.id, client)
@@ -80,6 +85,19 @@ def _member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> 
         return await (told_end if args.json else print_end)(member, standing, client, frame, screen)
 
     return with_hall(work, screen)
+
+
+def _commission(args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        try:
+            async with asyncio.timeout(args.timeout):
+                code, shown = await until_it_rests(args.id, client)
+        except TimeoutError:
+            raise TimedOut(f"{args.id} is still at it", hint=f"See guild show {args.id}.") from None
+        screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
+        return code
+
+    return with_hall(work, screen, readonly=True)
 
 
 async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
