@@ -74,4 +74,8 @@ class Guild(Staff):
 
         `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
         """
-        return ()
+        if worker.scope != "shipped":
+            return ()
+        from guildhall.hall.managing import managing
+
+        return managing(self, worker, frame, run, context)

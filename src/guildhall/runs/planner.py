@@ -44,6 +44,7 @@ class Planner:
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Described
     remembering: Remembering
+    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]  # as for the assembler
     priced: Callable[[str, Frame], bool | None]
 
     async def plan(
@@ -131,4 +132,4 @@ class Planner:
             return calling
         limit = self.supply.settings(frame).memory.limit_tokens
         remember = self.remembering.tools(worker, frame, run="", model="", limit_tokens=limit)
-        return (*base_toolbox().tools, *remember, *calling)
+        return (*base_toolbox().tools, *remember, *self.provided(worker, frame, "", "run"), *calling)

@@ -70,6 +70,7 @@ class PullRequests:
     def open(self, title: str, body: str) -> Review:
         """Puts all that the user's branch lacks up for review."""
         _check(title, body)
+        title = title.strip()
         self._branches.follow()  # what the user did meanwhile is in it: the review shows the work and nothing else
         found = changes(self._project, self._git, self._branches)
         if not found.any:
@@ -98,7 +99,7 @@ class PullRequests:
     def _as_pull_request(self, title: str, body: str, found: Changes) -> Review:
         self._push()
         text = f"{body.strip()}\n\n{as_lines(found)}\n\n{_CAME_WITH.format(branch=INTEGRATION)}\n"
-        words = (f"--title={title.strip()}", "--body-file=-")
+        words = (f"--title={title}", "--body-file=-")
         if (there := self._open_one()) is not None:
             self._told("edit", self._outward.gh("pr", "edit", str(there["number"]), *words, text=text))
             return Review(project=self._project.name, files=len(found.files), url=str(there["url"]), renewed=True)
@@ -143,7 +144,7 @@ class PullRequests:
         if record is None:
             record = self._next()
             text = self._written(title, body, found, record, why)
-            self._branches.write({f"{REVIEWS}/{record}.md": text.encode()}, f"Review {record}: {title.strip()}", None)
+            self._branches.write({f"{REVIEWS}/{record}.md": text.encode()}, f"Review {record}: {title}", "manager")
         branch = f"{REVIEW_BRANCHES}/{record}"
         ref = f"refs/heads/{branch}"
         if self._git.resolve(ref) is None:
@@ -200,7 +201,7 @@ class PullRequests:
         text = "\n\n".join(part for part in ("\n".join(how), as_lines(found), words) if part)
         date = self._clock.now().date().isoformat()
         extra = {"commit": found.tip, "branch": branch}
-        made = Artifact(title=title.strip(), date=date, status="open", tags=("review",), extra=extra, body=f"{text}\n")
+        made = Artifact(title=title, date=date, status="open", tags=("review",), extra=extra, body=f"{text}\n")
         return made.render()
 
 

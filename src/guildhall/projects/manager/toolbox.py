@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
-from guildhall.projects.commissions.model import STATUS, Draft
+from guildhall.projects.commissions.model import UNDER_WAY, Draft, checked_status, repository_path
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.tools.define import TypedHandler, tool
 from guildhall.tools.executor import KeyedHandler
@@ -23,6 +23,7 @@ from guildhall.workers.registry import SHIPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
@@ -51,8 +52,7 @@ TOOLS = {
 }
 _SHOWN = 200  # commissions in a listing
 _MOST = 50  # that are waited for at once
-_UNDER_WAY = ("dispatched", "in_progress")
-_OVER = ("completed", "failed", "cancelled", "abandoned")
+_EVERY = 0.2  # seconds between two looks at what is waited for
 
 
 def is_manager(worker: Worker) -> bool:
@@ -67,11 +67,13 @@ class Desk:
     run: str
     frame: Frame
     projects: Projects
-    commissions: Commissions
-    meetings: Meetings
+    commissions: Callable[[], Commissions]
+    meetings: Callable[[], Meetings]
+    clock: Clock
     workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
     review: Callable[[Project, str, str], Review]  # puts work up: title and body
-    moved: Callable[[Sequence[str], float], Any]  # waits until one of these may have moved, or so many seconds
+    asked: Callable[[str], bool]  # whether a run waits for a person
+    began: Callable[[str], str | None]  # when the call of a key began, the first time
 
     def project(self, name: str | None) -> Project:
         """The one of this name; without a name, the one that the run is in."""
@@ -123,7 +125,7 @@ class _Verbs:
         """The registered projects, with how many commissions of each stand how."""
         desk = self._desk
         every = await asyncio.to_thread(desk.projects.all)
-        return project_lines(every, desk.commissions.all(), here=desk.projects.at(desk.frame.root))
+        return project_lines(every, await desk.commissions().all(), here=desk.projects.at(desk.frame.root))
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
         """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
@@ -133,10 +135,9 @@ class _Verbs:
                 abandoned.
         """
         desk, of = self._desk, self._desk.project(project)
-        if status is not None and status not in STATUS:
-            raise UsageError(f"status: there is none {status[:40]!r}", hint=f"One of: {', '.join(STATUS)}.")
-        found = [one for one in desk.commissions.all(of.name) if status in (None, one.status)][::-1]
-        shown = [await asyncio.to_thread(desk.commissions.shown, one.id) for one in found[:_SHOWN]]
+        only = None if status is None else [checked_status(status)]
+        found = (await desk.commissions().all(of.name, only))[::-1]
+        shown = [await desk.commissions().shown(one.id) for one in found[:_SHOWN]]
         lines = [commission_line(one) for one in shown]
         if (more := len(found) - _SHOWN) > 0:
             lines.append(f"... and {more:,} older ones.")
@@ -176,33 +177,33 @@ class _Verbs:
             reviewer=reviewer,
         )
         draft.check()
-        made = self._made(of.name)
+        made = await self._made(of.name)
         if made is None:
             if worker.rpartition("/")[2] == NAME:
                 raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
             frame, mark = desk.within(of), desk.mark(self._key)
-            made = await desk.commissions.create(of.name, draft, frame, by="manager", made_by=mark)
+            made = await desk.commissions().create(of, draft, frame, by="manager", made_by=mark)
         return f"{made.id} is {made.status}: {made.title} ({made.worker})."
 
-    def _made(self, project: str) -> Commission | None:
+    async def _made(self, project: str) -> Commission | None:
         """What this very call has made before."""
         mark = self._desk.mark(self._key)
-        return next((one for one in self._desk.commissions.all(project) if one.made_by == mark), None)
+        return next((one for one in await self._desk.commissions().all(project) if one.made_by == mark), None)
 
     async def dispatch_commission(self, id: _Id) -> str:
         """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
-        found = self._of_a_project(id)
-        if found.status not in _UNDER_WAY:  # else it was dispatched before this call was cut off
-            found = await self._desk.commissions.dispatch(found.id, self._in(found))
-        return f"{found.id} is {found.status}."
+        found = self._known(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._desk.commissions().dispatch(id, self._in(found))
+        return f"{id} is {found.status}."
 
     async def redispatch_commission(self, id: _Id) -> str:
         """Try a commission anew that has failed or was cancelled: on a new branch, from how the project is now. What it
         did before is kept, and not told to the worker."""
-        found = self._of_a_project(id)
-        if found.status not in _UNDER_WAY:
-            found = await self._desk.commissions.redispatch(found.id, self._in(found))
-        return f"{found.id} is {found.status}, for the {found.attempt}. time."
+        found = self._known(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._desk.commissions().redispatch(id, self._in(found))
+        return f"{id} is {found.status}; attempt {found.attempt}."
 
     async def cancel_commission(self, id: _Id, reason: str) -> str:
         """Call off a commission that the manager has made. What it did so far is kept on its branch.
@@ -210,12 +211,18 @@ class _Verbs:
         Args:
             reason: Why; the user reads it.
         """
-        found = self._of_a_project(id)
+        found, why = self._known(id), _words("reason", reason, 2_000)
         if found.by != NAME:
-            raise Refused(f"{found.id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
-        if found.status != "cancelled":
-            found = await self._desk.commissions.cancel(found.id, _words("reason", reason, 2_000))
-        return f"{found.id} is {found.status}."
+            raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
+        if not await self._happened(id, "cancelled"):
+            found = await self._desk.commissions().cancel(id, f"by the manager: {why}")
+        return f"{id} is {found.status}."
+
+    async def _happened(self, id: str, after: str) -> bool:
+        """Whether it has become so since this call began: it was cut off, and is made again."""
+        began = self._desk.began(self._key)
+        timeline = (await self._desk.commissions().shown(id)).timeline
+        return began is not None and any(one.after == after and one.at >= began for one in timeline)
 
     async def wait_for_commissions(
         self,
@@ -229,25 +236,24 @@ class _Verbs:
             ids: The commissions, by their ids.
             minutes: For how long at most; then it says how far they are.
         """
-        desk = self._desk
+        desk, clock = self._desk, self._desk.clock
         for id in ids:
-            self._of_a_project(id)
-        seconds = minutes * 60.0
-        while (left := [id for id in ids if not self._rests(id)]) and seconds > 0:
-            seconds -= await desk.moved(left, seconds)
-        return "\n\n".join(outcome(desk.commissions.shown(id)) for id in dict.fromkeys(ids))
+            self._known(id)
+        until = clock.monotonic() + minutes * 60
+        while not all(map(self._rests, ids)) and clock.monotonic() < until:
+            await clock.sleep(_EVERY)
+        return "\n\n".join([outcome(await desk.commissions().shown(id)) for id in dict.fromkeys(ids)])
 
     def _rests(self, id: str) -> bool:
         """Whether nothing will become of it by itself."""
-        found = self._desk.commissions.shown(id)
-        status = found.commission.status
-        if status in _OVER or found.waiting:
+        desk = self._desk
+        found = desk.commissions().get(id)
+        if found.status in UNDER_WAY:
+            return found.run is not None and desk.asked(found.run)
+        if found.status != "blocked":
             return True
-        if status not in ("pending", "blocked"):
-            return False
-        # What is pending waits to be dispatched; what is blocked, for somebody to make what it lacks.
-        makers = [self._desk.commissions.get(one).status for one in found.neighbours.after]
-        return all(one in _OVER for one in makers)
+        makers = [maker for _, maker in desk.commissions().graph(found.project).get(id, ())]
+        return not any(desk.commissions().get(maker).status in (*UNDER_WAY, "blocked") for maker in makers)
 
     async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
         """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on
@@ -269,15 +275,14 @@ class _Verbs:
             linked: Paths in the project that it is about.
         """
         desk, of = self._desk, self._desk.project(project)
-        words, mark = _words("topic", topic, 10_000), desk.mark(self._key)
-        made = next((one for one in desk.meetings.all(of.name) if one.made_by == mark), None)
-        if made is None:
-            given = {"by": NAME, "made_by": mark, "linked": tuple(linked or ())}
-            made = await desk.meetings.request(of.name, f"shipped/{NAME}", words, **given)
+        words, paths = _words("topic", topic, 10_000), tuple(linked or ())
+        for path in paths:
+            repository_path("linked", path)
+        made = await desk.meetings().request(of, f"shipped/{NAME}", words, by=NAME, made_by=desk.run, linked=paths)
         return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
 
-    def _of_a_project(self, id: str) -> Commission:
-        found = self._desk.commissions.get(id)
+    def _known(self, id: str) -> Commission:
+        found = self._desk.commissions().get(id)
         self._desk.projects.get(found.project)  # one that is registered no more is left alone
         return found
 
