@@ -96,7 +96,9 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
             screen.result(text if isinstance(text, str) else str(text))
     _print_said(shown, screen)
     screen.heading("\ntimeline")
-    screen.table([[line.at, line.after or "", screen.one_line(line.reason, 200)] for line in shown.timeline], indent="  ")
+    screen.table(
+        [[line.at, line.after or "", screen.one_line(line.reason, 200)] for line in shown.timeline], indent="  "
+    )
     for doubt in shown.doubts:
         screen.note(doubt, "yellow")
     _print_next(shown, screen)

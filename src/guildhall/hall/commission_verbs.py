@@ -41,8 +41,7 @@ class CommissionVerbs:
     async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]:
         from guildhall.projects.commissions.model import checked_status
 
-        wanted = None if status is None else [checked_status(status)]
-        return await self._hall.commissions.all(project, wanted)
+        return await self._hall.commissions.all(project, None if status is None else checked_status(status))
 
     async def commission(self, id: str) -> CommissionShown:
         return await self._hall.commissions.shown(id)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.hall.staff import Staff
+from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.projects.branches import Branches
+    from guildhall.projects.commissions.commissions import Commissions
+    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git import Git
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.seat import Seating
+    from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -29,6 +36,15 @@ class Guild(Staff):
 
         @cached_property
         def runs(self) -> Runs: ...
+
+        @cached_property
+        def supply(self) -> Supply: ...
+
+        readonly: bool
+
+        def settings(self, frame: Frame) -> Settings: ...
+
+        def for_new_work(self, name: str, frame: Frame) -> Worker: ...
 
     @cached_property
     def projects(self) -> Projects:
@@ -63,11 +79,46 @@ class Guild(Staff):
 
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
-        return None
+        return self.commissions if request.get("commission") else None
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""
-        return ()
+        return (self.commissions,)
+
+    @cached_property
+    def commissions(self) -> Commissions:
+        """The commissions of all projects."""
+        from guildhall.projects.commissions.commissions import Commissions
+        from guildhall.projects.commissions.ground import Ground
+
+        return Commissions(
+            Ground(
+                store=self.store,
+                clock=self.clock,
+                history=self.history,
+                asks=self.asks,
+                projects=lambda: self.projects,
+                branches=self.branches,
+                worktrees=self.worktrees,
+                runs=lambda: self.runs,
+                alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+                find=self.for_new_work,
+                output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
+                frame_at=self.frame_by_itself,
+                most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
+                meet=self.ask_for_meeting,
+                readonly=self.readonly,
+            )
+        )
+
+    async def ask_for_meeting(self, commission: Commission, files: tuple[str, ...]) -> None:
+        """What cannot be merged is to be talked about."""
+
+    def frame_by_itself(self, folder: Path) -> Frame:
+        """Of what the hall does by itself in a folder: with the variables of the terminal that has started it."""
+        from guildhall.hall.recover import frame_at
+
+        return replace(frame_at(self, folder, folder), caller=HALL)
 
     def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
         """What a worker is given where it works without its declaring it, beside the base toolbox.

@@ -58,13 +58,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Generator[Store]:
 
 def commission(number: int = 2, status: Status = "pending", **draft: Any) -> Commission:
     id = f"c-{number:0>10}".replace("0", "2").replace("1", "3")
-    return Commission(
-        id=id, project="shop", draft=replace(DRAFT, **draft), status=status, created_at=AT, changed_at=AT
-    )
+    return Commission(id=id, project="shop", draft=replace(DRAFT, **draft), status=status, created_at=AT, changed_at=AT)
 
 
 def test_the_transitions_are_those_of_the_document() -> None:
-    assert {before: set(after.split()) for before, after in PERMITTED.items()} == {k: set(v) for k, v in TRANSITIONS.items()}
+    assert {before: set(after.split()) for before, after in PERMITTED.items()} == {
+        k: set(v) for k, v in TRANSITIONS.items()
+    }
     assert set(STATUS) == set(PERMITTED)
 
 

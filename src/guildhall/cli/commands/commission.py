@@ -130,9 +130,7 @@ def _new(args: argparse.Namespace, screen: Screen) -> int:
     from guildhall.projects.commissions.model import Draft
 
     prompt = text_of(args.prompt, "prompt")
-    given = _given(args)
-    draft = Draft(prompt=prompt, **{"title": _label(prompt), **given})
-    draft.check()
+    draft = Draft(title=_label(prompt), worker="", prompt=prompt).changed(_given(args))
 
     async def work(client: HallClient, frame: Frame) -> int:
         async def made() -> int:
@@ -157,12 +155,12 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
     lists = {field: getattr(args, name) for name, field in _LISTS.items()}
     return {
         **{name: value for name, value in words.items() if value is not None},
-        **{name: tuple(value) for name, value in lists.items() if value is not None},
+        **{name: value for name, value in lists.items() if value is not None},
     }
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    changes = {name: list(value) if isinstance(value, tuple) else value for name, value in _given(args).items()}
+    changes = _given(args)
     return changes if args.prompt is None else {**changes, "prompt": text_of(args.prompt, "prompt")}
 
 

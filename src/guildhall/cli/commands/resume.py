@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="ID|TARGET", help="the id of the run, of the job or of the commission; @workflow:tag")
+    parser.add_argument("run", metavar="ID|TARGET", help="of the run, the job or the commission; @workflow:tag")
     limits_arguments(parser)
     output_argument(parser)
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag")
+    help = "of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+    parser.add_argument("id", metavar="ID|TARGET", help=help)
     parser.add_argument("--json", action="store_true", help="print an object, with the whole conversation of a run")
 
 

@@ -38,7 +38,8 @@ _TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag")
+    help = "of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+    parser.add_argument("id", metavar="ID|TARGET", help=help)
     parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
     parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
 

@@ -44,9 +44,7 @@ def decided_in(ground: Ground, timeline: Sequence[Moment]) -> list[Decided]:
 def asked_in(ground: Ground, timeline: Sequence[Moment]) -> list[Asked]:
     """The questions that it has put to people, with the answers."""
     return [
-        Asked(
-            ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask) if ask.answer else None
-        )
+        Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask) if ask.answer else None)
         for run in runs_in(ground, timeline)
         for ask in ground.asks.of_run(run.id)
         if ask.kind == "question" and ask.status != "withdrawn"

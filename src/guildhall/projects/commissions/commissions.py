@@ -27,7 +27,7 @@ from guildhall.runs.model import ENDED, Stretch
 from guildhall.runs.seat import Seat, seat_on_record
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.core.frame import Frame
     from guildhall.jobs.model import Asked
@@ -56,11 +56,11 @@ class Commissions:
     def get(self, id: str) -> Commission:
         return self._ground.get(id)
 
-    async def all(self, project: str | None = None, status: Iterable[Status] | None = None) -> list[Commission]:
+    async def all(self, project: str | None = None, status: Status | None = None) -> list[Commission]:
         """In the order of their creation."""
         if not self._ground.readonly:
             await settle(self._ground, project)
-        return self._ground.store.read(lambda c: records.listed(c, project=project, status=status))
+        return self._ground.store.read(lambda c: records.listed(c, project=project, status=status and [status]))
 
     async def shown(self, id: str) -> CommissionShown:
         """All about one."""
@@ -293,7 +293,7 @@ class Commissions:
 async def _logged(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
-    except Exception:
+    except Exception:  # noqa: BLE001 - nobody waits for it: it is told in the log
         _log.exception("commissions")
 
 

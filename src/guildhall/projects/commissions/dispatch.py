@@ -1,4 +1,4 @@
-"""Dispatch: pending -> dispatched -> in_progress. It has an attempt and a branch from the first, a run from the last."""
+"""Dispatch: pending -> dispatched -> in_progress: first it has an attempt and a branch, then a checkout and a run."""
 
 from __future__ import annotations
 
@@ -59,9 +59,7 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     return await ground.store.write(write)
 
 
-async def begin(
-    ground: Ground, id: str, frame: Frame, seat_for: Callable[[Mapping[str, Any]], Seat]
-) -> None:
+async def begin(ground: Ground, id: str, frame: Frame, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:
     """Its turn has come: it gets a checkout and a run, or has failed and says why."""
     async with ground.steering[id]:
         commission = ground.get(id)

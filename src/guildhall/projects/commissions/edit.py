@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import By, Commission
 
 
-async def edit(
-    ground: Ground, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person"
-) -> Commission:
+async def edit(ground: Ground, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person") -> Commission:
     """The commission as it stands afterwards."""
     if not changes:
         raise UsageError("nothing is to be changed", hint="Name what: title, worker, prompt, ...")
@@ -33,8 +31,8 @@ async def edit(
     if before.status in ("completed", "abandoned"):
         raise Conflict(f"the commission {id} is {before.status}: it is over", hint="Make a new one.")
     draft = before.draft.changed(changes)
-    asked = replace(draft, checks=(), model=None) if by != "person" and not {"checks", "model"} & set(changes) else draft
-    check_draft(ground, ground.project(before), asked, frame, by)
+    theirs = {name: None if name == "model" else () for name in ("checks", "model") if name not in changes}
+    check_draft(ground, ground.project(before), draft if by == "person" else replace(draft, **theirs), frame, by)
     others = [one for one in ground.all(before.project) if one.id != id]
     refuse_cycle([*others, replace(before, draft=draft)], id)
     under_way = before.status in UNDER_WAY

@@ -26,6 +26,8 @@ from guildhall.runs.records import conclude as conclude_run
 from guildhall.runs.records import find_run, give_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from guildhall.projects.commissions.ground import Ground
@@ -154,4 +156,5 @@ def _is_open_conflict(ground: Ground, commission: Commission) -> bool:
         return False
     moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
     last = next((one for one in reversed(moments) if one.after == "failed"), None)
-    return last is not None and bool((last.data.get("error") or {}).get("files"))
+    error: Mapping[str, Any] = (last.data.get("error") or {}) if last is not None else {}
+    return bool(error.get("files"))

@@ -27,7 +27,10 @@ def makers(commissions: Sequence[Commission]) -> Mapping[str, Sequence[str]]:
 def edges(commissions: Sequence[Commission]) -> dict[str, list[tuple[str, str]]]:
     """From each commission to those that make what it depends on, with the path that says so."""
     made = makers(commissions)
-    return {one.id: [(path, maker) for path in one.draft.dependencies for maker in made.get(path, ())] for one in commissions}
+    return {
+        one.id: [(path, maker) for path in one.draft.dependencies for maker in made.get(path, ())]
+        for one in commissions
+    }
 
 
 def refuse_cycle(commissions: Sequence[Commission], start: str) -> None:

@@ -102,9 +102,9 @@ def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
         extra: Mapping[str, Any] = artifact.extra
         if not is_id(id, COMMISSION) or extra.get("commission") != id:
             raise InvalidFile("it is not the artifact of this commission", where=where)
-        given = {name: extra[name] for name in _KEPT if extra.get(name) is not None}
-        lists = {name: tuple(given[name]) for name in ("dependencies", "artifacts", "linked") if name in given}
-        draft = Draft(title=str(artifact.title), **{**given, **lists})
+        given: dict[str, Any] = {name: extra[name] for name in _KEPT if extra.get(name) is not None}
+        given |= {name: tuple(given[name]) for name in ("dependencies", "artifacts", "linked") if name in given}
+        draft = Draft(title=str(artifact.title), **given)
         draft.check()
         status = checked_status(str(artifact.status))
         attempt = extra.get("attempt")

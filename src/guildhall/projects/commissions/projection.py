@@ -27,9 +27,7 @@ _log = logging.getLogger("guildhall.commissions")
 def text_of(ground: Ground, commission: Commission) -> bytes:
     """Its artifact as it should be."""
     timeline = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    return written(
-        commission, timeline, decisions=decided_in(ground, timeline), asked=asked_in(ground, timeline)
-    )
+    return written(commission, timeline, decisions=decided_in(ground, timeline), asked=asked_in(ground, timeline))
 
 
 def text_when(ground: Ground, commission: Commission, status: Status, reason: str) -> bytes:

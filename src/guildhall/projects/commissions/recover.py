@@ -37,7 +37,7 @@ async def recover(ground: Ground) -> None:
             await _recover(ground, commission)
         except GuildError as error:
             _log.warning("%s: %s", commission.id, error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - one that is broken keeps no other from it
             _log.exception("%s", commission.id)
     await settle(ground)
 
@@ -66,9 +66,8 @@ async def _behind(ground: Ground, commission: Commission) -> None:
     else:
         status = "completed" if found.status == "completed" else "failed"
         error = found.error or {"code": "lost", "message": "its run could not go on"}
-        await conclude(
-            ground, commission, Stretch(status=status, reason=found.reason, error=None if status == "completed" else error)
-        )
+        stretch = Stretch(status=status, reason=found.reason, error=None if status == "completed" else error)
+        await conclude(ground, commission, stretch)
 
 
 async def _lost(ground: Ground, commission: Commission) -> None:

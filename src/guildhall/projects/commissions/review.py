@@ -60,7 +60,7 @@ def review_tools() -> tuple[Tool, ...]:
 
 
 async def demand_approval(ground: Ground, commission: Commission, run: str, tip: str | None) -> Stretch | None:
-    """Has the work reviewed, if that is demanded. NotFulfilled: not approved. A stretch: the review waits, so all does."""
+    """Has the work reviewed, if that is demanded. NotFulfilled: not approved. A stretch: the review has to wait."""
     name = commission.draft.reviewer
     if name is None:
         return None
@@ -109,9 +109,7 @@ def _seat() -> Seat:
 
         return carry_out
 
-    return Seat(
-        tools=review_tools(), execute=execute, began=nothing, ended=nothing, server=SERVER, seated=reviewing
-    )
+    return Seat(tools=review_tools(), execute=execute, began=nothing, ended=nothing, server=SERVER, seated=reviewing)
 
 
 def _first_message(commission: Commission, diff: str) -> str:
