@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from guildhall.memory.compact import WORKER as COMPACTOR
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
-from guildhall.projects.manager.toolbox import CONTEXTS, Desk, is_manager, manager_tools
+from guildhall.projects.manager.toolbox import CONTEXTS, NAME, Desk, is_manager, manager_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,8 @@ def managing(hall: Guild, worker: Worker, frame: Frame, run: str, context: str) 
 
 
 def _workers(hall: Guild, frame: Frame) -> Sequence[Worker]:
-    return [one for one in hall.active_workers(frame) if not is_manager(one)]
+    found = hall.active_workers(frame)
+    return [one for one in found if one.scope != "shipped" or one.name not in (NAME, COMPACTOR)]
 
 
 def _review(hall: Guild, project: Project, title: str, body: str) -> Review:

@@ -26,7 +26,7 @@ def worker_lines(workers: Sequence[Worker]) -> str:
 def _uses(worker: Worker) -> str:
     definition = worker.definition
     named = [*definition.tools, *definition.toolboxes, *definition.members, *definition.mcp_servers]
-    return f" It uses {', '.join(named)}." if named else ""
+    return f" (uses {', '.join(named)})" if named else ""
 
 
 def project_lines(projects: Sequence[Project], commissions: Sequence[Commission], *, here: Project | None) -> str:
