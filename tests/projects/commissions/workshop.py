@@ -102,16 +102,17 @@ class Workshop:
     def commissions(self) -> Commissions:
         return self.hall.commissions
 
-    async def new(self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any) -> Commission:
+    async def new(
+        self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any
+    ) -> Commission:
         draft = Draft(title=title, worker=worker, prompt=prompt, **more)
         return await self.commissions.create(self.hall.projects.get("shop"), draft, self.frame)
 
     async def until(self, id: str, *status: str) -> Commission:
-        """A commission, once it stands like this, and nothing goes on in the background."""
+        """A commission, once it stands like this."""
         async with asyncio.timeout(20):
             while self.commissions.get(id).status not in status:
                 await asyncio.sleep(0.01)
-            await self.hall.runs.park_all("shutdown") if False else None
         return self.commissions.get(id)
 
     async def quiet(self, id: str) -> Commission:
