@@ -220,6 +220,8 @@ class _Hello:
 def _check_frame(frame: Frame) -> None:
     if not (frame.cwd.is_absolute() and frame.root.is_absolute()):
         raise UsageError("frame: cwd and root are absolute paths")
+    if frame.worktree is not None:
+        raise UsageError("frame: a worktree is the hall's to give")
 
 
 async def _just_one(items: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
