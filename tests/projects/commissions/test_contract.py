@@ -136,25 +136,22 @@ def review(approved: bool, comments: str) -> dict[str, Any]:
 
 @pytest.mark.req("X-6")
 def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
-    workshop.worker("critic", tools=["Bash"])
-    workshop.script(
-        [write("src/key.py", "key = 1\n"), submit("Forged."), say()],
-        [write("src/key.py", "key = 1\n"), submit("Forged."), say()],
-        critic=[
-            [call("Bash", command="echo x >> src/key.py; cat src/key.py"), review(False, "It is too small."), say()],
-            [call("Read", file_path="src/key.py"), review(True, "Good."), say()],
-        ],
-    )
+    workshop.worker("critic", tools=["Bash", "Write", "Grep"])
+    forged = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
+    look = call("Read", file_path="src/key.py")
+    workshop.script(forged, critic=[[look, review(False, "It is too small."), say()]])
 
     async def work(shop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert (made.status, made.reason) == ("failed", "critic does not approve: It is too small.")
         assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        # it reads, and writes nothing
-        assert shop.repo.at(str(made.branch), "src/key.py") == "key = 1"
         below = shop.hall.history.below(str(made.run))
         assert [run.worker for run in below] == ["critic"]
         assert "+key = 1" in below[0].request["input"]
+        tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data["tools"]}
+        assert {"Read", "Grep", "Glob", "submit_review"} <= tools
+        assert tools.isdisjoint({"Write", "Edit", "Bash", "submit_result"})  # it reads, and writes nothing
+        shop.script(forged, critic=[[look, review(True, "Good."), say()]])
         await shop.commissions.redispatch(made.id, shop.frame)
         again = await shop.quiet(made.id)
         assert again.status == "completed", again.reason

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
 if TYPE_CHECKING:
@@ -56,13 +57,12 @@ def test_a_run_that_breaks_has_failed_and_its_work_is_kept(workshop: Workshop) -
 
 @pytest.mark.req("COM-30", "WKR-20")
 def test_redispatch_begins_anew_and_the_old_branch_remains(workshop: Workshop) -> None:
-    workshop.script(
-        [write("src/key.py", "half\n"), say("No.")], [write("src/lock.py", "lock\n"), submit("Forged."), say()]
-    )
+    workshop.script([write("src/key.py", "half\n"), say("No.")])
 
     async def work(shop: Workshop) -> None:
         first = await shop.done()
         assert first.status == "failed"
+        shop.script([write("src/lock.py", "lock\n"), submit("Forged."), say()])
         again = await shop.commissions.redispatch(first.id, shop.frame)
         assert again.attempt == 2
         second = await shop.quiet(first.id)
@@ -90,11 +90,7 @@ def test_cancel_while_it_works_keeps_what_was_done(workshop: Workshop) -> None:
         made = await shop.new()
         await shop.commissions.dispatch(made.id, shop.frame)
         path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
-        import asyncio
-
-        async with asyncio.timeout(10):
-            while not (path / "src/key.py").exists():
-                await asyncio.sleep(0.01)
+        await shop.so((path / "src/key.py").exists)
         done = await shop.commissions.cancel(made.id, "not now")
         assert (done.status, done.reason) == ("cancelled", "not now")
         assert shop.hall.history.get(str(done.run)).status == "cancelled"
@@ -125,12 +121,13 @@ def test_cancel_before_it_begins(workshop: Workshop) -> None:
 
 @pytest.mark.req("WKR-27")
 def test_editing_one_that_works_is_cancel_and_redispatch(workshop: Workshop) -> None:
-    workshop.script([LATE], [write("src/key.py", "gold\n"), submit("Gold."), say()])
+    workshop.script([LATE])
 
     async def work(shop: Workshop) -> None:
         made = await shop.new()
         first = await shop.commissions.dispatch(made.id, shop.frame)
         assert first.status == "in_progress"
+        shop.script([write("src/key.py", "gold\n"), submit("Gold."), say()])
         edited = await shop.commissions.edit(made.id, {"prompt": "Of gold."}, shop.frame)
         assert edited.attempt == 2
         done = await shop.quiet(made.id)
@@ -176,8 +173,6 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         (ask,) = shop.hall.asks.open()
         assert ask.kind == "conflict"
         assert "src/cart.py" in ask.question.body
-        from guildhall.runs.model import Answer
-
         await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
-from guildhall.core.paths import Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.recover import Recovery
 from guildhall.hall.wiring import Hall
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from guildhall.core.paths import Home
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
     from tests.projects.conftest import Repository
@@ -108,21 +108,23 @@ class Workshop:
         draft = Draft(title=title, worker=worker, prompt=prompt, **more)
         return await self.commissions.create(self.hall.projects.get("shop"), draft, self.frame)
 
+    async def so(self, happened: Callable[[], Any]) -> None:
+        """Waits until something is so."""
+        async with asyncio.timeout(10):
+            while not happened():  # noqa: ASYNC110 - what is looked at is files too
+                await asyncio.sleep(0.01)
+
     async def until(self, id: str, *status: str) -> Commission:
         """A commission, once it stands like this."""
-        async with asyncio.timeout(20):
-            while self.commissions.get(id).status not in status:
-                await asyncio.sleep(0.01)
+        await self.so(lambda: self.commissions.get(id).status in status)
         return self.commissions.get(id)
 
     async def quiet(self, id: str) -> Commission:
         """A commission whose run has ended, with all that follows."""
         await self.until(id, *RESTS)
-        async with asyncio.timeout(20):
-            run = self.commissions.get(id).run
-            while run is not None and self.hall.runs.alive(run):
-                await asyncio.sleep(0.01)
-            await self.commissions.settled()
+        run = self.commissions.get(id).run
+        await self.so(lambda: run is None or not self.hall.runs.alive(run))
+        await self.commissions.settled()
         return self.commissions.get(id)
 
     async def done(self, **draft: Any) -> Commission:
