@@ -25,7 +25,12 @@ def test_from_new_to_completed(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done
         shown = await shop.commissions.shown(made.id)
-        assert [one.after for one in shown.timeline if one.after] == ["pending", "dispatched", "in_progress", "completed"]
+        assert [one.after for one in shown.timeline if one.after] == [
+            "pending",
+            "dispatched",
+            "in_progress",
+            "completed",
+        ]
         assert all(one.at and one.reason for one in shown.timeline)
         assert shown.doubts == []
         assert shown.worktree is None

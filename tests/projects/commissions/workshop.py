@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
-from guildhall.core.paths import Home
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.recover import Recovery
 from guildhall.hall.wiring import Hall
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from guildhall.core.paths import Home
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
     from tests.projects.conftest import Repository
@@ -102,26 +102,29 @@ class Workshop:
     def commissions(self) -> Commissions:
         return self.hall.commissions
 
-    async def new(self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any) -> Commission:
+    async def new(
+        self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any
+    ) -> Commission:
         draft = Draft(title=title, worker=worker, prompt=prompt, **more)
         return await self.commissions.create(self.hall.projects.get("shop"), draft, self.frame)
 
-    async def until(self, id: str, *status: str) -> Commission:
-        """A commission, once it stands like this, and nothing goes on in the background."""
-        async with asyncio.timeout(20):
-            while self.commissions.get(id).status not in status:
+    async def so(self, happened: Callable[[], Any]) -> None:
+        """Waits until something is so."""
+        async with asyncio.timeout(10):
+            while not happened():  # noqa: ASYNC110 - what is looked at is files too
                 await asyncio.sleep(0.01)
-            await self.hall.runs.park_all("shutdown") if False else None
+
+    async def until(self, id: str, *status: str) -> Commission:
+        """A commission, once it stands like this."""
+        await self.so(lambda: self.commissions.get(id).status in status)
         return self.commissions.get(id)
 
     async def quiet(self, id: str) -> Commission:
         """A commission whose run has ended, with all that follows."""
         await self.until(id, *RESTS)
-        async with asyncio.timeout(20):
-            run = self.commissions.get(id).run
-            while run is not None and self.hall.runs.alive(run):
-                await asyncio.sleep(0.01)
-            await self.commissions.settled()
+        run = self.commissions.get(id).run
+        await self.so(lambda: run is None or not self.hall.runs.alive(run))
+        await self.commissions.settled()
         return self.commissions.get(id)
 
     async def done(self, **draft: Any) -> Commission:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFulfilled
-from guildhall.jobs.seating import READING, WRITING
+from guildhall.jobs.seating import READING
 from guildhall.jobs.toolbox import check_words
 from guildhall.runs import records
 from guildhall.runs.model import ENDED, RunRequest, Stretch
 from guildhall.runs.seat import Seat
+from guildhall.tools.builtin import BUILT_IN
 from guildhall.tools.define import invoke, tool
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SERVER = "review"
 TOOL = "submit_review"
 _COMMENTS = 20_000  # characters
+_CHANGES = frozenset({"fs.write", "proc.exec"})  # what a reviewer has no tool for: a shell could write too
 _HOW_TO = """\
 You review the work of another worker before it is merged. You read and change nothing. What you merely say reaches \
 nobody: say what you think with submit_review, once, when you have looked at all of it."""
@@ -48,7 +50,7 @@ def submit_review(approved: bool, comments: str) -> str:
 def reviewing(worker: Worker) -> Worker:
     """The worker as it is in a review: it writes nothing."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in (*READING, *WRITING)]
+    declared = [name for name in definition.tools if name not in READING and BUILT_IN[name].isdisjoint(_CHANGES)]
     boxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
     changed = {"tools": (*READING, *declared), "sandboxes": boxes, "output_schema_ref": None}
     told = f"{worker.instructions.rstrip()}\n\n{_HOW_TO}\n"
