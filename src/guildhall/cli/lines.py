@@ -140,6 +140,8 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "question_asked": lambda data: f"{data.get('ask')} asks: {data.get('question')}",
     "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
     "answered": _said,
+    "listening": lambda data: "",
+    "said": _words("words"),
     "crashed": _words("message"),
     "resumed": _resumed,
     "paused": _ended,

@@ -63,6 +63,10 @@ class Home:
         return self.path / "toolboxes"
 
     @property
+    def packages(self) -> Path:
+        return self.path / "packages"
+
+    @property
     def worktrees(self) -> Path:
         """The hall's own checkouts of projects: a folder for each project, in it one for each activity."""
         return self.path / "worktrees"

@@ -58,11 +58,12 @@ def copy_project(root: Path, target: Path, *, without: Path | None = None) -> No
 
 
 def copy_home(home: Home, target: Home) -> None:
-    """Copies what the person has set up: settings, workers, toolboxes. Not the record, and not the memory."""
+    """Copies what the person has set up: settings, workers, toolboxes, packages. Neither the record nor the memory."""
     target.path.mkdir(mode=0o700)
     if home.settings.is_file():
         shutil.copyfile(home.settings, target.settings)
-    for folder, copied in ((home.workers, target.workers), (home.toolboxes, target.toolboxes)):
+    theirs = (home.workers, home.toolboxes, home.packages)
+    for folder, copied in zip(theirs, (target.workers, target.toolboxes, target.packages), strict=True):
         if folder.is_dir():
             copy_project(folder, copied)
 

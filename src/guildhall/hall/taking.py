@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict
 from guildhall.jobs.model import Job
-from guildhall.workers.load import SUFFIXES
+from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def member_of(hall: Hall, name: str, frame: Frame) -> Member | None:
     """The member that a name means; None: it means a worker, or nobody."""
-    if name.endswith(SUFFIXES):
+    if name.endswith(FILES):
         return None
     scope, _, rest = name.rpartition("/")
     members = [one for one in hall.members.roster(frame).listed() if one.name == rest and scope in ("", one.scope)]

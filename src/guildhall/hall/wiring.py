@@ -150,16 +150,16 @@ class Hall(Guild):
     def planner(self) -> Planner:
         """What says beforehand what a worker could do. It starts nothing that could do anything."""
         from guildhall.models.catalog import has_price
+        from guildhall.runs.boxes import describe
         from guildhall.runs.planner import Planner
         from guildhall.runs.remember import Remembering
-        from guildhall.tools.executor import describe_toolbox
 
         return Planner(
             supply=self.supply,
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
-            describe=describe_toolbox,
+            describe=describe,
             remembering=Remembering(memory=self.memory, grown=lambda growth: None),
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
         )
@@ -201,8 +201,8 @@ class Hall(Guild):
     @cached_property
     def assembler(self) -> Assembler:
         from guildhall.runs.assemble import Assembler
+        from guildhall.runs.boxes import describe
         from guildhall.runs.remember import Remembering
-        from guildhall.tools.executor import describe_toolbox
 
         return Assembler(
             self.environ,
@@ -210,12 +210,13 @@ class Hall(Guild):
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
             settings=self.settings,
-            describe=describe_toolbox,
+            describe=describe,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
             serve=self.serve,
             provided=self.provided,
+            project=lambda frame: found.name if (found := self.projects.at(frame.root)) else None,
         )
 
     @cached_property

@@ -155,8 +155,8 @@ def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Pl
     project = (worker.folder(frame) if worker else frame.root).resolve()
     names: dict[Scope, str] = {"global": "global", "project": f"projects/{_label(project.name, str(project))}"}
     if worker is not None:
-        of_team = worker.scope == "workflow"  # its file has others in it
-        name = worker.path.stem if worker.path and not of_team else worker.name
+        shared = worker.scope in ("workflow", "package")  # its file has others in it, or the name that all have
+        name = worker.path.stem if worker.path and not shared else worker.name
         names["worker"] = f"workers/{_label(name, worker.identity)}"
     return {scope: Place(scope=scope, folder=home.memory / name, name=name) for scope, name in names.items()}
 

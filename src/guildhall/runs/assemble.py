@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
 from guildhall.models.keys import joined
+from guildhall.runs.activate import DEFAULT, activated, context_of
 from guildhall.runs.arrange import bounds_of, permitted, refuse_unasked, tools_of, view_of
 from guildhall.runs.assembled import (
     Assembled,
@@ -20,7 +21,7 @@ from guildhall.runs.assembled import (
 )
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.fit import fitting, refuse_native, refuse_unguarded
+from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
 from guildhall.runs.model import RunRequest, asks_model, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
@@ -37,7 +38,6 @@ from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
     from guildhall.tools.model import Tool, Toolbox, View
+    from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
 
     Finder = Callable[[str, Frame], Worker]
-    Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
     # what the hall gives a worker in a frame without its declaring it, for the run of this id
     Provided = Callable[[Worker, Frame, str], Sequence[Tool]]
     Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
@@ -71,7 +72,9 @@ class Assembler:
         supply: Supply,
         serve: Serve,
         provided: Provided,
+        project: Callable[[Frame], str | None],
     ) -> None:
+        """`project` gives the name of the registered project in which a frame is."""
         self._environ = environ
         self.find = find
         self.everyone = everyone
@@ -83,6 +86,7 @@ class Assembler:
         self._supply = supply
         self._serve = serve
         self._provided = provided
+        self._project = project
 
     async def assemble(
         self,
@@ -133,6 +137,8 @@ class Assembler:
             given=given,
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
+            activation=None if worker.activate else DEFAULT,
+            context=context_of(request, self._project(frame)) if worker.activate else {},
         )
         files = await self._attached(worker, request, frame, attached)
         return replace(await self._build(recipe), attachments=files)
@@ -211,6 +217,7 @@ class Assembler:
         then_worker = from_snapshot(frozen["worker"])
         served = still_served(worker, then_worker, listed)
         recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))
+        recipe = recipe if worker.activate else replace(recipe, activation=DEFAULT)
         assembled = await self._build(recipe)
         assembled = replace(assembled, attachments=files_of(frozen))
         then = told_as_then(assembled.tools, frozen["tools"])
@@ -256,31 +263,36 @@ class Assembler:
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = rules_of(recipe, tools, surroundings.forbidden, around)
+        if recipe.converses:
+            refuse_talking(worker)
         refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
         refuse_unasked(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
             memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
+        activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
         outsiders = recipe.outsiders or NOBODY
         return Assembled(
             worker=worker,
             model=recipe.model,
             mode=recipe.mode,
-            system_prompt=_prompt(worker.instructions, outsiders.prompt, memory),
+            system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=tools,
+            tools=activation.chosen(tools),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
-            bounds=recipe.bounds,
-            output_schema=recipe.output_schema,
+            bounds=activation.bounds(recipe.bounds),
+            activation=activation,
+            output_schema=None if recipe.converses else recipe.output_schema,  # a conversation comes to no result
             surroundings=surroundings,
             allow_workers=worker.definition.allow_workers,
             above=recipe.above,
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
             outsiders=outsiders,
+            converses=recipe.converses,
         )
 
     async def _tools(
@@ -313,7 +325,7 @@ class Assembler:
         names = [tool.name for tool in tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ToolUnavailable(f"two tools are named {twice[0]!r}", where=worker.place)
-        if recipe.output_schema is not None and OUTPUT_TOOL in names:
+        if recipe.output_schema is not None and not recipe.converses and OUTPUT_TOOL in names:
             message = f"a tool is named {OUTPUT_TOOL!r}, which is how the model gives its result"
             raise ToolUnavailable(message, where=worker.place)
         return tools
@@ -336,9 +348,7 @@ class Assembler:
                 found[name] = [replace(tool, runs_in="hall") for tool in given[name].tools]
             elif name not in of_members:
                 code = self._supply.toolbox(worker, name, frame, given)
-                file = code.files[0]
-                pin = None if code.own else file.digest
-                found[name] = (await self._describe(name, file.path, surroundings, pin)).tools
+                found[name] = (await self._describe(code, surroundings)).tools
         return found
 
 

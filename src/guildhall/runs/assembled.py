@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import ToolUnavailable
 from guildhall.core.ids import fingerprint
 from guildhall.policy.model import Rule
+from guildhall.runs.activate import DEFAULT, Activation
 from guildhall.runs.arrange import permitted
 from guildhall.runs.outsiders import NOBODY, Outsiders
 from guildhall.runtimes.model import Assignment, Attachment
@@ -47,6 +48,8 @@ class Assembled:
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
     outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
+    activation: Activation = DEFAULT  # how its worker has it begin
+    converses: bool = False  # it is a conversation
 
     def around(self, worker: Worker) -> frozenset[str]:
         """What all around a worker that the run calls can do to the world: the run, those above, and other callees."""
@@ -64,6 +67,7 @@ class Assembled:
             output_schema=self.output_schema,
             attachments=self.attachments,
             model=self.model,
+            converses=self.converses,
         )
 
     def shown(self) -> dict[str, Any]:
@@ -92,6 +96,8 @@ class Assembled:
             "given": {toolbox.name: [tool.as_described() for tool in toolbox.tools] for toolbox in self.given},
             "servers": {name: [tool.as_described() for tool in tools] for name, tools in self.servers.tools.items()},
             **({"outsiders": self.outsiders.as_dict()} if self.outsiders != NOBODY else {}),
+            **({"activation": self.activation.as_dict()} if self.activation != DEFAULT else {}),
+            **({"converses": True} if self.converses else {}),
         }
 
 
@@ -135,6 +141,7 @@ def snapshot(worker: Worker) -> dict[str, Any]:
         "path": str(worker.path) if worker.path else None,
         "workdir": str(worker.workdir) if worker.workdir else None,
         "keeps": [str(path) for path in worker.keeps],
+        **({"activate": worker.activate} if worker.activate else {}),
     }
 
 
@@ -147,6 +154,7 @@ def from_snapshot(data: Mapping[str, Any]) -> Worker:
         path=Path(data["path"]) if data["path"] else None,
         workdir=Path(data["workdir"]) if data.get("workdir") else None,
         keeps=tuple(map(Path, data.get("keeps", ()))),
+        activate=data.get("activate"),
     )
 
 

@@ -12,8 +12,8 @@ from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool
 from guildhall.tools.model import ToolCall, ToolResult
 from guildhall.workers.definition import EVERY_WORKER
-from guildhall.workers.load import SUFFIXES
 from guildhall.workers.model import GENERATED
+from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -129,7 +129,7 @@ def permitted(name: str, allowed: Sequence[str], created: Collection[str] = ()) 
     for entry in (*created, *allowed):
         if name in (entry, entry.rpartition("/")[2]):
             return entry
-    if EVERY_WORKER in allowed and not name.endswith(SUFFIXES):  # a file may be one that the worker itself has written
+    if EVERY_WORKER in allowed and not name.endswith(FILES):  # a file may be one that the worker itself has written
         return name
     raise Refused(f"worker_call: you may not call {name!r}.", hint=did_you_mean(name, [*allowed, *created]))
 

@@ -17,8 +17,8 @@ from guildhall.core.errors import (
     RuntimeFailed,
     RuntimeToolless,
 )
-from guildhall.runs import records
-from guildhall.runs.model import BY_USER, Stretch
+from guildhall.runs import records, talking
+from guildhall.runs.model import BY_USER, PERSON, SHUTDOWN, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,7 +50,6 @@ _HINTS: Mapping[type[GuildError], str] = {
     RuntimeCrashed: "It goes on from the last step on record: guild resume {root}",
     RuntimeToolless: "The program is started anew by: guild resume {root}",
 }
-_WAITING = Stretch(status="waiting", reason="ask")
 
 
 class Stops(Exception):
@@ -101,6 +100,7 @@ class Execution:
         self._under_way: set[asyncio.Task[ToolResult]] = set()
         self._called: set[Execution] = set()
         self._caller: Execution | None = None
+        self._listening = False  # for what the person says next
         self._ending = False
         self.stopped = asyncio.Event()
 
@@ -127,6 +127,35 @@ class Execution:
                 return await task
             finally:
                 self._under_way.discard(task)
+
+    async def said(self, key: str) -> str:
+        """The same words again where they were heard before; else waits for the person, as long as that takes."""
+        await self.only_while_open()
+        if (words := self._ledger.heard(key)) is not None:
+            return words
+        number = talking.number_of(key, self._ledger.journal)
+        hear = self._seat.hear if self._seat else None
+        if hear is None:
+            raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
+        with self._patience.call():
+            words = talking.check_words(await self._heard(asyncio.ensure_future(hear(number)), number))
+            await self.only_while_open()
+            await self._ledger.hears(number, words)
+        return words
+
+    async def _heard(self, hearing: asyncio.Future[str], number: int) -> str:
+        """What is said, once it is; where it was said already nobody is told that it is waited for."""
+        try:
+            await asyncio.sleep(0)
+            if hearing.done():
+                return hearing.result()
+            await self._ledger.listens(number)
+            self._listening = True
+            with self._patience.waiting():
+                return await hearing
+        finally:
+            self._listening = False
+            hearing.cancel()
 
     def admit(self, guest: Guest) -> Entry:
         return self._lobby.admit(self, guest)
@@ -205,7 +234,7 @@ class Execution:
                 await self._let_calls_finish()
             stretch = self._judge(body, first)
         except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = _WAITING if self._patience.only_waits else Stretch(status="parked", reason="interrupted")
+            cut_off = self._waiting if self._patience.only_waits else Stretch(status="parked", reason="interrupted")
             await self._end(cut_off, body, *watchers)
             raise
         return await self._end(stretch, body, *watchers)
@@ -234,9 +263,15 @@ class Execution:
         finally:
             self.stopped.set()
 
+    @property
+    def _waiting(self) -> Stretch:
+        return Stretch(status="waiting", reason=PERSON if self._listening else "ask")
+
     def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
         if first == "stuck":
-            return _WAITING
+            return self._waiting
+        if first == "parked" and self._park_reason == SHUTDOWN and self._listening:
+            return self._waiting  # there is nothing for it to go on with by itself
         if first == "parked":
             return Stretch(status="parked", reason=self._park_reason)
         if first == "late":

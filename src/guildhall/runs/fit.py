@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, ModelUnusable, ToolUnavailable
+from guildhall.core.errors import Conflict, ModelUnusable, Refused, ToolUnavailable
 from guildhall.models.catalog import AUTO, AUTO_MODELS, CURSOR, REPLAY, SCRIPT
 from guildhall.policy.risk import judge_risk
 from guildhall.runtimes.catalog import ROWS
@@ -81,6 +81,18 @@ def refuse_from_the_beginning(worker: Worker, tools: Iterable[Tool], journal: Jo
         said = f"{journal.run} cannot go on: {row.title} would begin anew, and do again what it has done"
         hint = f"See what it did: guild log {journal.run}. Hand the rest to a new run: guild run {worker.name} ..."
         raise Conflict(f"{said}: {', '.join(done)}", hint=hint)
+
+
+def refuse_talking(worker: Worker) -> None:
+    """Refuses a conversation with a worker whose runtime could not be walked through it again."""
+    row = ROWS[worker.definition.runtime]
+    if not row.routed:
+        said = f"runtime {row.name}: {row.title} asks its model itself, so that a conversation is on no record"
+        raise Refused(
+            f"{said}: after a pause it could not be gone on with",
+            where=worker.place,
+            hint="Choose another runtime for conversations with the worker, such as `runtime: pydantic`.",
+        )
 
 
 def refuse_unrecorded(worker: Worker, run: str) -> None:

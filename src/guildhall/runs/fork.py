@@ -18,6 +18,7 @@ from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.login import WITH_LOGIN
 from guildhall.runs import records
+from guildhall.runs.talking import refuse_conversation
 from guildhall.workers.choose import normal
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Forks:
         _refuse_team(run_id, self._history.workflow_of(run_id))
         _refuse_job(run)
         journal = self._history.journal(run_id)
+        refuse_conversation(journal, "a conversation cannot be forked", hint="Begin another one with its worker.")
         last = journal.entries[-1].seq
         if not 0 <= at <= last:
             hint = f"`guild log {run_id}` shows them with their numbers."

@@ -9,7 +9,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ModelUnusable, UsageError
 from guildhall.runs.arrange import keeps_budget
-from guildhall.runs.limits import Spent, in_force, in_words, used
+from guildhall.runs.limits import Spent, in_force, in_words, turns
 from guildhall.runs.model import check_limits
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Grant:
 
     def refuse_too_little(self, journal: Journal, below: Iterable[Journal]) -> None:
         """Raises where a run has used up already what it is to have."""
-        turns, spent, already = used(journal).turns, Spent.by([journal, *below]), None
-        if self.max_turns is not None and self.max_turns <= turns:
-            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', turns)}"
+        used, spent, already = turns(journal), Spent.by([journal, *below]), None
+        if self.max_turns is not None and self.max_turns <= used:
+            already = f"max_turns {self.max_turns}: the run has already used {in_words('max_turns', used)}"
         elif self.max_tokens is not None and self.max_tokens <= spent.tokens:
             already = f"max_tokens {self.max_tokens:,}: the run has already used {spent.tokens:,} tokens"
         elif self.budget is not None and self.budget <= spent.dollars:

@@ -14,6 +14,8 @@
     loop_asked       agents only talk to one another, and the person was asked
     question_asked   a question was put to the person
     answered         what the person said, when it was applied
+    listening        a conversation is done with its turn and waits for what the person says next
+    said             what the person said, before the run heard it
     crashed          the process of the run died; it goes on in another
     resumed          the run went on after a crash, a park, a limit
     paused           it stopped for now: waiting or parked
@@ -56,6 +58,8 @@ Kind = Literal[
     "loop_asked",
     "question_asked",
     "answered",
+    "listening",
+    "said",
     "crashed",
     "resumed",
     "paused",

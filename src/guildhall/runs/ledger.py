@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.core.errors import LimitReached, RuntimeFailed
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
-from guildhall.runs import limits, records, shown
+from guildhall.runs import limits, records, shown, talking
 from guildhall.runs.asking import Asking
 from guildhall.runs.budget import Purse, Short
 from guildhall.runs.model import AMOUNT, Bounds, Question, amount_of
@@ -110,7 +110,7 @@ class LiveLedger(Asking):
 
     def _turns(self) -> int:
         """Those that were made and those under way: a program may ask for several side by side."""
-        return limits.used(self.journal).turns + self.purse.calls
+        return limits.turns(self.journal) + self.purse.calls
 
     def owner(self, run: str) -> LiveLedger:
         """The ledger of the run above, or of this one, whose limit it is."""
@@ -127,9 +127,9 @@ class LiveLedger(Asking):
             "max_tokens": call.max_tokens,
         }
         await self.journal.append("model_asked", data, key=call.key)
-        if call.attempt == 0 and (problem := shown.not_usable(call.messages)) is not None:
-            said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
+        spoken = bool(self.journal.kind("said")) and not limits.turns(self.journal)  # the question is the person's
+        if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
+            self._publish_unusable(f"the answer was not usable, the model is told why: {problem}")
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
@@ -169,6 +169,28 @@ class LiveLedger(Asking):
 
     def on_text(self, text: str) -> None:
         self.publish("text_delta", text=text)
+
+    # what a person says
+
+    def heard(self, key: str) -> str | None:
+        """What was said under this key, if it was heard before."""
+        said = self.journal.last(key, "said")
+        return None if said is None else said.data["words"]
+
+    async def listens(self, number: int) -> None:
+        """A turn is over: what is said next is waited for."""
+        key = talking.key_of(number)
+        first = self.journal.last(key, "listening") is None
+        await self.journal.append("listening", {}, key=key)
+        if first and (problem := talking.unusable(self.journal)) is not None:
+            self._publish_unusable(f"the turn is over without a usable answer: {problem}")
+        self.publish("listening", number=number)
+
+    async def hears(self, number: int, words: str) -> None:
+        await self.journal.append("said", {"words": words}, key=talking.key_of(number))
+
+    def _publish_unusable(self, message: str) -> None:
+        self.publish("error", code=RuntimeFailed.code, message=message, transient=True)
 
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
     RuntimeOf = Callable[[RuntimeName, Frame], Runtime]
+
+Ended = TypeVar("Ended")
 
 
 class Runs:
@@ -383,6 +385,18 @@ class Runs:
 
         `also` changes what others know of it, in the same transaction.
         """
+        return await self._over(run, also, lambda connection, now: records.cancel_tree(connection, run, now))
+
+    async def conclude(self, run: str, output: Any, also: Callable[[Connection], None] | None = None) -> None:
+        """Completes a run that does not end by itself, such as a conversation, with what has come of it.
+
+        One that is in the middle of something is stopped there first; one that has failed may be concluded too.
+        """
+        await self._over(run, also, lambda connection, now: records.conclude(connection, run, output, now))
+
+    async def _over(
+        self, run: str, also: Callable[[Connection], None] | None, end: Callable[[Connection, str], Ended]
+    ) -> Ended:
         found = self._history.get(run)
         if found.parent is not None:
             raise belongs(found, "stop")
@@ -390,11 +404,11 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
 
-        def write(connection: Connection) -> list[str]:
+        def write(connection: Connection) -> Ended:
             if (stopped := records.find_run(connection, run)) is not None:
                 refuse_over(stopped)  # it came to its end meanwhile: what is on record first counts
             if also is not None:
                 also(connection)
-            return records.cancel_tree(connection, run, now)
+            return end(connection, now)
 
         return await self._store.write(write)

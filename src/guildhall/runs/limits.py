@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from guildhall.core.clock import moment
 from guildhall.core.errors import LimitReached
 from guildhall.runs.model import Bounds, Usage
+from guildhall.runs.talking import since_said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 LimitName = Literal["max_turns", "max_tokens", "max_budget_usd", "timeout", "budget"]
 _UNITS: dict[LimitName, str] = {"max_turns": "turns", "max_tokens": "tokens", "timeout": "seconds"}  # others: USD
 
+# What a run waits after, for a person.
+_WAITS = {"tool_asked", "tool_doubted", "limit_asked", "loop_asked", "question_asked", "listening"}
+
 
 def in_force(journal: Journal) -> Bounds:
     """The bounds that were frozen at the start, with all that has been granted since."""
@@ -27,6 +31,11 @@ def in_force(journal: Journal) -> Bounds:
         if entry.kind in {"resumed", "answered"} and (granted := entry.data.get("bounds")):
             bounds = replace(bounds, **granted)
     return bounds
+
+
+def turns(journal: Journal) -> int:
+    """The answers that count for the limit of turns: in a conversation those since something was said."""
+    return sum(1 for entry in since_said(journal) if entry.kind == "model_answered" and not _copied(entry))
 
 
 def used(journal: Journal) -> Usage:
@@ -131,5 +140,5 @@ def seconds_since_start(journal: Journal) -> float:
     return sum(
         (moment(after.at) - moment(before.at)).total_seconds()
         for before, after in pairwise(stretch)
-        if before.kind not in {"tool_asked", "tool_doubted", "limit_asked", "loop_asked", "question_asked"}
+        if before.kind not in _WAITS
     )

@@ -18,6 +18,7 @@ ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
 BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
 SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
+PERSON = "person"  # why a conversation waits: for what the person says next
 RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from guildhall.workers.code import Code
     from guildhall.workers.model import Listed, Worker
 
-    Described = Callable[[str, Path, Surroundings, str | None], Awaitable[Toolbox]]
+    Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Planner:
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.supply.code_of(worker, frame)[0]:
-            if code.kind in ("server", "member") or not trust.holds(code):
+            if code.kind in ("server", "member", "activation") or not trust.holds(code):
                 continue  # nothing is started for a plan
             try:
                 if code.kind == "module":
@@ -116,12 +116,11 @@ class Planner:
     async def _tools(
         self, worker: Worker, code: Code, frame: Frame, boxes: dict[Path, Sequence[Tool]]
     ) -> Sequence[Tool]:
-        file = code.files[0]
-        if file.path not in boxes:
+        place = code.folder or code.files[0].path
+        if place not in boxes:
             nothing = Surroundings(view=view_of(worker, (), frame, self.supply.home))
-            pin = None if code.own else file.digest
-            boxes[file.path] = (await self.describe(code.name, file.path, nothing, pin)).tools
-        return boxes[file.path]
+            boxes[place] = (await self.describe(code, nothing)).tools
+        return boxes[place]
 
     def _system(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
         """What the worker has without declaring it."""

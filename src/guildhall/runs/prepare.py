@@ -19,6 +19,7 @@ from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
 from guildhall.runs.model import ENDED, Entry, asks_model
+from guildhall.runs.talking import refuse_conversation
 from guildhall.tools.mcp_client import ended_if_not_used
 
 if TYPE_CHECKING:
@@ -191,6 +192,8 @@ class Preparation:
         run = self._history.get(run_id)
         self._refuse_resuming(run, caller)
         journal = self._history.journal(run_id)
+        if seat is None or seat.hear is None:
+            refuse_conversation(journal, "goes on where it is held", hint=f"guild show {run_id}")
         frame = frame_then(run.request["frame"], frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
@@ -249,7 +252,8 @@ class Preparation:
         if (run.error or {}).get("limit") == "timeout":
             return 0.0
         recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
-        return recorded + (seconds_since_start(journal) if run.status == "lost" else 0.0)
+        cut_off = run.status == "lost" or journal.entries[-1].kind == "listening"
+        return recorded + (seconds_since_start(journal) if cut_off else 0.0)
 
     def _refuse_resuming(self, run: Run, caller: Prepared | None) -> None:
         if run.parent is not None and caller is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.policy.risk import rules_against_risk
+from guildhall.runs.activate import on_record
 from guildhall.runs.arrange import permitted
 from guildhall.runs.assembled import from_snapshot, remembered
 from guildhall.runs.create import RULES
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.policy.model import Mode, Rule
+    from guildhall.runs.activate import Activation
     from guildhall.runs.outsiders import Outsiders
     from guildhall.runs.seat import Seat
     from guildhall.tools.model import Tool, Toolbox
@@ -40,6 +42,12 @@ class Recipe:
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
     outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
     seat: Seat | None = None
+    activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
+
+    @property
+    def converses(self) -> bool:
+        return self.seat is not None and self.seat.hear is not None
 
 
 def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
@@ -56,6 +64,7 @@ def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequen
         given=given,
         memory=remembered(frozen),
         above=frozenset(frozen.get("above", ())),
+        activation=on_record(frozen),
     )
 
 

@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import CTE, Connection, Integer, RowMapping, bindparam, func, insert, literal_column, select, update
+from sqlalchemy import (
+    CTE,
+    Connection,
+    Integer,
+    RowMapping,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from guildhall.runs.model import ENDED, HALL, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import ENDED, HALL, PERSON, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
@@ -16,7 +27,7 @@ if TYPE_CHECKING:
 # runs
 
 _PLACE = literal_column("runs.rowid", Integer)  # the order in which rows were made
-_PROGRESS = ("model_answered", "tool_ended", "worker_created")  # what a run need not do again
+_PROGRESS = ("model_answered", "tool_ended", "worker_created", "said")  # what a run need not do again
 _other = runs.alias()
 _TREE_COST = select(func.sum(_other.c.cost_usd)).where(_other.c.root == runs.c.id).scalar_subquery()
 _RUNS = select(runs, _TREE_COST.label("tree_cost_usd"))
@@ -29,6 +40,9 @@ _RUNS_OF_WORKER = select(func.count()).where(
     runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), (runs.c.workflow == runs.c.id).is_not(True)
 )
 _ADD_ENTRY = insert(journal)
+_LAST_KIND = (
+    select(journal.c.kind).where(journal.c.run == runs.c.id).order_by(journal.c.seq.desc()).limit(1).scalar_subquery()
+)
 
 
 def add_run(connection: Connection, **columns: Any) -> None:
@@ -55,9 +69,13 @@ def list_runs(connection: Connection, limit: int | None = None, *, called: bool 
 def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     """Every run that another hall was running is lost: that hall is gone. Gives their ids.
 
-    One that the hall had made by itself is over: nobody is to go on with it.
+    One that the hall had made by itself is over: nobody is to go on with it. A conversation that was waiting for what
+    the person says next still is: there was nothing to lose.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
+    connection.execute(
+        update(runs).where(orphans, _LAST_KIND == "listening").values(status="waiting", reason=PERSON, owner=None)
+    )
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
     gone = {"reason": "the process that ran it is gone", "status": "lost"}
@@ -94,7 +112,8 @@ def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str
 
 
 def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
-    """Completes a run that was stopped for good, because what it was to give is there."""
+    """Completes a run that was stopped for good, because what it was to give is there. What it called is over."""
+    _cancel_each(connection, _unfinished_below(connection, run), now)
     withdraw_asks(connection, run, now, questions=False)
     data = {"status": "completed", "reason": None, "error": None, "output": output}
     change_run(connection, run, **data, owner=None, ended_at=now)
@@ -107,14 +126,21 @@ def cancel(connection: Connection, run: str, now: str) -> None:
 
 def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
     """Ends a run and all below it that have not ended, closes what they ask, and gives their ids, the run's first."""
-    below = runs.c.id.in_(select(_ids_below(run))) & runs.c.status.not_in(ENDED)
-    unfinished = (runs.c.id == run) | below
-    ids = connection.execute(select(runs.c.id).where(unfinished).order_by(_PLACE)).scalars().all()
+    ids = [run, *_unfinished_below(connection, run)]
     withdraw_asks(connection, run, now)
+    _cancel_each(connection, ids, now)
+    return ids
+
+
+def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
     for one in ids:
         change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)
         _append(connection, one, {"status": "cancelled", "reason": "by the user", "error": None, "output": None}, now)
-    return list(ids)
+
+
+def _unfinished_below(connection: Connection, run: str) -> Sequence[str]:
+    below = runs.c.id.in_(select(_ids_below(run))) & runs.c.status.not_in(ENDED)
+    return connection.execute(select(runs.c.id).where(below).order_by(_PLACE)).scalars().all()
 
 
 def _append(connection: Connection, run: str, end: Mapping[str, Any], now: str) -> None:

@@ -52,7 +52,7 @@ _SHOWN = {
     "output_schema": "the output schema",
 }
 _SAID = {"model": "the worker's model", "sandboxes": "the worker's sandboxes", "limits": "the worker's limits"}
-_CALLS = {"model_answered", "tool_asked", "tool_started", "tool_refused"}
+_CALLS = {"model_answered", "tool_asked", "tool_started", "tool_refused", "said"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +126,14 @@ class _Record:
     def meet(self, key: str) -> None:
         self._met.add(key)
 
+    def before(self, said: Entry) -> None:
+        """All that was answered and said before these words has come before them now too."""
+        kinds = ("model_answered", "said")
+        earlier = (entry for entry in self.journal.entries if entry.seq < said.seq and entry.kind in kinds)
+        if missing := next((entry for entry in earlier if entry.key not in self._met), None):
+            text = f"here is {_what(missing)}; now what was said later is waited for instead"
+            raise self.differs(missing, text)
+
     def differs(self, entry: Entry, text: str) -> ReplayDiffers:
         self._found.append(Difference(step=entry.seq, text=text))
         return ReplayDiffers(text, where=f"step {entry.seq}")
@@ -174,8 +182,8 @@ class _Record:
         """The first thing that was not as it was, a call on record that is not made any more included."""
         for entry in self.journal.entries:
             if entry.kind in _CALLS and entry.key not in self._met:
-                what = "an answer of the model" if entry.kind == "model_answered" else f"a call of {entry.data['tool']}"
-                self._found.append(Difference(step=entry.seq, text=f"here is {what}; now the run does not come to it"))
+                text = f"here is {_what(entry)}; now the run does not come to it"
+                self._found.append(Difference(step=entry.seq, text=text))
                 break
         return min(self._found, key=lambda difference: difference.step, default=None)
 
@@ -255,6 +263,16 @@ class _ReplayDoors:
         self._record.meet(call.key)
         return await self._gate.call(call)
 
+    async def said(self, key: str) -> str:
+        """What the person said then, after the same answers."""
+        record = self._record
+        said = record.journal.last(key, "said")
+        if said is None:
+            raise record.over(record.end, "what the person says next is waited for")
+        record.before(said)
+        record.meet(key)
+        return said.data["words"]
+
     async def _recorded(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Takes the place of execution: what came of the call then."""
         end = self._record.journal.last(call.key, "tool_ended")
@@ -331,6 +349,12 @@ class _ReplayLedger:
         recorded = {"tool": began.data["tool"], "arguments": began.data["arguments"]}
         self._record.compare(began, "the call", recorded, {"tool": call.tool, "arguments": call.arguments})
         return began
+
+
+def _what(entry: Entry) -> str:
+    if entry.kind == "said":
+        return "something that the person said"
+    return "an answer of the model" if entry.kind == "model_answered" else f"a call of {entry.data['tool']}"
 
 
 def _said(began: Entry) -> str:

@@ -89,6 +89,8 @@ def _untestable(run: Run, journal: Journal) -> str | None:
         return "it is a fork: its beginning is that of another run"
     if run.request.get("job"):
         return "it did a job: dispatch its task, with this as the worker's model"
+    if frozen.get("converses"):
+        return "it is a conversation: hold another one, with this as the worker's model"
     if run.request.get("call"):
         return "the run made a call of its own and asked no model"
     return None

@@ -36,8 +36,10 @@ class Seat:
     seated: Callable[[Worker], Worker] | None = None  # its worker as it is in this seat; None: as it is everywhere
     judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
     settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
-    # The run is a conversation: what the person says for the how-manieth time, from 1, once it is said. None: it ends
-    # with its first answer without a call.
+    # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
+    # is said. It does not end by itself then, but with Runs.conclude or Runs.cancel. It may be put away while it is
+    # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
+    # are not answered (runs/talking.py: expected), and lets the run go on. None: it ends with its first answer.
     hear: Callable[[int], Awaitable[str]] | None = None
     plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
 
@@ -79,10 +81,13 @@ class Seating(Protocol):
         ...
 
 
-def seat_on_record(tools: Sequence[Tool], seated: Callable[[Worker], Worker] | None = None) -> Seat:
-    """A seat as a replay sees it: with its tools, and nothing is carried out."""
+def seat_on_record(
+    tools: Sequence[Tool], seated: Callable[[Worker], Worker] | None = None, *, converses: bool = False
+) -> Seat:
+    """A seat as a replay sees it: with its tools, and nothing is carried out; `converses`: it is a conversation's."""
 
     def never(*_: object) -> NoReturn:
         raise AssertionError
 
-    return Seat(tools=tuple(tools), execute=never, began=never, ended=never, seated=seated)
+    hear = never if converses else None
+    return Seat(tools=tuple(tools), execute=never, began=never, ended=never, seated=seated, hear=hear)

@@ -14,7 +14,7 @@ from guildhall.core.errors import GuildError, InvalidFile, ModelUnusable, NotTru
 from guildhall.models.keys import joined
 from guildhall.runs.schema import schema_in_file, schema_of_model, schema_path
 from guildhall.runtimes.catalog import ROWS
-from guildhall.workers.code import code_of, module_code, names_module, server_code, toolbox_code
+from guildhall.workers.code import activation_code, code_of, module_code, names_module, server_code, toolbox_code
 from guildhall.workers.servers import program_of, variables_of
 from guildhall.workers.trust import Trust
 
@@ -74,6 +74,7 @@ class Supply:
             *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
             lambda: self._schema(worker, frame, thorough=thorough),
+            *([lambda: activation_code(worker)] if worker.activate else []),
         ]
         found: list[GuildError] = []
         for check in checks:

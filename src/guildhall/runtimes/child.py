@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import RuntimeFailed
 from guildhall.runtimes.pydantic import PydanticRuntime
-from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Done, Failed, Given
+from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Done, Failed, Given, Listened
 from guildhall.runtimes.zygote import BROKE, DONE, LEFT_ALONE, OUT_OF_MEMORY
 from guildhall.tools.model import ToolResult
 
@@ -60,7 +60,13 @@ class SocketDoors:
             raise HallGone
         return ToolResult.from_dict(answer.result)
 
-    async def _ask(self, line: Asked | Called) -> Answered:
+    async def said(self, key: str) -> str:
+        answer = await self._ask(Listened(id=next(self._numbers), key=key))
+        if answer.words is None:
+            raise HallGone
+        return answer.words
+
+    async def _ask(self, line: Asked | Called | Listened) -> Answered:
         loop = asyncio.get_running_loop()
         answer = self._open[line.id] = loop.create_future()
         if not self._lines:

@@ -19,7 +19,7 @@ from pydantic_ai.settings import ModelSettings
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed
 from guildhall.runtimes.model import Outcome
 from guildhall.runtimes.pydantic import call_of, opening, parameters_of
-from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Failed, Given, said
+from guildhall.runtimes.wire import LONGEST, Answered, Asked, Called, Failed, Given, Listened, said
 from guildhall.runtimes.zygote import OUT_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class _Service:
         self._asking = False
         self._callable: dict[str, ToolCall] = {}  # the calls in the model's answers that were not made yet
         self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Task[None] | None = None  # to a person
+        self._heard_after = 0  # so many messages
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def outcome(self) -> Outcome:
@@ -121,7 +123,12 @@ class _Service:
                 await reading
 
     async def _finish(self) -> None:
-        """Lets the calls under way come to their ends, so that none of them is in doubt."""
+        """Lets the calls under way come to their ends, so that none of them is in doubt.
+
+        What a person says next is not waited for: the next process asks for it again.
+        """
+        if self._listening is not None:
+            self._listening.cancel()
         while self._tasks and not self._broken.done():
             await asyncio.wait({*self._tasks, self._broken}, return_when=asyncio.FIRST_COMPLETED)
         if self._broken.done():
@@ -148,6 +155,9 @@ class _Service:
                         self._begin(self._model(message))
                     case Called(id=number, key=key):
                         self._begin(self._tool(number, self._asked_for(key)))
+                    case Listened():
+                        self._at_rest()
+                        self._listening = self._begin(self._said(message))
                     case Failed(message=text, hint=hint):
                         raise RuntimeFailed(text, hint=hint)
                     case done:
@@ -160,10 +170,11 @@ class _Service:
         except ValueError:
             raise _Died(f"said more than {LONGEST:,} bytes without an end, and was ended") from None
 
-    def _begin(self, work: Coroutine[Any, Any, Answered]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, Answered]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._done(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _done(self, work: Coroutine[Any, Any, Answered]) -> None:
         try:
@@ -189,6 +200,17 @@ class _Service:
         calls = (call_of(asked.key, part) for part in response.parts if isinstance(part, ToolCallPart))
         self._callable = {call.key: call for call in calls}
         return Answered(id=asked.id, response=response)
+
+    def _at_rest(self) -> None:
+        """Something is said once after an answer."""
+        place = len(self._conversation)
+        in_turn = self._assignment.converses and not self._asking and self._conversation[-1].kind == "response"
+        if not in_turn or self._heard_after == place:
+            raise _Died("asked for what the person says next out of turn, and was ended")
+        self._heard_after = place
+
+    async def _said(self, listened: Listened) -> Answered:
+        return Answered(id=listened.id, words=await self._doors.said(listened.key))
 
     def _asked_for(self, key: str) -> ToolCall:
         if (call := self._callable.pop(key, None)) is None:

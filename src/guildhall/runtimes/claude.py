@@ -105,7 +105,7 @@ class Claude:
         return f"mcp__{_normal(server)}__{_normal(tool)}"
 
     def again(self, words: str) -> bytes:
-        return _message([{"type": "text", "text": words}])
+        return _message(_no_command([{"type": "text", "text": words}]))
 
     def broke(self, manner: str) -> None:
         return None
@@ -131,7 +131,10 @@ def _message(content: list[dict[str, Any]]) -> bytes:
 def _blocks(assignment: Assignment) -> list[dict[str, Any]]:
     """The first message and its attachments, as the provider takes them."""
     first = asked(assignment)
-    blocks = [_block(item) for item in ([first] if isinstance(first, str) else first)]
+    return _no_command([_block(item) for item in ([first] if isinstance(first, str) else first)])
+
+
+def _no_command(blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*blocks, _NO_COMMAND] if blocks[-1].get("text", "").lstrip().startswith("/") else blocks
 
 

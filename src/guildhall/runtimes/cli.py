@@ -110,7 +110,7 @@ class CliRuntime:
     async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
         driver = self._driver()
         installed = await self._programs.find(driver.row)
-        talk = _Talk(assignment, driver, self._quiet)
+        talk = _Talk(assignment, driver, self._quiet, doors.said)
         entry = doors.admit(talk.guest())
         try:
             return await self._executed(assignment, driver, installed, talk, entry)
@@ -158,7 +158,14 @@ def _model(assignment: Assignment) -> str:
 class _Talk:
     """What is said between a program, its model and us, until there is an output."""
 
-    def __init__(self, assignment: Assignment, driver: Driver, quiet: float) -> None:
+    def __init__(
+        self, assignment: Assignment, driver: Driver, quiet: float, hear: Callable[[str], Awaitable[str]]
+    ) -> None:
+        """`hear`: what a person says next, in a conversation."""
+        self._hear = hear
+        self._heard_so_far = 0
+        self._listening = False
+        self._converses = assignment.converses
         self._schema = assignment.output_schema
         self._driver = driver
         self._quiet = quiet
@@ -240,7 +247,7 @@ class _Talk:
                 raise said.error
             if said.text is not None:
                 self._heard(ModelResponse(parts=[TextPart(said.text)]))
-            if self._ended(started) is ANEW:
+            if await self._ended(started) is ANEW:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_FAREWELL):  # what was said has to be in its home by then
                         async for _ in lines:
@@ -251,30 +258,50 @@ class _Talk:
     def _broke(self, manner: str) -> GuildError:
         return self._driver.broke(manner) or RuntimeCrashed(f"{self._driver.row.title} {manner}")
 
-    def _ended(self, started: Program) -> Anew | None:
-        """It says that it is done: its last answer is the output, or it is told what is wrong with it."""
+    async def _ended(self, started: Program) -> Anew | None:
+        """It says that it is done: its last answer is the output, or it is told what is wrong with it.
+
+        In a conversation it is told what the person says next.
+        """
         if self._last is None:
             raise RuntimeFailed(f"{self._driver.row.title} said that it was done, and had asked nothing")
         if self._found is not None:
             self._done(self._found)
             return None
         problem, output = self._judge.read(self._last, [])
+        if self._converses and (problem is None or self._judge.gives_up()):
+            return self._tell(started, await self._said())
         if problem is None:
             self._done(Outcome(output=f"{self._cut}{output}" if self._schema is None else output, messages=()))
             return None
-        self._last, self._cut = None, ""
         self._missed(problem)
-        words = self._driver.again(problem)
-        if words is ANEW:
+        return self._tell(started, problem)
+
+    async def _said(self) -> str:
+        """What the person says next; until then nothing is expected of the program."""
+        self._judge.went_on()
+        self._listening = True
+        try:
+            words = await self._hear(f"u{self._heard_so_far + 1}")
+        finally:
+            self._listening = False
+        self._heard_so_far += 1
+        self._active = time.monotonic()
+        return words
+
+    def _tell(self, started: Program, words: str) -> Anew | None:
+        self._last, self._cut = None, ""
+        further = self._driver.again(words)
+        if further is ANEW:
             return ANEW
-        started.tell(words)
+        started.tell(further)
         return None
 
     async def _watch(self, started: Program, entry: Entry) -> None:
         """Ends when the program does nothing any more."""
         while True:
             await asyncio.sleep(self._quiet / _LOOKS)
-            if entry.busy():
+            if entry.busy() or self._listening:
                 self._active = time.monotonic()
             if time.monotonic() - self._active > self._quiet:
                 raise self._broke(f"said and asked nothing for {self._quiet:g} s, and was ended{started.said}")

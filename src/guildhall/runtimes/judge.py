@@ -52,6 +52,10 @@ class OutputJudge:
             return f"{place}: {error.message}", None
         return None, output
 
+    def gives_up(self) -> bool:
+        """Whether one more answer that is not usable is once too often: a conversation is then the person's again."""
+        return len(self._misses) == _MISSES - 1
+
     def missed(self, problem: str) -> None:
         """An answer that was meant to be the end was not usable. Raises when that is once too often."""
         self._misses.append(problem)

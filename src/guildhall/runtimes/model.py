@@ -76,6 +76,7 @@ class Assignment:
     output_schema: Mapping[str, Any] | None = None
     attachments: tuple[Attachment, ...] = ()
     model: str = ""  # as the worker names it; only programs that have to be told one look at it
+    converses: bool = False  # it goes on after each answer with what the person says next, and never ends by itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ class Entry:
 
 
 class Doors(Protocol):
-    """The only way out of a runtime: the model door and the tool door."""
+    """The only way out of a runtime: the model door and the tool door, and the ear for what a person says next."""
 
     async def model(
         self,
@@ -119,6 +120,10 @@ class Doors(Protocol):
     ) -> ModelResponse: ...
 
     async def tool(self, call: ToolCall) -> ToolResult: ...
+
+    async def said(self, key: str) -> str:
+        """What the person says next, in a conversation; by the keys u1, u2 and so on. Waits for it."""
+        ...
 
 
 class OpenDoors(Doors, Protocol):

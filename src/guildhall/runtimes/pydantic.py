@@ -38,12 +38,16 @@ _NATIVE = {"WebSearch": WebSearchTool}  # what providers can do themselves, by o
 
 
 class PydanticRuntime:
-    """Asks the model, makes the calls it asks for side by side, and asks again until it answers without a call."""
+    """Asks the model, makes the calls it asks for side by side, and asks again until it answers without a call.
+
+    In a conversation it then goes on with what the person says next.
+    """
 
     async def execute(self, assignment: Assignment, doors: Doors) -> Outcome:
         judge = OutputJudge(assignment.output_schema)
         parameters = parameters_of(assignment)
         conversation: list[ModelMessage] = [opening(assignment)]
+        heard = count(1)
         for turn in count(1):
             key = f"m{turn}"
             response = await doors.model(key, conversation, ModelSettings(), parameters)
@@ -56,10 +60,15 @@ class PydanticRuntime:
             replies: list[ModelRequestPart] = [returned(*pair) for pair in zip(made, results, strict=True)]
             if final or not calls:
                 problem, output = judge.read(response, final)
-                if problem is None:
+                if problem is None and not assignment.converses:
                     return Outcome(output=output, messages=conversation)
-                judge.missed(problem)
-                replies += [_refused(call, problem) for call in final] or [UserPromptPart(problem)]
+                replies += [_refused(call, problem) for call in final if problem is not None]
+                if problem is None or (assignment.converses and judge.gives_up()):
+                    judge.went_on()
+                    replies.append(UserPromptPart(await doors.said(f"u{next(heard)}")))
+                else:
+                    judge.missed(problem)
+                    replies += [] if final else [UserPromptPart(problem)]
             else:
                 judge.went_on()
             conversation.append(ModelRequest(parts=replies, instructions=assignment.system_prompt))

@@ -44,6 +44,7 @@ class Given(_Line):
     first_message: str
     tools: list[dict[str, Any]]
     output_schema: dict[str, Any] | None
+    converses: bool = False
 
     @staticmethod
     def of(assignment: Assignment) -> Given:
@@ -53,6 +54,7 @@ class Given(_Line):
             first_message=assignment.first_message,
             tools=[dict(tool) for tool in assignment.tools],
             output_schema=None if schema is None else dict(schema),
+            converses=assignment.converses,
         )
 
     def assignment(self) -> Assignment:
@@ -61,6 +63,7 @@ class Given(_Line):
             first_message=self.first_message,
             tools=tuple(self.tools),
             output_schema=self.output_schema,
+            converses=self.converses,
         )
 
 
@@ -78,6 +81,14 @@ class Called(_Line):
     """At the tool door: a call that stands in an answer of the model."""
 
     door: Literal["tool"] = "tool"
+    id: _Id
+    key: _Key
+
+
+class Listened(_Line):
+    """At the ear: what the person says next is to be heard."""
+
+    door: Literal["said"] = "said"
     id: _Id
     key: _Key
 
@@ -103,12 +114,13 @@ class Answered(_Line):
     id: _Id
     response: ModelResponse | None = None
     result: dict[str, Any] | None = None  # a ToolResult
+    words: str | None = None  # of the person
 
 
-Said = Annotated[Asked | Called | Done | Failed, Field(discriminator="door")]
-_SAID: TypeAdapter[Asked | Called | Done | Failed] = TypeAdapter(Said)
+Said = Annotated[Asked | Called | Listened | Done | Failed, Field(discriminator="door")]
+_SAID: TypeAdapter[Asked | Called | Listened | Done | Failed] = TypeAdapter(Said)
 
 
-def said(line: bytes) -> Asked | Called | Done | Failed:
+def said(line: bytes) -> Asked | Called | Listened | Done | Failed:
     """What the process of a run has written; ValueError when it is nothing of this."""
     return _SAID.validate_python(json.loads(line))

@@ -19,6 +19,7 @@ from guildhall.hall.start import find_or_start, process_of, wait_for_end
 from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
+from guildhall.testing.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -98,7 +99,11 @@ class Bench:
 
         `children`: pydantic's runs have processes of their own, as those of programs always have.
         """
-        around = {**self.environ, **(environ or {})}
+        async with self._opened({**self.environ, **(environ or {})}, children=children) as hall:
+            yield Desk(EmbeddedHall(hall), self.project)
+
+    @asynccontextmanager
+    async def _opened(self, around: Mapping[str, str], *, children: bool) -> AsyncGenerator[Hall]:
         if self._own is None:
             hall = Hall(self.home, environ=around, children=children and self.runtime == "pydantic")
         else:
@@ -106,9 +111,21 @@ class Bench:
         hall.warm()
         try:
             async with asyncio.timeout(PATIENCE):
-                yield Desk(EmbeddedHall(hall), self.project)
+                yield hall
         finally:
             await hall.close()
+
+    @asynccontextmanager
+    async def table(
+        self, environ: Mapping[str, str] | None = None, *, children: bool = False, held: bool = False
+    ) -> AsyncGenerator[Table]:
+        """A table in a hall of this process, for a conversation with the worker; `held`: the person stays there."""
+        async with self._opened({**self.environ, **(environ or {})}, children=children) as hall:
+            table = Table(hall, self.project, held=held)
+            try:
+                yield table
+            finally:
+                table.close()
 
     @asynccontextmanager
     async def hall_process(self) -> AsyncGenerator[Desk]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runtimes.catalog import ROWS
-from guildhall.testing import runtime_ends, runtime_shown, runtime_work
+from guildhall.testing import runtime_ends, runtime_shown, runtime_talk, runtime_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,6 +39,8 @@ RUNTIME_CHECKS: tuple[Check, ...] = (
     runtime_work.an_attached_text_reaches_the_model,
     runtime_work.an_attached_image_reaches_the_model,
     runtime_shown.the_model_is_shown_what_is_the_run_s_and_nothing_else,
+    runtime_talk.a_conversation_is_shown_to_the_model_whole,
+    runtime_talk.a_conversation_goes_on_in_another_hall,
     runtime_ends.a_limit_of_turns_ends_it,
     runtime_ends.a_limit_of_tokens_ends_it,
     runtime_ends.a_limit_of_dollars_ends_it,

@@ -19,7 +19,7 @@ async def the_model_is_shown_what_is_the_run_s_and_nothing_else(bench: Bench) ->
     for body in bodies:
         same(sorted(_own(name, tools) for name in _tools(body)), sorted(tools), "the tools that the model is shown")
         same(_prompt(body), PROMPT, "the system prompt that the model is shown")
-        same(_said(body), [TASK], "what the model is told by the person")
+        same(said_to(body), [TASK], "what the model is told by the person")
 
 
 async def _exchanged(bench: Bench) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -58,8 +58,15 @@ def _prompt(body: Mapping[str, Any]) -> str:
     return "\n".join(texts)
 
 
-def _said(body: Mapping[str, Any]) -> list[str]:
+def said_to(body: Mapping[str, Any]) -> list[str]:
+    """All that the person has said, in order."""
     return [text for message in _messages(body) if message.get("role") == "user" for text in _texts(message["content"])]
+
+
+def answered_in(body: Mapping[str, Any]) -> list[str]:
+    """All that the model is shown of what it has said itself, in order."""
+    by_model = [message for message in _messages(body) if message.get("role") == "assistant"]
+    return [text for message in by_model for text in _texts(message.get("content"))]
 
 
 def _messages(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -71,4 +78,4 @@ def _texts(content: Any) -> list[str]:
     """The texts of a message, whatever their form; results of tools are none."""
     if isinstance(content, str):
         return [content]
-    return [part["text"] for part in content or () if part.get("type") in ("text", "input_text")]
+    return [part["text"] for part in content or () if part.get("type") in ("text", "input_text", "output_text")]

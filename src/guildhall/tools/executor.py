@@ -16,7 +16,7 @@ from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from guildhall.tools.builtin import Surroundings
@@ -31,7 +31,7 @@ class Executor:
         self._tools = tuple(tools)
         self._surroundings = surroundings
         self._by_run = by_run
-        self._hosts: dict[frozenset[str], ToolHost] = {}
+        self._hosts: dict[tuple[frozenset[str], str | None], ToolHost] = {}
         self._closed = False
 
     async def __call__(self, tool: Tool, call: ToolCall) -> ToolResult:
@@ -44,7 +44,7 @@ class Executor:
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
             return await invoke(tool, arguments)
-        return await self._host(tool.capabilities).call(tool.name, arguments)
+        return await self._host(tool).call(tool.name, arguments)
 
     async def close(self) -> None:
         """Ends the hosts. Nothing is executed after it."""
@@ -53,20 +53,36 @@ class Executor:
             await host.close()
         self._hosts.clear()
 
-    def _host(self, capabilities: frozenset[str]) -> ToolHost:
-        if capabilities not in self._hosts:
-            alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
-            files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
-            spec = HostSpec(
-                view=self._surroundings.view,
-                builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, InFile)),
-                toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
-                env=self._surroundings.env,
-                capabilities=capabilities,
-                pins={file.toolbox: file.pin for file in files if file.pin is not None},
-            )
-            self._hosts[capabilities] = ToolHost(spec)
-        return self._hosts[capabilities]
+    def _host(self, tool: Tool) -> ToolHost:
+        """The host of a tool. A package has its own ones: two may have modules of the same name."""
+        package = tool.handler if isinstance(tool.handler, InPackage) else None
+        key = (tool.capabilities, package.toolbox if package else None)
+        if key not in self._hosts:
+            made = self._of_package(package, tool.capabilities) if package else self._shared(tool.capabilities)
+            self._hosts[key] = made
+        return self._hosts[key]
+
+    def _shared(self, capabilities: frozenset[str]) -> ToolHost:
+        alike = [tool for tool in self._tools if tool.runs_in == "host" and tool.capabilities == capabilities]
+        files = {tool.handler for tool in alike if isinstance(tool.handler, InFile)}
+        spec = HostSpec(
+            view=self._surroundings.view,
+            builtin=tuple(tool.name for tool in alike if not isinstance(tool.handler, InFile | InPackage)),
+            toolboxes=tuple(sorted((file.toolbox, file.path) for file in files)),
+            env=self._surroundings.env,
+            capabilities=capabilities,
+            pins={file.toolbox: file.pin for file in files if file.pin is not None},
+        )
+        return ToolHost(spec)
+
+    def _of_package(self, package: InPackage, capabilities: frozenset[str]) -> ToolHost:
+        spec = HostSpec(
+            view=self._surroundings.view,
+            package=(package.toolbox, package.export),
+            env=self._surroundings.env,
+            capabilities=capabilities,
+        )
+        return ToolHost(spec, sources=package.sources)
 
 
 @dataclass(frozen=True)
@@ -81,12 +97,33 @@ class InFile:
         raise ToolUnavailable(f"the tools of {self.path} run in a tool host only")
 
 
+@dataclass(frozen=True, eq=False)
+class InPackage:
+    """Stands for a handler of a toolbox package: it exists in a tool host only, made of the texts that were read."""
+
+    toolbox: str
+    export: str
+    sources: Mapping[str, str]
+
+    def __call__(self, **_: Any) -> ToolResult:
+        raise ToolUnavailable(f"the tools of the package {self.toolbox} run in a tool host only")
+
+
 async def describe_toolbox(name: str, path: Path, surroundings: Surroundings, pin: str | None = None) -> Toolbox:
     """The tools of a toolbox file, as a host that can do nothing at all has found them."""
-    host = ToolHost(HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {}))
+    spec = HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
+    return await _described(name, ToolHost(spec), InFile(name, path, pin))
+
+
+async def describe_package(name: str, export: str, sources: Mapping[str, str], surroundings: Surroundings) -> Toolbox:
+    """The tools of a toolbox package, as such a host has found them."""
+    host = ToolHost(HostSpec(view=surroundings.view, package=(name, export)), sources=sources)
+    return await _described(name, host, InPackage(name, export, sources))
+
+
+async def _described(name: str, host: ToolHost, handler: InFile | InPackage) -> Toolbox:
     try:
         found = await host.describe()
     finally:
         await host.close()
-    handler = InFile(name, path, pin)
     return Toolbox(name, *(Tool.from_described(tool, handler) for tool in found))

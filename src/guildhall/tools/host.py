@@ -80,6 +80,10 @@ class ToolHost:
             raise ToolUnavailable("the tool host gave no JSON Schema")
         return schema
 
+    async def activation(self) -> Any:
+        """What the activation function said; ToolUnavailable says why it said nothing."""
+        return (await self._running()).said
+
     async def call(self, tool: str, arguments: Mapping[str, Any], *, seconds: float | None = None) -> ToolResult:
         """The result of a call. Whatever happens to the host is a result too."""
         limit = self._seconds if seconds is None else seconds
@@ -132,6 +136,7 @@ class _Child:
         self.ended = False
         self.tools: list[dict[str, Any]] = []
         self.schema: Mapping[str, Any] | None = None
+        self.said: Any = None
 
     @property
     def log(self) -> str:
@@ -167,10 +172,13 @@ class _Child:
         if answer is None:
             await asyncio.wait([self._logging], timeout=1)
             raise ToolUnavailable("the tool host ended before it was ready", hint=self._last_lines() or None)
-        if spec.schema_of is None:
-            self.tools = _described(answer)
-        else:
+        if spec.schema_of is not None:
             self.schema = _schema(answer)
+        elif spec.activate is not None:
+            _refuse_error(answer)
+            self.said = answer.get("activation")
+        else:
+            self.tools = _described(answer)
         self._listening = asyncio.create_task(self._listen())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -336,7 +344,7 @@ def _confinement(spec: HostSpec) -> Confinement:
         view = replace(view, folders=folders if "fs.read" in spec.capabilities else ())
     return Confinement(
         # Built-in tools keep to what is kept by themselves; code of others is confined to it.
-        view=replace(view, kept=view.kept if spec.toolboxes else ()),
+        view=replace(view, kept=view.kept if spec.toolboxes or spec.package else ()),
         network="net" in spec.capabilities,
         env=spec.env,
         memory_bytes=spec.memory_bytes,

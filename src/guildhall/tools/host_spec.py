@@ -28,6 +28,9 @@ class HostSpec:
     capabilities: frozenset[str] = frozenset()
     memory_bytes: int = 2 * 1024**3
     schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
+    package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
+    activate: str | None = None  # `package.module:function`: what it says to `context` is wanted, and no tools
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
 
     def as_dict(self) -> dict[str, Any]:
@@ -40,6 +43,9 @@ class HostSpec:
             "capabilities": sorted(self.capabilities),
             "memory_bytes": self.memory_bytes,
             "schema_of": self.schema_of,
+            "package": list(self.package) if self.package else None,
+            "activate": self.activate,
+            "context": dict(self.context),
         }
 
     @staticmethod
@@ -53,6 +59,9 @@ class HostSpec:
             capabilities=frozenset(data["capabilities"]),
             memory_bytes=data["memory_bytes"],
             schema_of=data["schema_of"],
+            package=tuple(data["package"]) if data["package"] else None,
+            activate=data["activate"],
+            context=data["context"],
         )
 
 

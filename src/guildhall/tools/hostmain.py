@@ -52,8 +52,8 @@ class Host:
             return
         try:
             spec = HostSpec.from_dict(start["spec"])
-            if spec.schema_of is not None:
-                self._send({"schema": _schema(spec.schema_of, start["sources"])})
+            if (told := _told(spec, start["sources"])) is not None:
+                self._send(told)
                 return
             found = loaded(spec, start["sources"])
         except GuildError as error:
@@ -115,6 +115,9 @@ def described(tool: Tool, toolbox: str) -> dict[str, Any]:
 def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str | None, Tool]]:
     """All tools of a spec, each with the name of its toolbox. `sources` has the text of each toolbox file."""
     found: list[tuple[str | None, Tool]] = [(None, tool) for tool in _built_in(spec.builtin, spec.view)]
+    if spec.package is not None:
+        name, export = spec.package
+        found += [(name, tool) for tool in load_package(name, export, sources).tools]
     for name, path in spec.toolboxes:
         found += [(name, tool) for tool in load_toolbox(name, str(path), sources[name]).tools]
     names = [tool.name for _, tool in found]
@@ -123,10 +126,17 @@ def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str | None,
     return found
 
 
-def _schema(reference: str, sources: Mapping[str, str]) -> dict[str, Any]:
-    from guildhall.tools.hostmodel import json_schema
+def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    """What is wanted of a host that is to say one thing; None: its tools are wanted."""
+    if spec.schema_of is not None:
+        from guildhall.tools.hostmodel import json_schema
 
-    return json_schema(reference, sources)
+        return {"schema": json_schema(spec.schema_of, sources)}
+    if spec.activate is not None:
+        from guildhall.tools.hostactivate import activation
+
+        return {"activation": activation(spec.activate, sources, spec.context)}
+    return None
 
 
 def _built_in(names: Iterable[str], view: View) -> list[Tool]:
@@ -162,17 +172,36 @@ def load_toolbox(name: str, path: str, source: str) -> Toolbox:
     linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
     try:
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
-        given: object = vars(module).get("toolbox")
-        if isinstance(given, Toolbox):
-            return given
-        tools = {id(value): value for value in vars(module).values() if isinstance(value, Tool)}
-        toolbox = Toolbox(name, *tools.values())
+        return _toolbox_in(module, name, path)
     except BaseException as error:  # noqa: BLE001 - whatever the file does, it is the file that is wrong
         raise _unusable(path, error) from None
-    if not toolbox.tools:
+
+
+def load_package(name: str, export: str, sources: Mapping[str, str]) -> Toolbox:
+    """The toolbox that a package exports: a module with tools, or the `Toolbox` in a module."""
+    from guildhall.tools.hostmodules import load, unusable
+
+    try:
+        found = load(export, sources)
+        if isinstance(found, types.ModuleType):
+            return _toolbox_in(found, name, None)
+        if isinstance(found, Toolbox):
+            return found
+        what = "there is no such name in the module" if found is None else f"it is a {type(found).__name__}"
+        raise ToolUnavailable(f"{export} is no toolbox: {what}", hint="It is made by Toolbox(name, ...).")
+    except BaseException as error:  # noqa: BLE001 - whatever the package does, it is the package that is wrong
+        raise unusable(export, error, sources) from None
+
+
+def _toolbox_in(module: types.ModuleType, name: str, path: str | None) -> Toolbox:
+    given: object = vars(module).get("toolbox")
+    if isinstance(given, Toolbox):
+        return given
+    tools = {id(value): value for value in vars(module).values() if isinstance(value, Tool)}
+    if not tools:
         hint = "Decorate functions with `@tool`, or set `toolbox = Toolbox(name, ...)`."
         raise ToolUnavailable("the file defines no tools", where=path, hint=hint)
-    return toolbox
+    return Toolbox(name, *tools.values())
 
 
 def _unusable(path: str, error: BaseException) -> ToolUnavailable:

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, ToolUnavailable, did_you_mean
 from guildhall.core.ids import canonical, is_name
 from guildhall.tools.source import pin_of, read_source
+from guildhall.workers.package import MODULE, PROJECT_FILE, read_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.workers.model import Worker
+    from guildhall.workers.package import Package
 
 TOOLBOXES = "toolboxes"
 SERVERS = "mcp_servers"
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-_REFERENCE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,20}}:{_NAME.pattern}")
+_REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}:{MODULE.pattern}")
 # Of a server's command: what is a program to whatever program comes first.
 _SCRIPTS = frozenset({".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua"})
 _MOST_FILES = 500
@@ -51,12 +52,13 @@ class CodeFile:
 class Code:
     """What is executed together: a toolbox, a server, a model's package, a test's programs, a setup, a member."""
 
-    kind: Literal["toolbox", "server", "module", "test", "workflow", "member"]
+    kind: Literal["toolbox", "server", "module", "test", "workflow", "member", "activation"]
     name: str  # mail; docs; package.module:Model; tests/mail.yaml
     root: Path  # the project that it lies in
     files: tuple[CodeFile, ...]
     own: bool = False  # in the home: the person put it there
     folder: Path | None = None  # of the package, where it is one
+    entry: str | None = None  # of a package of the home: the module with the tools, or the function that is called
 
     def sources(self) -> dict[str, str]:
         """The text of each file, by its path from the project."""
@@ -78,6 +80,7 @@ def code_of(
         *(partial(toolbox_code, worker, name, frame, home, given) for name in named),
         *(partial(server_code, worker, name, frame) for name in worker.definition.mcp_servers),
         *([partial(module_code, worker, frame, home)] if names_module(worker) else []),
+        *([partial(activation_code, worker)] if worker.activate else []),
     ]
     found: list[Code] = []
     wrong: list[GuildError] = []
@@ -102,7 +105,7 @@ def server_code(worker: Worker, name: str, frame: Frame) -> Code:
         shown=f"{shown} ({SERVERS}.{name})",
         content=canonical(server.model_dump(mode="json")).encode(),
     )
-    own = worker.scope in ("home", "shipped", "given")
+    own = worker.scope in ("home", "package", "shipped", "given")
     programs = [] if own else [root / word for place, word in enumerate(server.command or ()) if _runs(place, word)]
     files = (said, *(code_file(one, root) for one in programs if one.is_relative_to(root) and _is_file(one)))
     return Code(kind="server", name=name, root=root, files=files, own=own)
@@ -120,10 +123,11 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
     if not paths:
         folders = (root / TOOLBOXES, home.toolboxes)
         known = {*given, *(path.stem for folder in folders for path in folder.glob("*.py"))}
+        known |= {path.parent.name for path in home.packages.glob(f"[!.]*/{PROJECT_FILE}")} - {name}
         raise ToolUnavailable(
             f"toolboxes: there is no toolbox {name!r}",
             where=worker.place,
-            hint=did_you_mean(name, known) or f"Put it at {home.toolboxes / name}.py, or hand it over in Python.",
+            hint=did_you_mean(name, known) or f"Put it at {home.toolboxes / name}.py, or add a package that is one.",
         )
     if len(paths) > 1:
         raise ToolUnavailable(
@@ -131,15 +135,62 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
             where=worker.place,
             hint="Rename one of them.",
         )
-    path, own = paths[0], paths[0].parent.resolve() == home.toolboxes.resolve()
+    path = paths[0]
+    if path.name == PROJECT_FILE:
+        return exported(read_package(path.parent))
+    own = path.parent.resolve() == home.toolboxes.resolve()
     files = (code_file(path, path.parent if own else root, anywhere=own),)
-    return Code(kind="toolbox", name=name, root=root, files=files, own=own)
+    return Code(kind="toolbox", name=name, root=root, files=files, own=own or root.parent == home.packages)
 
 
 def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
-    """Where there is a file for a toolbox of this name."""
+    """Where there is a file for a toolbox of this name: of its own, or that of a package which is one."""
     folders = {folder.resolve(): folder for folder in (worker.beside(frame) / TOOLBOXES, home.toolboxes)}
-    return [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
+    found = [folder / f"{name}.py" for folder in folders.values() if _is_file(folder / f"{name}.py")]
+    package = home.packages / name
+    return [*found, package / PROJECT_FILE] if is_name(name) and _may_be_toolbox(package) else found
+
+
+def _may_be_toolbox(folder: Path) -> bool:
+    try:
+        return "toolbox" in read_package(folder).types
+    except NotFound:
+        return False
+    except GuildError:
+        return True  # there is something; reading it again says what is wrong
+
+
+def exported(package: Package) -> Code:
+    """The modules of a toolbox package."""
+    return package_code(package, "toolbox", package.name, "export", package.table.export or "")
+
+
+def activation_code(worker: Worker) -> Code:
+    """The modules of a worker package that says by itself how its runs begin."""
+    assert worker.path is not None
+    return activation_of(read_package(worker.path.parent))
+
+
+def activation_of(package: Package) -> Code:
+    return package_code(package, "activation", package.name, "activate", package.table.activate or "")
+
+
+def package_code(
+    package: Package, kind: Literal["toolbox", "activation"], name: str, field: str, reference: str
+) -> Code:
+    """The modules of a package, all of them: in its `src/` if it has one, else in its folder."""
+    folder = package.folder
+    top = folder / "src" if (folder / "src").is_dir() else folder
+    files = tuple(code_file(path, folder, top) for path in modules_in(top))
+    if sum(len(file.content) for file in files) > _MOST_BYTES:
+        raise ToolUnavailable(f"the package {name} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
+    module = reference.partition(":")[0]
+    path = module.replace(".", "/")
+    if not {f"{path}.py", f"{path}/__init__.py"} & {file.shown for file in files}:
+        known = {file.shown.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
+        hint = did_you_mean(module, known) or f"Its file is {top / path}.py."
+        raise package.error(f"there is no module {module} in the package", field, hint)
+    return Code(kind=kind, name=name, root=top, files=files, own=True, folder=folder, entry=reference)
 
 
 def names_module(worker: Worker) -> bool:
@@ -161,7 +212,7 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
         raise InvalidFile(message, where=worker.place, hint=_HOW)
     root = worker.beside(frame)
     folder = _package(root, top)
-    paths = [root / f"{top}.py"] if folder is None else list(_modules(folder, worker))
+    paths = [root / f"{top}.py"] if folder is None else list(modules_in(folder))
     wanted = root.joinpath(top, *inner)
     if not {wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"} & set(paths) or not _is_file(paths[0]):
         message = f"output_schema_ref: there is no module {module} in {root}"
@@ -169,7 +220,7 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     files = tuple(code_file(path, root) for path in paths)
     if sum(len(file.content) for file in files) > _MOST_BYTES:
         raise ToolUnavailable(f"the package {top} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
-    own = root.resolve() == home.path.resolve()
+    own = root.resolve() == home.path.resolve() or root.parent == home.packages
     return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
 
 
@@ -196,17 +247,17 @@ def _package(root: Path, top: str) -> Path | None:
     return root / top if (root / top).is_dir() and not _is_file(root / f"{top}.py") else None
 
 
-def _modules(folder: Path, worker: Worker) -> Iterator[Path]:
+def modules_in(folder: Path) -> Iterator[Path]:
     """Every file below a folder that Python could import. Folders behind links are not looked into."""
     count = 0
     for place, folders, files in os.walk(folder, onerror=_unreadable):
-        folders[:] = sorted(name for name in folders if _NAME.fullmatch(name) and name != "__pycache__")
+        folders[:] = sorted(name for name in folders if MODULE.fullmatch(name) and name != "__pycache__")
         for name in sorted(files):
-            if name.endswith(".py") and _NAME.fullmatch(name.removesuffix(".py")):
+            if name.endswith(".py") and MODULE.fullmatch(name.removesuffix(".py")):
                 count += 1
                 if count > _MOST_FILES:
-                    message = f"output_schema_ref: {folder} has more than {_MOST_FILES} modules"
-                    raise ToolUnavailable(message, where=worker.place, hint="Put the model into a package of its own.")
+                    hint = "Put what is needed into a package of its own."
+                    raise ToolUnavailable(f"there are more than {_MOST_FILES} modules", where=str(folder), hint=hint)
                 yield Path(place) / name
 
 
@@ -214,8 +265,11 @@ def _unreadable(error: OSError) -> None:
     raise ToolUnavailable(f"the folder cannot be read: {error.strerror or error}", where=error.filename)
 
 
-def code_file(path: Path, root: Path, *, anywhere: bool = False) -> CodeFile:
-    """A file of a project. One that really lies elsewhere is none, unless it may be `anywhere`."""
+def code_file(path: Path, root: Path, start: Path | None = None, *, anywhere: bool = False) -> CodeFile:
+    """A file of a project. One that really lies elsewhere is none, unless it may be `anywhere`.
+
+    It is shown from `start`, where that is another folder than the project.
+    """
     try:
         real, top = path.resolve(strict=True), root.resolve()
     except (OSError, RuntimeError) as error:  # gone, no permission, a loop of links
@@ -225,7 +279,7 @@ def code_file(path: Path, root: Path, *, anywhere: bool = False) -> CodeFile:
         raise ToolUnavailable(
             f"this is a link out of the project, to {real}", where=str(path), hint="Put a copy into the project."
         )
-    return CodeFile(path=real, shown=path.relative_to(root).as_posix(), content=read_source(real))
+    return CodeFile(path=real, shown=path.relative_to(start or root).as_posix(), content=read_source(real))
 
 
 def _is_file(path: Path) -> bool:

@@ -47,7 +47,8 @@ def _everyone(value: object) -> object:
 def _worker_name(value: object) -> object:
     """A name, one with its place before it (`project/reviewer`), or `*`."""
     if isinstance(value, str) and value != EVERY_WORKER:
-        _name(value.removeprefix("project/").removeprefix("home/").removeprefix("shipped/"))
+        scope, _, name = value.rpartition("/")
+        _name(name if scope in ("", "project", "home", "package", "shipped") else value)
     return value
 
 

@@ -84,7 +84,7 @@ def lock(worker: Worker, at: str) -> Lock:
     """The pin of the worker's text as it is now, to be stored."""
     if worker.lock is not None:
         raise Conflict(f"the worker {worker.name!r} is already locked", where=worker.place)
-    return Lock(path=_path(worker), digest=worker.digest, locked_at=at, wished=worker.definition.locked)
+    return Lock(path=_path(worker, edits=False), digest=worker.digest, locked_at=at, wished=worker.definition.locked)
 
 
 def wish(worker: Worker, at: str) -> Lock | None:
@@ -96,9 +96,11 @@ def wish(worker: Worker, at: str) -> Lock | None:
 
 def unlock(worker: Worker) -> Worker:
     """Takes the wish for a lock out of the file, if it is there. The stored pin is dropped by the caller."""
-    path = _path(worker)
+    path = _path(worker, edits=worker.definition.locked)
     if not worker.locked:
         raise Conflict(f"the worker {worker.name!r} is not locked", where=worker.place)
+    if worker.scope == "package":
+        return replace(worker, lock=None)
     if check_file(path).locked:
         set_field(path, "locked", False)
     return load(path, scope=worker.scope)
@@ -129,13 +131,16 @@ def _move(worker: Worker, to: Status, even_if_locked: bool) -> Worker:
     return replace(moved, lock=replace(worker.lock, digest=moved.digest)) if worker.lock else moved
 
 
-def _path(worker: Worker) -> Path:
+def _path(worker: Worker, *, edits: bool = True) -> Path:
     if worker.path is None:
         hint = "Write it to a file first."
         raise UsageError(f"the worker {worker.name!r} was built in Python and has no file", hint=hint)
     if worker.scope == "shipped":
         hint = "Copy it into your project's workers/ and change the copy."
         raise Refused(f"the worker {worker.name!r} comes with Guildhall", where=worker.place, hint=hint)
+    if worker.scope == "package" and edits:
+        hint = "Change its pyproject.toml yourself."
+        raise Refused(f"the worker {worker.name!r} is a package, which is not edited", where=worker.place, hint=hint)
     return worker.path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core import ids, yaml
 from guildhall.core.errors import did_you_mean
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.yaml import Location, Source
     from guildhall.workers.model import Lock, Scope
+
+    Kind = TypeVar("Kind", bound=Definition)
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -55,7 +57,7 @@ def given(fields: Mapping[str, Any]) -> Worker:
     """A worker that is built in Python from the fields of a worker file. Its instructions are inline."""
     name = fields.get("name")
     source = yaml.Source(Path(f"Worker({name!r})"), "", dict(fields), {})
-    definition = _definition(source)
+    definition = definition_in(source, Definition)
     if not (definition.instructions or "").strip():
         raise source.error("this field is required", ("instructions",))
     return Worker(
@@ -74,26 +76,27 @@ def check(source: Source) -> Definition:
         if not ids.is_name(stem):
             raise source.error(f"the file's name {stem!r} cannot name a worker", hint="Use letters, digits, _ and -.")
         source = replace(source, data={**cast("dict[str, Any]", data), "name": stem})
-    definition = _definition(source)
+    definition = definition_in(source, Definition)
     if definition.name != stem:
         hint = f"Rename the file to {definition.name}{source.path.suffix}, or the worker to {stem}."
         raise source.error(f"the worker {definition.name!r} is in a file with another name", ("name",), hint)
     return definition
 
 
-def _definition(source: Source) -> Definition:
-    source = in_todays_words(source)
-    definition = yaml.validate(Definition, source)
+def definition_in(source: Source, kind: type[Kind], location: Location = ()) -> Kind:
+    """The definition in a part of a source, its tools and rules held against those that there are."""
+    source = in_todays_words(source, location)
+    definition = yaml.validate(kind, source, location)
     for index, tool in enumerate(definition.tools):
         if tool not in BUILT_IN_TOOLS:
             hint = did_you_mean(tool, BUILT_IN_TOOLS)
-            raise source.error(f"there is no built-in tool {tool!r}", ("tools", index), hint)
+            raise source.error(f"there is no built-in tool {tool!r}", (*location, "tools", index), hint)
     # Toolboxes and servers bring tools whose names are known only when a run is assembled: Worker.rules_for.
     brings_more = definition.toolboxes or definition.mcp_servers or definition.members
     for rule in definition.tool_rules:
         if rule not in rule_names() and not brings_more:
             hint = did_you_mean(rule, rule_names())
-            raise source.error("there is no such capability or tool", ("tool_rules", rule), hint)
+            raise source.error("there is no such capability or tool", (*location, "tool_rules", rule), hint)
     return definition
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.workers.definition import Definition, Sandbox, Status
 
-Scope = Literal["project", "home", "shipped", "given", "workflow"]
+Scope = Literal["project", "home", "package", "shipped", "given", "workflow"]
 
 WORKERS = "workers"
 GENERATED = "generated"  # below workers/: what workers wrote
@@ -88,6 +88,7 @@ class Worker:
     lock: Lock | None = None
     workdir: Path | None = None  # of an agent: where it works and may write; None: as its file alone says
     keeps: tuple[Path, ...] = ()  # of an agent: what its workflow has on disk, and it does not change
+    activate: str | None = None  # of a package: `module:function`, which says how its runs begin
 
     @property
     def name(self) -> str:
@@ -219,6 +220,7 @@ class Worker:
             "path": str(self.path) if self.path else None,
             "digest": self.digest,
             "locked": self.locked,
+            **({"activate": self.activate} if self.activate else {}),
         }
 
 

@@ -1,4 +1,4 @@
-"""Where workers are found: the project's `workers/`, the home's, then the ones that come with Guildhall."""
+"""Where workers are found: the project's `workers/`, the home's, its packages, then those that come with Guildhall."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, did_you_mean
 from guildhall.workers.load import SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
+from guildhall.workers.package import PROJECT_FILE, read_package
+from guildhall.workers.packages import Packages, worker_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 SHIPPED = Path(__file__).parent / "shipped"
+FILES = (*SUFFIXES, PROJECT_FILE)  # how the name of a worker ends that is a file
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,18 @@ class Registry:
     def __init__(
         self, root: Path, home: Home, *, locks: Mapping[Path, Lock] | None = None, shipped: Path = SHIPPED
     ) -> None:
-        self._folders: dict[Scope, Path] = {"project": root / WORKERS, "home": home.workers, "shipped": shipped}
+        self._folders: dict[Scope, Path] = {
+            "project": root / WORKERS,
+            "home": home.workers,
+            "package": home.packages,
+            "shipped": shipped,
+        }
+        self._packages = Packages(home)
         self._locks = locks or {}
 
     def find(self, name: str, cwd: Path) -> Worker:
-        """The worker of a name, of `project/name`, `home/name` or `shipped/name`, or in a file relative to `cwd`."""
-        if name.endswith(SUFFIXES):
+        """The worker of a name, of a place and a name such as `project/name`, or in a file relative to `cwd`."""
+        if name.endswith(FILES):
             return self._in_file(cwd / name)
         scope, _, rest = name.rpartition("/")
         if scope and scope not in self._folders:
@@ -61,12 +70,22 @@ class Registry:
             neighbours = {other.name for other in path.parent.glob("*") if other.name.endswith(SUFFIXES)}
             raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, neighbours))
         path = path.parent.resolve() / path.name
+        if path.name == PROJECT_FILE:
+            return self._in_package(path)
         for scope in ("home", "shipped"):
             if path.is_relative_to(self._folders[scope].resolve()):
                 return self._load(path, scope)
         return self._load(path, "project")
 
+    def _in_package(self, path: Path) -> Worker:
+        if path.parent.parent != self._folders["package"].resolve():
+            hint = f"Look at it, then: guild package add {path.parent}"
+            raise NotFound("this package is not among those of the home", where=str(path), hint=hint)
+        return self._load(self._folders["package"] / path.parent.name / path.name, "package")
+
     def _load(self, path: Path, scope: Scope) -> Worker:
+        if scope == "package":
+            return worker_in(read_package(path.parent), self._lock(path))
         return load(path, scope=scope, lock=self._lock(path))
 
     def _lock(self, path: Path) -> Lock | None:
@@ -75,7 +94,8 @@ class Registry:
     def _listed(self, found: _Found) -> Listed:
         pinned = self._lock(found.path) is not None
         try:
-            definition = check_file(found.path)
+            in_package = found.scope == "package"
+            definition = self._load(found.path, found.scope).definition if in_package else check_file(found.path)
         except GuildError as error:
             return Listed(name=found.name, scope=found.scope, path=found.path, locked=pinned, error=str(error))
         return Listed(
@@ -91,6 +111,9 @@ class Registry:
         """Every worker file in the order of look-up; a folder that has two roles is seen once."""
         seen: set[Path] = set()
         for scope, top in self._folders.items():
+            if scope == "package":
+                yield from (_Found(folder.name, scope, folder / PROJECT_FILE) for folder in self._packages.workers())
+                continue
             for folder in (top, top / GENERATED):
                 if not folder.is_dir() or (real := folder.resolve()) in seen:
                     continue

@@ -1,0 +1,86 @@
+"""Inside a tool host: the modules of a package as texts that the hall has read, compared and handed over.
+
+The package itself is not there to be seen; no other file of it can be imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+import traceback
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import ToolUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_HINT = "It may import the standard library, what is installed beside Guildhall, and its own package."
+
+
+def load(reference: str, sources: Mapping[str, str]) -> Any:
+    """What `package.module:name` stands for, or the module where there is no name; `sources`: texts by path.
+
+    It raises whatever the module does.
+    """
+    module, _, name = reference.partition(":")
+    Modules(sources).install()
+    found = import_module(module)
+    return vars(found).get(name) if name else found
+
+
+def unusable(
+    reference: str, error: BaseException, sources: Mapping[str, str], what: str = "cannot be loaded"
+) -> ToolUnavailable:
+    """The error with the last line of the package's that led to it."""
+    if isinstance(error, ToolUnavailable):
+        return error
+    where = None
+    if isinstance(error, SyntaxError) and error.filename in sources:
+        where = f"{error.filename}:{error.lineno}"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename in sources:
+            where = f"{frame.filename}:{frame.lineno}"
+    said = str(error.msg if isinstance(error, SyntaxError) else error)
+    return ToolUnavailable(
+        f"{reference} {what}: {type(error).__name__}: {said}",
+        where=where,
+        hint=_HINT if isinstance(error, ImportError | OSError) else None,
+    )
+
+
+class Modules(MetaPathFinder, Loader):
+    """Finds the modules of a package among texts."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._files: dict[str, tuple[str, str]] = {}
+        self._packages: set[str] = set()
+        for path, text in sources.items():
+            *folders, file = path.split("/")
+            names = folders if file == "__init__.py" else [*folders, file.removesuffix(".py")]
+            self._files[".".join(names)] = (path, text)
+            self._packages.update(".".join(folders[:depth]) for depth in range(1, len(folders) + 1))
+
+    def install(self) -> None:
+        """Goes before every other finder. A name that is loaded already would not even be looked for."""
+        if taken := sorted({*self._files, *self._packages} & sys.modules.keys()):
+            raise ToolUnavailable(f"the module {taken[0]!r} has the name of one that is loaded already; rename it")
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._files and fullname not in self._packages:
+            return None
+        origin = self._files[fullname][0] if fullname in self._files else None
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=fullname in self._packages)
+
+    def exec_module(self, module: ModuleType) -> None:
+        path, text = self._files.get(module.__name__, ("", ""))
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
