@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.commissions import Commissions
-    from guildhall.projects.commissions.model import Commission, Status
+    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
@@ -135,7 +135,7 @@ class _Verbs:
                 abandoned.
         """
         desk, of = self._desk, self._desk.project(project)
-        only: list[Status] | None = None if status is None else [checked_status(status)]
+        only = None if status is None else checked_status(status)
         found = (await desk.commissions().all(of.name, only))[::-1]
         shown = [await desk.commissions().shown(one.id) for one in found[:_SHOWN]]
         lines = [commission_line(one) for one in shown]
