@@ -147,9 +147,9 @@ class Commissions:
             await settle(self._ground)
             await self._queue.turn()
 
-        self._start(go_on())
+        self._start(go_on)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         task = asyncio.create_task(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -272,7 +272,7 @@ class Commissions:
             await recovery.recover(ground)
             await self._queue.turn()
 
-        self._start(put_right())
+        self._start(put_right)
 
     @property
     def expecting(self) -> bool:
@@ -290,9 +290,9 @@ class Commissions:
             task.cancel()
 
 
-async def _logged(work: Coroutine[Any, Any, None]) -> None:
+async def _logged(work: Callable[[], Awaitable[None]]) -> None:
     try:
-        await work
+        await work()
     except Exception:  # noqa: BLE001 - nobody waits for it: it is told in the log
         _log.exception("commissions")
 
