@@ -50,7 +50,7 @@ class GuildStory(Story):
         self._a_project()
         design, code = self._are_commissioned()
         self._is_tried_anew(design)
-        self._conflicts(code)
+        self._conflicts()
         self._goes_on(code)
         self._is_reviewed()
         self.title("That was it")
@@ -80,7 +80,7 @@ class GuildStory(Story):
         return made["writer"], made["coder"]
 
     def _commissions(self) -> list[dict[str, Any]]:
-        return json.loads(self.quietly("commission", "ls", "--json"))
+        return json.loads(self.quietly("commission", "ls", "--json"))["commissions"]
 
     def _is_tried_anew(self, design: str) -> None:
         self.title("One has failed, and is tried anew")
@@ -91,7 +91,7 @@ class GuildStory(Story):
         self.say("What it wrote is on claude/main, the branch on which the guild gathers its work. In your folder:")
         self.other("git", "status", "--short", "--branch", env=GIT)
 
-    def _conflicts(self, code: str) -> None:
+    def _conflicts(self) -> None:
         self.title("You go on yourself, and everything is killed")
         self.say(
             "The manager has the code written. While the coder works, in a checkout of its own, you commit a change to "
@@ -108,7 +108,7 @@ class GuildStory(Story):
                     self._changes()
                     self.show(f"$ kill -9 {hall.pid}")
                     os.kill(hall.pid, signal.SIGKILL)
-        self.guild("commission", "show", code)
+        self.guild("ls")
 
     def _changes(self) -> None:
         cart = self.folder / "src" / "cart.js"
@@ -123,9 +123,8 @@ class GuildStory(Story):
             "again, nothing is commissioned twice. But the work does not fit what you have now: nothing is merged, its "
             "branch is kept, and you are asked."
         )
-        manager = json.loads(self.quietly("ls", "--all", "--json"))
-        run = _manager(manager)
-        self.guild("resume", run)
+        lost = json.loads(self.quietly("ls", "--json"))["needs_you"]["runs"]
+        self.guild("resume", next(one["run"] for one in lost if one["worker"] == "manager"))
         self.guild("ls")
         ask = next(
             one for one in json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"] if one["kind"] == "conflict"
@@ -159,9 +158,3 @@ class GuildStory(Story):
 
     def _git(self, *words: str) -> str:
         return self.heard("git", *words, env=GIT)
-
-
-def _manager(listed: dict[str, Any]) -> str:
-    """The run of the manager that was lost."""
-    runs = [one for group in listed.values() if isinstance(group, list) for one in group]
-    return next(str(one["run"]) for one in runs if one.get("worker") == "manager" and one.get("status") != "completed")
