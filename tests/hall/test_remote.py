@@ -148,10 +148,21 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _jobs(both, frame, project)
         await _commissions(both, frame, project, home)
         await _members(both, frame, home)
+        await _projects(both, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _projects(both: Compared, folder: Path) -> None:
+    repository(folder / "shop").commit({}, "Start")
+    added = await both.once("project_add", folder / "shop", branch="main")
+    assert [shown.project for shown in await both("projects")] == [added]
+    assert await both("project_check", "shop") == []
+    assert await both.once("project_remove", "shop") == added
+    with pytest.raises(NotFound):
+        await both("project_check", "shop")
 
 
 async def _members(both: Compared, frame: Frame, home: Home) -> None:

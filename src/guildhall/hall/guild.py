@@ -77,6 +77,13 @@ class Guild(Staff):
 
         return Worktrees(self.home, self.git)
 
+    def living(self, project: str) -> tuple[str, ...]:
+        """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
+        from guildhall.projects.records import living
+
+        on_record = self.store.read(lambda connection: living(connection, project))
+        return tuple(dict.fromkeys((*on_record, *self.worktrees.activities(project))))
+
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
         return self.commissions if request.get("commission") else None
@@ -125,8 +132,19 @@ class Guild(Staff):
 
         `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
         """
+        project = self.projects.at(frame.root)
+        artifacts = self.artifact_tools(project, worker.name, frame) if project is not None else ()
         if worker.scope != "shipped":
-            return ()
+            return artifacts
         from guildhall.hall.managing import managing
 
-        return managing(self, worker, frame, run, context)
+        return (*artifacts, *managing(self, worker, frame, run, context))
+
+    def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
+        """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""
+        from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+        from guildhall.projects.toolbox import artifact_toolbox
+
+        own = frame.worktree
+        shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)
+        return artifact_toolbox(Artifacts(shelf), lambda: self.clock.now().date().isoformat()).tools
