@@ -21,6 +21,7 @@ from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, texts_in, verb
 from guildhall.hall.commission_client import CommissionClient
 from guildhall.hall.job_client import JobClient
+from guildhall.hall.meeting_client import MeetingClient
 from guildhall.hall.project_client import ProjectClient
 from guildhall.hall.roster_client import RosterClient
 from guildhall.hall.team_client import TeamClient
@@ -47,7 +48,7 @@ _NOT_SERVED = frozenset({"settle", "close"})
 _TO_THE_LAST = frozenset(
     {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
 )
-_PARTS = (TeamClient, JobClient, CommissionClient, RosterClient, ProjectClient, HallClient)
+_PARTS = (TeamClient, JobClient, MeetingClient, RosterClient, ProjectClient, CommissionClient, HallClient)
 VERBS = frozenset(name for kind in _PARTS for name in vars(kind) if not name.startswith("_")) - _NOT_SERVED
 
 _STATUSES = {

@@ -188,13 +188,14 @@ class Hall(Guild):
     def recordings(self) -> Recordings:
         from guildhall.jobs import jobs
         from guildhall.projects.commissions import commissions
+        from guildhall.projects.meetings import meetings
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run),
+            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run) or meetings.seat_of(run),
             runtime_of=self.replays,
             tokens=self.tokens,
         )
@@ -368,7 +369,7 @@ class Hall(Guild):
 
     def _keep_still(self) -> None:
         """From now on nothing that waits goes on by itself."""
-        for name in ("jobs", "commissions"):
+        for name in ("jobs", "commissions", "meetings"):
             if name in vars(self):
                 vars(self)[name].close()
 

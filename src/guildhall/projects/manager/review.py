@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
 from guildhall.projects.artifact import Artifact
+from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
+from guildhall.projects.commissions.model import is_status
 from guildhall.projects.model import INTEGRATION
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Project
 
 REVIEWS = ".lore/reviews"
-COMMISSIONS = ".lore/commissions"
 _FILES = 200  # that are listed
 _LISTED = 100  # commissions
 
@@ -81,6 +82,8 @@ def _done(branches: Branches, path: str, at: str) -> Done | None:
     try:
         artifact = Artifact.parse(raw.decode())
     except (GuildError, UnicodeDecodeError):  # somebody has edited it into something else
+        return None
+    if not is_status(artifact.status):
         return None
     id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
     return Done(id=id, title=artifact.title, worker=str(artifact.extra.get("worker", "")), status=artifact.status)
