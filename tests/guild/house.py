@@ -76,7 +76,7 @@ class House(Workshop):
 
     def furnish(self, name: str = "smith", **fields: Any) -> None:
         """The worker, in both places; its model says one word, and the one that calls it calls it first."""
-        usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml"}
+        usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml", "checkout": "full"}
         caller = {"name": "caller", "instructions": "You call.", "model": "script:script.yaml", "allow_workers": [name]}
         script = {"workers": {"caller": [_CALLS], "*": [[{"say": "done"}]]}, "repeat": True}
         for place in (self.repo.path, self.elsewhere):
@@ -111,6 +111,13 @@ class House(Workshop):
         root = await self._followed(self.client.run(RunRequest(worker="caller", input="Go."), frame))
         return self.hall.history.below(root)[0].id
 
+    async def told_of_call(self, worker: str) -> str:
+        """What a worker is told that has called another one which did not even begin."""
+        root = await self._followed(self.client.run(RunRequest(worker="caller", input="Go."), self.frame))
+        assert self.hall.history.below(root) == []
+        ended = next(entry for entry in self.hall.history.entries(root) if entry.kind == "tool_ended")
+        return str(ended.data["result"])
+
     async def _room(self, worker: str, frame: Frame) -> str:
         request = RunRequest(worker="team.yaml", input="")
         root = await self._followed(
@@ -127,6 +134,13 @@ class House(Workshop):
         done = await self.done(worker=worker)
         assert done.run is not None, done
         return done.run
+
+    async def _meeting(self, worker: str, frame: Frame) -> str:
+        meeting = await self.hall.meetings.open(worker, "Go.", frame)
+        await self._followed(self.hall.meetings.come(meeting.id, frame))
+        run = self.hall.meetings.register.get(meeting.id).run
+        await self.hall.meetings.close_meeting(meeting.id, frame, summarise=False)
+        return run
 
     async def _followed(self, stream: Any) -> str:
         run = ""
