@@ -42,6 +42,7 @@ from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
 from tests.members.places import put_member
+from tests.projects.conftest import repository
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -145,10 +146,21 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _jobs(both, frame, project)
         await _members(both, frame, home)
         await _packages(both, frame)
+        await _projects(both, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _projects(both: Compared, folder: Path) -> None:
+    repository(folder / "shop").commit({}, "Start")
+    added = await both.once("project_add", folder / "shop", branch="main")
+    assert [shown.project for shown in await both("projects")] == [added]
+    assert await both("project_check", "shop") == []
+    assert await both.once("project_remove", "shop") == added
+    with pytest.raises(NotFound):
+        await both("project_check", "shop")
 
 
 async def _members(both: Compared, frame: Frame, home: Home) -> None:

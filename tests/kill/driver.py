@@ -41,6 +41,7 @@ _NEEDED = (
     "guildhall.cli.main",
     "guildhall.hall.embedded",
     "guildhall.models.providers",
+    "guildhall.testing.table",
 )
 
 
@@ -96,8 +97,9 @@ def _child(order: dict[str, Any]) -> NoReturn:
 
 
 def _command(order: dict[str, Any]) -> int:
-    from guildhall.cli.main import main
     from guildhall.store import engine
+
+    main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
 
     commits = Commits(engine._commit, order["number"], order["when"], grouped=order["grouped"])
     engine._commit = commits
