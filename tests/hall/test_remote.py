@@ -42,6 +42,7 @@ from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
 from tests.members.places import put_member
+from tests.projects.conftest import repository
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -144,10 +145,22 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _workflow(both, frame, project)
         await _jobs(both, frame, project)
         await _members(both, frame, home)
+        await _packages(both, frame)
+        await _projects(both, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _projects(both: Compared, folder: Path) -> None:
+    repository(folder / "shop").commit({}, "Start")
+    added = await both.once("project_add", folder / "shop", branch="main")
+    assert [shown.project for shown in await both("projects")] == [added]
+    assert await both("project_check", "shop") == []
+    assert await both.once("project_remove", "shop") == added
+    with pytest.raises(NotFound):
+        await both("project_check", "shop")
 
 
 async def _members(both: Compared, frame: Frame, home: Home) -> None:
@@ -174,6 +187,17 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     path = await both.once("member_new", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)
+
+
+async def _packages(both: Compared, frame: Frame) -> None:
+    path = await both.once("package_new", "hours", template="timekeeper")
+    assert [one.types for one in await both("packages")] == [("worker", "toolbox")]
+    shown = await both("package", "hours", frame)
+    assert [tool.name for tool in shown.tools] == ["days_between", "add_workdays"]
+    looked = await both("package_look", path)
+    kept = await both.once("package_rm", "hours")
+    assert (await both.once("package_add", kept, seen=looked.digest)).path == path
+    await both.once("package_rm", "hours")
 
 
 async def _workers(both: Compared, frame: Frame) -> None:

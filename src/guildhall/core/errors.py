@@ -168,8 +168,7 @@ class MergeConflict(Conflict):
     def __init__(
         self, message: str, *, files: tuple[str, ...] = (), hint: str | None = None, where: str | None = None
     ) -> None:
-        shown = ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")
-        super().__init__(f"{message}: {shown}" if files else message, hint=hint, where=where)
+        super().__init__(message, hint=hint, where=where)
         self.files = files
 
 

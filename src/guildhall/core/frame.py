@@ -74,6 +74,11 @@ class Frame:
             own={name: value for name, value in environ.items() if name in _OWN},
         )
 
+    @property
+    def sees(self) -> Path:
+        """Where the request sees the project: in the checkout that is its own, or else where it lies."""
+        return self.worktree or self.root
+
     def plain(self) -> dict[str, str]:
         """The variables that come along without being named anywhere."""
         return {name: value for name, value in self.env.items() if name in _HARMLESS}

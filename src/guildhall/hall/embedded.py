@@ -13,6 +13,8 @@ from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.job_verbs import JobVerbs
+from guildhall.hall.package_verbs import PackageVerbs
+from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
@@ -64,7 +66,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.

@@ -61,6 +61,13 @@ class Guild(Staff):
 
         return Worktrees(self.home, self.git)
 
+    def living(self, project: str) -> tuple[str, ...]:
+        """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
+        from guildhall.projects.records import living
+
+        on_record = self.store.read(lambda connection: living(connection, project))
+        return tuple(dict.fromkeys((*on_record, *self.worktrees.activities(project))))
+
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
         return None
@@ -71,4 +78,14 @@ class Guild(Staff):
 
     def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
         """What a worker is given where it works without its declaring it, beside the base toolbox."""
-        return ()
+        project = self.projects.at(frame.root)
+        return self.artifact_tools(project, worker.name, frame) if project is not None else ()
+
+    def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
+        """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""
+        from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
+        from guildhall.projects.toolbox import artifact_toolbox
+
+        own = frame.worktree
+        shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)
+        return artifact_toolbox(Artifacts(shelf), lambda: self.clock.now().date().isoformat()).tools

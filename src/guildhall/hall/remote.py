@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError, HallGone, Interrupted
 from guildhall.hall.codec import decode, encode, error_of, verb
 from guildhall.hall.job_remote import RemoteJobs
+from guildhall.hall.package_remote import RemotePackages
+from guildhall.hall.project_remote import RemoteProjects
 from guildhall.hall.roster_remote import RemoteRoster
 from guildhall.hall.team_remote import RemoteTeams
 
@@ -46,7 +48,7 @@ class Welcome:
     problem: GuildError | None = None  # the settings cannot be read, so that none may
 
 
-class RemoteHall(RemoteTeams, RemoteJobs, RemoteRoster):
+class RemoteHall(RemoteTeams, RemoteJobs, RemoteRoster, RemoteProjects, RemotePackages):
     """The verbs of a hall, asked for over HTTP."""
 
     def __init__(self, address: Address, postcard: Postcard | None = None) -> None:

@@ -161,6 +161,7 @@ class Hall(Guild):
             active=self.active_workers,
             describe=describe,
             remembering=Remembering(memory=self.memory, grown=lambda growth: None),
+            provided=self.provided,
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
         )
 

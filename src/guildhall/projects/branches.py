@@ -50,6 +50,11 @@ class Branches:
         entry = trees.entry_at(self.git, self.tip(at), trees.path_in(path))
         return trees.content(self.git, entry) if entry else None
 
+    def files(self, under: str = LORE, at: str = INTEGRATION) -> dict[str, bytes]:
+        """The files below a folder with their contents, sorted."""
+        found = trees.contents(self.git, trees.entries(self.git, self.tip(at), trees.path_in(under), deep=True))
+        return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
+
     def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
         """The files below a folder, sorted."""
         found = trees.entries(self.git, self.tip(at), trees.path_in(under), deep=True)
@@ -166,9 +171,10 @@ class Branches:
     def _with_users(self, now: str, user: str) -> str:
         merged = trees.merge(self.git, now, user)
         if merged.conflicts:
+            files = _shown(merged.conflicts)
             raise MergeConflict(
-                f"{self.project.branch} and {INTEGRATION} have both changed the same places",
-                files=_shown(merged.conflicts),
+                f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
+                files=files,
                 where=str(self.project.path),
                 hint=f"Merge {INTEGRATION} into {self.project.branch} yourself; then it goes on.",
             )
@@ -179,9 +185,10 @@ class Branches:
         lore = f"{LORE}/".encode()
         outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
         if outside:
+            files = _shown(outside)
             raise MergeConflict(
-                f"the work and {INTEGRATION} have both changed the same places",
-                files=_shown(outside),
+                f"the work and {INTEGRATION} have both changed the same places: {_named(files)}",
+                files=files,
                 where=str(self.project.path),
                 hint="Its branch is kept as it is.",
             )
@@ -263,3 +270,7 @@ def _empty(git: Git) -> str:
 
 def _shown(conflicts: Mapping[bytes, object]) -> tuple[str, ...]:
     return tuple(sorted(path.decode("utf-8", "replace") for path in conflicts))
+
+
+def _named(files: tuple[str, ...]) -> str:
+    return ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +40,11 @@ class Project:
     def ref(self) -> str:
         return f"refs/heads/{self.branch}"
 
+    def as_dict(self) -> dict[str, Any]:
+        """The project as `--json` prints it."""
+        settings = {**asdict(self.settings), "checks": list(self.settings.checks)}
+        return {"name": self.name, "path": str(self.path), "branch": self.branch, "settings": settings}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
@@ -48,6 +53,20 @@ class Problem:
     message: str
     hint: str | None = None
     blocks: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectShown:
+    """A project in a listing. One that is written wrongly is listed too, with what is wrong."""
+
+    name: str
+    project: Project | None = None
+    error: str | None = None
+    living: tuple[str, ...] = ()  # its commissions and meetings that have not ended
+
+    def as_dict(self) -> dict[str, Any]:
+        told = {} if self.project is None else self.project.as_dict()
+        return {"name": self.name, **told, "error": self.error, "living": list(self.living)}
 
 
 @dataclass(frozen=True, kw_only=True)

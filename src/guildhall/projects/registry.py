@@ -6,7 +6,6 @@ A project is written into the file, and taken out of it, without touching anythi
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -17,7 +16,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, U
 from guildhall.core.ids import is_name
 from guildhall.projects import git as program
 from guildhall.projects.config import with_project, without_project
-from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings
+from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
 from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
@@ -50,6 +49,16 @@ class Projects:
     def all(self) -> list[Project]:
         """Every project, by name. Raises for the first that is written wrongly."""
         return [self._project(name) for name in sorted(self._names())]
+
+    def listed(self) -> list[ProjectShown]:
+        """Every project, the wrong ones too."""
+        found: list[ProjectShown] = []
+        for name in sorted(self._names()):
+            try:
+                found.append(ProjectShown(name=name, project=self._project(name)))
+            except InvalidFile as error:
+                found.append(ProjectShown(name=name, error=f"{error.where}: {error.message}"))
+        return found
 
     def get(self, name: str) -> Project:
         names = self._names()
@@ -136,13 +145,7 @@ class Projects:
 
     def _sound(self) -> list[Project]:
         """All projects that can be read; the others are for `all` and `check` to complain about."""
-        found: list[Project] = []
-        for name in self._names():
-            try:
-                found.append(self._project(name))
-            except InvalidFile:
-                continue
-        return found
+        return [shown.project for shown in self.listed() if shown.project is not None]
 
     def _source(self) -> yaml.Source | None:
         return yaml.read(self._home.settings) if self._home.settings.exists() else None
@@ -173,11 +176,6 @@ class Projects:
 
     def _write(self, text: str) -> None:
         replace_file(self._home.settings, text)
-
-
-def as_row(project: Project) -> dict[str, Any]:
-    """A project as a listing has it."""
-    return {"name": project.name, "path": str(project.path), "branch": project.branch, **asdict(project.settings)}
 
 
 def _demand_repository(folder: Path) -> None:

@@ -79,6 +79,20 @@ def content(git: Git, entry: Entry) -> bytes | None:
     return git.run("cat-file", "blob", entry.object).out
 
 
+def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
+    """The content of every regular file among these, by its path; one call of git."""
+    wanted = [entry for entry in files if entry.mode in _REGULAR and entry.object]
+    told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).out
+    found: dict[bytes, bytes] = {}
+    at = 0
+    for entry in wanted:
+        end = told.index(b"\n", at)
+        size = int(told[at:end].rpartition(b" ")[2])
+        found[entry.path] = told[end + 1 : end + 1 + size]
+        at = end + size + 2
+    return found
+
+
 def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
     """The tree with files put in and taken out."""
     lines = list(changes)

@@ -62,6 +62,15 @@ class Worktrees:
             raise UsageError(f"{activity[:60]!r} cannot name an activity")
         return self._home.worktrees / project.name / activity
 
+    def activities(self, project: str) -> list[str]:
+        """Who has a checkout of a project."""
+        folder = self._home.worktrees / project
+        return (
+            sorted(one.name for one in folder.iterdir() if is_name(one.name) and one.is_dir())
+            if folder.is_dir()
+            else []
+        )
+
     def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
         if not branch.startswith(OURS) or branch == INTEGRATION:

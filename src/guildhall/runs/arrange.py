@@ -42,12 +42,31 @@ def view_of(worker: Worker, folders: Iterable[Folder], frame: Frame, home: Home,
     folders = tuple(folders)
     can = frozenset[str]().union(*(BUILT_IN[name] for name in worker.definition.tools))
     if not can.isdisjoint({"fs.read", "proc.exec"}):
-        folders = (Folder(path=frame.root), *folders)
-    if worker.workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
-        others = tuple(folder for folder in folders if folder != Folder(path=worker.workdir))
-        folders = (Folder(path=worker.workdir, writable="fs.write" in can), *others)
+        folders = (Folder(path=frame.sees), *folders)
+    workdir = worker.workdir if frame.worktree is None else frame.worktree
+    if workdir is not None and not can.isdisjoint({"fs.read", "fs.write", "proc.exec"}):
+        others = tuple(folder for folder in folders if folder != Folder(path=workdir))
+        folders = (Folder(path=workdir, writable="fs.write" in can), *others)
+    if frame.worktree is not None:
+        return settled(_in_worktree(frame, frame.worktree, folders, home, locked))
     kept = (*worker.deciding(frame), *locked)
-    return settled(View(cwd=worker.workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+    return settled(View(cwd=workdir or frame.cwd, folders=folders, hidden=(home.path,), kept=kept))
+
+
+def _in_worktree(frame: Frame, worktree: Path, folders: tuple[Folder, ...], home: Home, locked: Iterable[Path]) -> View:
+    """The view of a run that has a checkout of its own. It lies in the home, of which nothing else is seen; the user's
+    folder is not there.
+
+    What decides what runs may do is the user's copy of it: a changed one in the checkout decides nothing, and is work
+    like any other.
+    """
+    return View(
+        cwd=worktree,
+        folders=folders,
+        hidden=(home.path, frame.root),
+        shown=(worktree,),
+        kept=(worktree / ".git", *locked),
+    )
 
 
 def kept_in(view: View) -> tuple[Path, ...]:

@@ -152,7 +152,7 @@ class Assembler:
         if attached is None and request.attachments:
             view = self._view(worker, frame)
             attached = await asyncio.to_thread(
-                collect_for_person, request.attachments, view, policy, root=frame.root, where=worker.place
+                collect_for_person, request.attachments, view, policy, root=frame.sees, where=worker.place
             )
         permit(attached or (), policy, where=worker.place)
         return attached or ()

@@ -155,7 +155,7 @@ def _in_sandbox(name: str, rooted: Rooted) -> _Wanted:
 
 def _below(name: str, view: View, root: Path) -> _Wanted:
     project = Folder(path=root.resolve(), max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden))
+    rooted = Rooted(View(cwd=view.cwd, folders=(project,), hidden=view.hidden, shown=view.shown))
     try:
         return _Wanted(name, rooted, rooted.spot(name))
     except Refused:
@@ -171,7 +171,7 @@ def _anywhere(name: str, view: View) -> _Wanted:
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, ~nobody, a name too long
         raise UsageError(f"{name} cannot be attached: {error}") from None
     folder = Folder(path=path.parent, max_bytes=_ANY_SIZE)
-    rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden))
+    rooted = Rooted(View(cwd=path.parent, folders=(folder,), hidden=view.hidden, shown=view.shown))
     return _Wanted(name, rooted, rooted.within(folder, path.name or "."))
 
 

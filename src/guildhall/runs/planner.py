@@ -44,6 +44,7 @@ class Planner:
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Described
     remembering: Remembering
+    provided: Callable[[Worker, Frame, str], Sequence[Tool]]  # what the hall gives it without its declaring it
     priced: Callable[[str, Frame], bool | None]
 
     async def plan(
@@ -130,4 +131,4 @@ class Planner:
             return calling
         limit = self.supply.settings(frame).memory.limit_tokens
         remember = self.remembering.tools(worker, frame, run="", model="", limit_tokens=limit)
-        return (*base_toolbox().tools, *remember, *calling)
+        return (*base_toolbox().tools, *remember, *self.provided(worker, frame, ""), *calling)

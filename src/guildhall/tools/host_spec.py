@@ -67,7 +67,8 @@ class HostSpec:
 
 def _view_as_dict(view: View) -> dict[str, Any]:
     folders = [{**vars(folder), "path": str(folder.path)} for folder in view.folders]
-    paths = {"hidden": [str(path) for path in view.hidden], "kept": [str(path) for path in view.kept]}
+    named = {"hidden": view.hidden, "kept": view.kept, "shown": view.shown}
+    paths = {name: [str(path) for path in listed] for name, listed in named.items()}
     return {"cwd": str(view.cwd), "folders": folders, **paths}
 
 
@@ -83,6 +84,7 @@ def _view_from(data: Mapping[str, Any]) -> View:
         folders=tuple(map(folder, data["folders"])),
         hidden=tuple(map(Path, data["hidden"])),
         kept=tuple(map(Path, data["kept"])),
+        shown=tuple(map(Path, data["shown"])),
     )
 
 

@@ -42,16 +42,18 @@ def arguments(confinement: Confinement, plan: Plan, path: str, seccomp: int | No
     for link, target in plan.links:
         argv += ["--symlink", target, str(link)]
     argv += ["--proc", "/proc", "--dev", "/dev", *scratch, "--tmpfs", "/tmp"]
+    covered: list[str] = []
     for place in plan.places:
         if place.access == "write":
             argv += ["--bind", str(place.source), str(place.path)]
         elif place.access == "read":
             argv += ["--ro-bind", str(place.source), str(place.path)]
         elif place.source.is_dir():
-            argv += ["--tmpfs", str(place.path), "--remount-ro", str(place.path)]
+            argv += ["--tmpfs", str(place.path)]
+            covered += ["--remount-ro", str(place.path)]  # once what is shown below it has its place there
         else:
             argv += ["--ro-bind", "/dev/null", str(place.path)]
     if seccomp is not None:
         argv += ["--seccomp", str(seccomp)]
     # What was made to hold the places is not a place: a write that would be lost is an error instead.
-    return [*argv, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]
+    return [*argv, *covered, "--remount-ro", "/", "--chdir", str(plan.cwd), "--"]

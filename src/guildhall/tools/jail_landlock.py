@@ -90,12 +90,12 @@ def _holds(place: Place, path: Path) -> bool:
 
 
 def _mounts(plan: Plan) -> list[tuple[str, Access]]:
-    """The places that need a mount: everything starts read-only, so writable ones and what lies below those."""
-    writable = [place for place in plan.places if place.access == "write"]
+    """The places that need a mount: everything starts read-only, so those that are not and what lies below them."""
+    others = [place for place in plan.places if place.access != "read"]
     return [
         (str(place.source), place.access)
         for place in plan.places
-        if place.access != "read" or any(_is_inside(place, other) for other in writable)
+        if place.access != "read" or any(_is_inside(place, other) for other in others)
     ]
 
 

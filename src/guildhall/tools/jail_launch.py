@@ -217,13 +217,19 @@ def _own_namespaces(spec: dict[str, Any]) -> None:
     if spec["loopback"]:
         _open_loopback()
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    # Held before anything is covered: what is shown below a hidden folder is not to be reached by its name then.
+    held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path, access in spec["mounts"] if access != "hidden"}
     for path, access in spec["mounts"]:
         if access != "hidden":
-            _mount(path, path, None, _MS_BIND | _MS_REC)
+            if not Path(path).exists():  # what covers the folder around it is empty
+                Path(path).mkdir(parents=True)
+            _mount(f"/proc/self/fd/{held[path]}", path, None, _MS_BIND | _MS_REC)
         elif Path(path).is_dir():
             _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV)
         else:
             _mount("/dev/null", path, None, _MS_BIND)
+    for descriptor in held.values():
+        os.close(descriptor)
     scratch, size = spec["scratch"]
     _set_read_only("/", on=True)
     for path, access in spec["mounts"]:

@@ -84,17 +84,17 @@ class Plan:
 def planned(confinement: Confinement) -> Plan:
     """The plan for a confinement, as the disk is now."""
     links, system = _system()
-    hidden = tuple(_real(path) for path in confinement.view.hidden)
-    folders = _folders(confinement.view, hidden)
+    covers = _Covers.of(confinement.view)
+    folders = _folders(confinement.view, covers)
     kept = [_seen(path) for path in (*program_paths(), *confinement.read_only) if _readable(path)]
-    repositories = [place for folder in folders for place in _repositories(folder, folders)]
+    repositories = [place for folder in folders for place in _repositories(folder, folders, covers)]
     deciding = _kept(folders, confinement.view.kept)
     chosen: dict[Path, Place] = {}
     for place in (*system, *deciding, *folders, *repositories, *kept):
         twice = place in folders and any(other.path == place.path and other.access == "write" for other in folders)
         chosen[place.path] = replace(place, access="write") if twice else place  # writable if either says so
-    visible = [place for place in chosen.values() if not _below(place.source, hidden)]
-    masks = [mask for place in visible for mask in _masks(place, hidden)]
+    visible = [place for place in chosen.values() if not covers.hides(place.source) or place.source in covers.shared]
+    masks = [mask for place in visible for mask in _masks(place, covers.hidden)]
     pins = _pins(visible, [*masks, *(place for place in visible if place not in repositories)])
     places = sorted((*visible, *pins, *dict.fromkeys(masks)), key=lambda place: place.depth)
     missing = dict.fromkeys(
@@ -150,7 +150,24 @@ def _below(path: Path, roots: tuple[Path, ...]) -> bool:
     return any(path == root or root in path.parents for root in roots)
 
 
-def _folders(view: View, hidden: tuple[Path, ...]) -> list[Place]:
+@dataclass(frozen=True, kw_only=True)
+class _Covers:
+    """What is hidden, and what is shown although it lies below that."""
+
+    hidden: tuple[Path, ...]
+    shown: tuple[Path, ...]
+    shared: set[Path] = field(default_factory=set[Path])  # git directories of what is shown
+
+    @staticmethod
+    def of(view: View) -> _Covers:
+        return _Covers(hidden=tuple(map(_real, view.hidden)), shown=tuple(map(_real, view.shown)))
+
+    def hides(self, path: Path) -> bool:
+        around = [one for one in (*self.hidden, *self.shown) if _below(path, (one,))]
+        return max(around, key=lambda one: (len(one.parts), one in self.hidden), default=None) in self.hidden
+
+
+def _folders(view: View, covers: _Covers) -> list[Place]:
     writable = [folder.path.absolute() for folder in view.folders if folder.writable]
     places: list[Place] = []
     for folder in view.folders:
@@ -160,7 +177,7 @@ def _folders(view: View, hidden: tuple[Path, ...]) -> list[Place]:
             raise ToolUnavailable(f"{source} cannot be given to a confined program", hint=hint)
         # A folder inside a writable one may have been replaced by a link to somewhere else: then it is not given.
         moved = any(outer in path.parents and _real(outer) / path.relative_to(outer) != source for outer in writable)
-        if not moved and source.exists() and not _below(source, hidden):
+        if not moved and source.exists() and not covers.hides(source):
             places.append(Place(path=path, source=source, access="write" if folder.writable else "read"))
     return places
 
@@ -225,7 +242,7 @@ def _cwd(wanted: Path, folders: list[Place]) -> Path:
 # Git: what a repository keeps about itself can make git run programs, so no confined program changes it.
 
 
-def _repositories(folder: Place, folders: list[Place]) -> list[Place]:
+def _repositories(folder: Place, folders: list[Place], covers: _Covers) -> list[Place]:
     """The git directories of a folder, read-only; for a linked worktree also the one that it shares."""
     found: list[Place] = []
     for marker in _git_markers(folder):
@@ -236,6 +253,8 @@ def _repositories(folder: Place, folders: list[Place]) -> list[Place]:
         if marker.is_file() and marker.parent == folder.source:
             shared = _shared_git_directory(marker, folders)
             found += [Place(path=shared, source=shared, access="read")] if shared else []
+            if shared and _below(folder.source, covers.shown):  # it lies in the user's folder, which is hidden
+                covers.shared.add(shared)
     return found if folder.access == "write" else [place for place in found if folder.path not in place.path.parents]
 
 

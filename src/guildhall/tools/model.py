@@ -174,7 +174,8 @@ class Folder:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it.
+    """All that a run can see of the disk. What lies below a hidden path is not there, whatever folder holds it; but a
+    folder at or below a `shown` one, which lies further down, is.
 
     What is kept is read and never changed through a folder above it, nor made where it is not there. A folder that is
     itself a kept path, or lies below one, was named on purpose and has its own rules.
@@ -184,6 +185,7 @@ class View:
     folders: tuple[Folder, ...] = ()
     hidden: tuple[Path, ...] = ()
     kept: tuple[Path, ...] = ()
+    shown: tuple[Path, ...] = ()  # a checkout below the hall's home, which is hidden
 
 
 Execute = Callable[[Tool, ToolCall], Awaitable[ToolResult]]

@@ -36,7 +36,8 @@ def settled(view: View) -> View:
     hidden = tuple(path.resolve() for path in view.hidden)
     # Of a kept link both count: its name, which nothing may replace, and what it leads to.
     kept = tuple(dict.fromkeys(one for p in view.kept for one in (p.parent.resolve() / p.name, p.resolve())))
-    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, kept=kept)
+    shown = tuple(path.resolve() for path in view.shown)
+    return replace(view, cwd=view.cwd.resolve(), folders=folders, hidden=hidden, kept=kept, shown=shown)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,13 @@ class Borders:
     def hides(self, path: str, what: Identity | None = None) -> bool:
         return path in self._hidden_paths or what in self._hidden
 
+    def lets_through(self, path: str, place: str) -> bool:
+        """Whether the way to a folder at `place` may lead through this hidden path: what is shown lies below it."""
+        return any(
+            _at_or_below(place, shown) and shown != path and _at_or_below(shown, path)
+            for shown in (os.path.abspath(one) for one in self._view.shown)  # noqa: PTH100
+        )
+
     def hides_number(self, inode: int) -> bool:
         """Whether something hidden has this inode number on some disk: worth a closer look."""
         return any(number == inode for _, number in self._hidden)
@@ -97,6 +104,10 @@ def _roots(view: View) -> dict[str | Identity, Folder]:
         with suppress(OSError):
             roots.setdefault(identity(folder.path.stat()), folder)
     return roots
+
+
+def _at_or_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def place_of(folder: Folder) -> str:
@@ -285,7 +296,8 @@ def _open_root(folder: Folder, borders: Borders) -> int:
     """The folder itself, reached from the top of the disk without a single link."""
     path = ""
     fd = os.open("/", _ENTER)
-    for name in place_of(folder).strip("/").split("/"):
+    place = place_of(folder)
+    for name in place.strip("/").split("/"):
         if not name:
             continue
         path = f"{path}/{name}"
@@ -296,7 +308,7 @@ def _open_root(folder: Folder, borders: Borders) -> int:
         finally:
             os.close(fd)
         fd = below
-        if borders.hides(path, identity(os.fstat(fd))):
+        if borders.hides(path, identity(os.fstat(fd))) and not borders.lets_through(path, place):
             os.close(fd)
             raise Refused(f"the folder {folder.path} is hidden from this run")
     return fd

@@ -166,14 +166,12 @@ class Worker:
 
     def folders(self, frame: Frame) -> tuple[Folder, ...]:
         """Its sandboxes. One that is only read must exist; one that is written may be made by the run."""
-        return tuple(
-            self._folder(name, sandbox, self.folder(frame)) for name, sandbox in self.definition.sandboxes.items()
-        )
+        return tuple(self._folder(name, sandbox, frame) for name, sandbox in self.definition.sandboxes.items())
 
-    def _folder(self, name: str, sandbox: Sandbox, start: Path) -> Folder:
+    def _folder(self, name: str, sandbox: Sandbox, frame: Frame) -> Folder:
         field = f"sandboxes.{name}.path"
         try:
-            path = (start / Path(sandbox.path).expanduser()).resolve()
+            path = self._seen((self.folder(frame) / Path(sandbox.path).expanduser()).resolve(), sandbox, frame, field)
             exists, is_folder = path.exists(), path.is_dir()
         except (OSError, RuntimeError) as error:  # a loop of links, a name too long, ~nobody
             raise ToolUnavailable(f"{field}: {sandbox.path} cannot be used: {error}", where=self.place) from None
@@ -183,7 +181,9 @@ class Worker:
             raise ToolUnavailable(
                 f"{field}: the folder {path} does not exist",
                 where=self.place,
-                hint="Make it, correct the path, or use `mode: rw` for a folder that the run may make.",
+                hint="Make it, correct the path, or use `mode: rw` for a folder that the run may make."
+                if frame.worktree is None
+                else "The worktree does not have it: `checkout: full` gives the worker all of the project.",
             )
         return Folder(
             path=path,
@@ -194,6 +194,22 @@ class Worker:
             attachment_suffixes=sandbox.attachment_suffixes,
             max_bytes=sandbox.max_bytes,
         )
+
+    def _seen(self, path: Path, sandbox: Sandbox, frame: Frame, field: str) -> Path:
+        """A sandbox of a request that has a checkout of its own: what lies in the project is what the checkout has."""
+        if frame.worktree is None:
+            return path
+        root, worktree = frame.root.resolve(), frame.worktree.resolve()
+        if path.is_relative_to(root):
+            path = (worktree / path.relative_to(root)).resolve()
+            if path.is_relative_to(worktree):
+                return path
+            message = f"{field}: {sandbox.path} leads out of the worktree by a link"
+            raise ToolUnavailable(message, where=self.place, hint="Name a folder of the project itself.")
+        if sandbox.mode == "rw":
+            message = f"{field}: {path} lies outside the project, and there nothing is written in a worktree"
+            raise ToolUnavailable(message, where=self.place, hint="Use `mode: ro`, or a folder of the project.")
+        return path
 
     def as_dict(self) -> dict[str, Any]:
         """The worker as `--json` prints it and the record keeps it."""

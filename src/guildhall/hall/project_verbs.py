@@ -1,0 +1,42 @@
+"""The verbs about projects, carried out in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.hall.wiring import Hall
+    from guildhall.projects.model import Problem, Project, ProjectShown
+
+
+class ProjectVerbs:
+    """That part of a hall inside this process."""
+
+    _hall: Hall
+
+    async def projects(self) -> list[ProjectShown]:
+        shown = await asyncio.to_thread(self._hall.projects.listed)
+        return [replace(one, living=self._hall.living(one.name)) for one in shown]
+
+    async def project_add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
+        if not path.is_absolute():
+            raise UsageError("path: give the whole path of the repository")
+        return await asyncio.to_thread(self._hall.projects.add, path, name, branch)
+
+    async def project_remove(self, name: str) -> Project:
+        self._hall.projects.get(name)
+        if living := self._hall.living(name):
+            raise Conflict(
+                f"the project {name} has work that has not ended: {', '.join(living[:10])}",
+                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it.",
+            )
+        return await asyncio.to_thread(self._hall.projects.remove, name)
+
+    async def project_check(self, name: str) -> list[Problem]:
+        return await asyncio.to_thread(self._hall.projects.check, name)

@@ -1,0 +1,197 @@
+"""The artifacts of a project: in the worktree of whoever asks, or on the integration branch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError, nearest_or
+from guildhall.projects.artifact import Artifact
+from guildhall.projects.model import LORE
+from guildhall.tools.model import Folder, View
+from guildhall.tools.rooted import Rooted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.projects.branches import Branches
+
+LARGEST = 1_000_000  # bytes
+_LONGEST_PATH, _LONGEST_NAME = 240, 100  # bytes
+_DEEPEST = 10
+_OF_THE_HALL = ("commissions", "meetings")  # what it writes there itself, so that nobody else does
+
+
+class Shelf(Protocol):
+    """Where artifacts lie. Paths are those of the project, `.lore/` at their head."""
+
+    def read(self, path: str) -> bytes | None: ...
+    def list(self, under: str) -> Sequence[str]: ...
+    def files(self, under: str) -> Mapping[str, bytes]: ...
+    def write(self, path: str, data: bytes) -> None: ...
+
+
+class InWorktree:
+    """The artifacts of a checkout, reached as a run's own files are: no link leads out."""
+
+    def __init__(self, worktree: Path) -> None:
+        folder = worktree.resolve()
+        self._rooted = Rooted(View(cwd=folder, folders=(Folder(path=folder, writable=True),)))
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return self._rooted.read(self._rooted.spot(path)).data
+        except NotFound:
+            return None
+
+    def list(self, under: str) -> list[str]:
+        try:
+            return [f"{under}/{name}" for name, _ in self._rooted.files(self._rooted.spot(under))]
+        except NotFound:
+            return []
+
+    def files(self, under: str) -> dict[str, bytes]:
+        return {path: data for path in self.list(under) if (data := self.read(path)) is not None}
+
+    def write(self, path: str, data: bytes) -> None:
+        self._rooted.write(self._rooted.spot(path), data)
+
+
+class OnBranch:
+    """The artifacts of the integration branch, which follows the user's first, as far as that can be done."""
+
+    def __init__(self, branches: Branches, author: str) -> None:
+        self._branches = branches
+        self._author = author
+
+    def read(self, path: str) -> bytes | None:
+        return self._branches.read(path, at=self._now())
+
+    def list(self, under: str) -> list[str]:
+        return self._branches.list(under, at=self._now())
+
+    def files(self, under: str) -> dict[str, bytes]:
+        return self._branches.files(under, at=self._now())
+
+    def write(self, path: str, data: bytes) -> None:
+        self._now()
+        self._branches.write({path: data}, f"Write {path}", self._author)
+
+    def _now(self) -> str:
+        try:
+            return self._branches.follow().commit
+        except GuildError:  # what the two have both changed is no matter of this artifact
+            return self._branches.tip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """An artifact in a listing."""
+
+    path: str
+    title: str = ""
+    status: str = ""
+
+
+class Artifacts:
+    """What can be done with the artifacts of a shelf."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    def read(self, path: str) -> str:
+        """The text of an artifact, whole."""
+        place = placed(path)
+        data = self._shelf.read(place)
+        if data is None:
+            hint = nearest_or(place, self._shelf.list(LORE), "artifact_list shows which there are.")
+            raise NotFound(f"there is no artifact {place}", hint=hint)
+        if len(data) > LARGEST:
+            raise Refused(f"{place} is larger than {LARGEST:,} bytes")
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise Refused(f"{place} is not UTF-8 text") from None
+
+    def write(
+        self,
+        path: str,
+        content: str,
+        *,
+        date: str,
+        title: str | None = None,
+        status: str | None = None,
+        tags: Sequence[str] | None = None,
+    ) -> Artifact:
+        """Makes an artifact, or replaces its text. What its front matter says stays, unless something else is given.
+
+        `date`: of one that is new.
+        """
+        place = placed(path)
+        _demand_writable(place)
+        given = Artifact.parse(content, place)
+        before = self._before(place)
+        new = Artifact(
+            title=title if title is not None else given.title or before.title,
+            date=given.date or before.date or date,
+            status=status if status is not None else given.status or before.status,
+            tags=tuple(tags) if tags is not None else given.tags or before.tags,
+            extra={**before.extra, **given.extra},
+            body=given.body,
+        )
+        if not new.title:
+            new = replace(new, title=place.rpartition("/")[2].removesuffix(".md"))
+        try:
+            data = new.render().encode()
+        except UnicodeEncodeError:
+            raise UsageError("the text has half a character (a lone surrogate) in it") from None
+        if len(data) > LARGEST:
+            raise Refused(f"{place}: {len(data):,} bytes are more than the {LARGEST:,} that an artifact may have")
+        self._shelf.write(place, data)
+        return new
+
+    def list(self, under: str | None = None) -> list[Line]:
+        """The artifacts below a folder, each with what its front matter says."""
+        place = placed(under, folder=True) if under else LORE
+        return [_line(path, data) for path, data in self._shelf.files(place).items() if path.endswith(".md")]
+
+    def _before(self, place: str) -> Artifact:
+        """What is there already; a front matter that cannot be read is replaced with the rest."""
+        try:
+            return Artifact.parse(self.read(place), place)
+        except (NotFound, InvalidFile):
+            return Artifact()
+
+
+def _line(path: str, data: bytes) -> Line:
+    try:
+        artifact = Artifact.parse(data[:LARGEST].decode("utf-8-sig"), path)
+    except (GuildError, UnicodeDecodeError):
+        return Line(path=path)
+    return Line(path=path, title=artifact.title, status=artifact.status)
+
+
+def placed(path: str, *, folder: bool = False) -> str:
+    """The path of an artifact as the project has it. It may be given with `.lore/` at its head, or from there."""
+    told = path.removesuffix("/") if folder else path
+    if folder and told in ("", ".", LORE):
+        return LORE
+    parts = told.removeprefix(f"{LORE}/").split("/")
+    hint = "Give it from `.lore/` on, such as plans/launch.md."
+    if not told.isprintable() or len(told.encode("utf-8", "replace")) > _LONGEST_PATH or len(parts) > _DEEPEST:
+        raise UsageError(f"{told[:80]!a} is no path of an artifact", hint=hint)
+    for part in parts:
+        long = len(part.encode("utf-8", "replace")) > _LONGEST_NAME
+        if not part or part.startswith((".", "-")) or "\\" in part or long:
+            raise UsageError(f"{told[:80]!r} is no path of an artifact: {part[:40]!r} in it is none", hint=hint)
+    return f"{LORE}/{'/'.join(parts)}"
+
+
+def _demand_writable(place: str) -> None:
+    if not place.endswith(".md"):
+        raise UsageError(f"{place} does not end in .md", hint="An artifact is a markdown file.")
+    parts = place.split("/")
+    if len(parts) > 2 and parts[1] in _OF_THE_HALL:
+        hint = "Write elsewhere in `.lore/`, and refer to it by its path."
+        raise Refused(f"{place} is written by the hall, from what is on record", hint=hint)

@@ -1,0 +1,87 @@
+"""`guild project add|rm|ls|check`, as a person types it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.projects.conftest import repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.projects.model import Project
+    from guildhall.projects.worktrees import Worktrees
+    from tests.conftest import Guild
+    from tests.projects.conftest import Repository
+
+
+@pytest.mark.req("SYS-35")
+def test_registered_listed_checked_and_taken_out(guild: Guild, repo: Repository, home: Home) -> None:
+    before = repo.git("for-each-ref"), repo.git("config", "--list")
+    added = guild("project", "add", "--json", cwd=repo.path)
+    assert added.code == 0
+    assert added.json["path"] == str(repo.path)
+    assert added.json["settings"]["max_commissions"] == 3
+    home.settings.write_text(f"# mine\n{home.settings.read_text()}  broken:\n    pfad: /x\n")
+    listed = guild("project", "ls", "--json").json
+    assert [(one["name"], bool(one["error"])) for one in listed] == [("broken", True), ("shop", False)]
+    assert "invalid" in guild("project", "ls").out
+    checked = guild("project", "check", "shop")
+    assert (checked.code, checked.out) == (0, "shop: ok\n")
+    wrong = guild("project", "check", "broken")
+    assert wrong.code == 2
+    assert "config.yaml:" in wrong.err
+    gone = guild("project", "rm", "shop")
+    assert gone.code == 0
+    assert home.settings.read_text() == "# mine\nprojects:\n  broken:\n    pfad: /x\n"
+    missing = guild("project", "rm", "shopp")
+    assert (missing.code, "no project 'shopp'" in missing.err) == (3, True)
+    assert (repo.git("for-each-ref"), repo.git("config", "--list")) == before
+
+
+def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home: Home, tmp_path: Path) -> None:
+    def refused(path: Path, *more: str) -> str:
+        ran = guild("project", "add", path, *more)
+        assert ran.code in (1, 2, 3), ran
+        assert not home.settings.exists()
+        return ran.err
+
+    (tmp_path / "plain").mkdir()
+    empty = repository(tmp_path / "empty")
+    repo.git("clone", "-q", "--bare", str(repo.path), str(tmp_path / "bare.git"))
+    inside = repository(home.path / "inside")
+    inside.commit({"a": "b"})
+    detached = repository(tmp_path / "detached")
+    detached.commit({"a": "b"})
+    detached.git("checkout", "-q", "--detach")
+    odd = repository(tmp_path / "odd name")
+    odd.commit({"a": "b"})
+    assert "no git repository" in refused(tmp_path / "plain")
+    assert "no such folder" in refused(tmp_path / "nowhere")
+    assert "no branch 'main' with a commit" in refused(empty.path)
+    assert "bare" in refused(tmp_path / "bare.git")
+    assert "home of Guildhall" in refused(inside.path)
+    assert "detached HEAD" in refused(detached.path)
+    assert "top of a checkout" in refused(repo.path / "src")
+    assert "cannot name a project" in refused(odd.path)
+    assert "no branch 'mian'" in refused(repo.path, "--branch", "mian")
+    assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
+    assert "no branch 'claude/main'" in refused(repo.path, "--branch", "claude/main")
+    assert "no branch '-f'" in refused(repo.path, "--branch=-f")
+
+
+@pytest.mark.req("X-7")
+def test_a_project_with_a_worktree_is_not_taken_out(
+    guild: Guild, repo: Repository, worktrees: Worktrees, shop: Project
+) -> None:
+    guild("project", "add", repo.path)
+    worktrees.make(shop, "c-one", "claude/commission/c-one-1", "full")
+    refused = guild("project", "rm", "shop")
+    assert refused.code == 1
+    assert "c-one" in refused.err
+    worktrees.remove(shop, "c-one")
+    assert guild("project", "rm", "shop").code == 0
+    assert repo.git("rev-parse", "claude/commission/c-one-1")
