@@ -45,6 +45,7 @@ _NEEDED = (
     "guildhall.cli.main",
     "guildhall.hall.embedded",
     "guildhall.models.providers",
+    "guildhall.testing.table",
 )
 
 
@@ -100,8 +101,9 @@ def _child(order: dict[str, Any]) -> NoReturn:
 
 
 def _command(order: dict[str, Any]) -> int:
-    from guildhall.cli.main import main
     from guildhall.store import engine
+
+    main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
 
     number = 0 if order["function"] else order["number"]
     commits = Commits(engine._commit, number, order["when"], grouped=order["grouped"])

@@ -111,6 +111,8 @@ class Assembler:
             raise UsageError("the input is empty", hint="Say what the worker is to do.")
         worker = worker or self.find(request.worker, frame)
         usable(worker, "name")
+        if seat is not None and seat.hear is not None:
+            refuse_talking(worker)
         settings = self.settings(frame)
         try:
             chosen = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
@@ -263,8 +265,6 @@ class Assembler:
         callees = {one.worker.identity: declared(one.worker) for one in others if one.worker}
         around = recipe.above.union(*callees.values())
         rules = rules_of(recipe, tools, surroundings.forbidden, around)
-        if recipe.converses:
-            refuse_talking(worker)
         refuse_unguarded(worker, permitted(tools, surroundings.forbidden), around)
         refuse_unasked(tools, rules, recipe.mode, worker.place)
         memory = recipe.memory

@@ -1,0 +1,101 @@
+"""Killed at any instant, a conversation goes on without losing or repeating anything that was said or answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.testing.scripted_server import ScriptedServer
+from tests.kill.scene import Scene, ends, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.kill.scene import Driver, Ended, When
+
+SCRIPT = """
+workers:
+  clerk:
+    - - {say: I listen.}
+      - {say: I look., call: look, with: {}}
+      - {say: Seen.}
+      - {say: Bye.}
+"""
+WORDS = ("Look around.", "Good bye.")
+COMMITS = 22  # of a conversation that nobody disturbs; the first test holds it to what is really there
+WHOLE = {"status": "waiting", "reason": "person", "same": True}
+
+
+@pytest.fixture(scope="module")
+def talk_server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer]:
+    script = tmp_path_factory.mktemp("talk") / "answers.yaml"
+    script.write_text(SCRIPT)
+    with ScriptedServer(script) as server:
+        yield server
+
+
+@pytest.fixture
+def talk(project: Path, home: Home, driver: Driver, talk_server: ScriptedServer) -> Generator[Scene]:
+    lay_out(project, home.path)
+    yield Scene(project=project, home=home.path, driver=driver, server=talk_server)
+    driver.settle()
+
+
+def hold(scene: Scene) -> Ended:
+    ended = scene.guild(*WORDS, program="tests.kill.talk")
+    assert ended.code == 0, ended
+    return ended
+
+
+def said(scene: Scene) -> list[tuple[str, str | None]]:
+    """What is on record of the conversation, in order."""
+    kinds = ("said", "model_answered", "tool_ended")
+    return [(kind, key) for _, kind, key, _ in scene.entries() if kind in kinds]
+
+
+def test_the_sweep_goes_over_every_commit(talk: Scene) -> None:
+    ended = hold(talk)
+    assert (ended.json, ended.commits) == (WHOLE, COMMITS)
+
+
+@pytest.mark.req("X-2")
+@pytest.mark.parametrize(("number", "when"), ends(COMMITS))
+def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: When) -> None:
+    assert talk.guild_until(number, when, *WORDS, program="tests.kill.talk") is None
+    answered = talk.answered() if talk.run_id() else set[str]()
+    served = talk.answers_by_step()
+    assert hold(talk).json == WHOLE
+    assert talk.whole()
+    # all of it is there once, in its order
+    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
+    assert said(talk) == [
+        ("model_answered", "m1"),
+        ("said", "u1"),
+        ("model_answered", "m2"),
+        ("tool_ended", looked),
+        ("model_answered", "m3"),
+        ("said", "u2"),
+        ("model_answered", "m4"),
+    ]
+    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
+    assert words == list(WORDS)
+    # an answer on record is never asked for again
+    for key, times in talk.answers_by_step().items():
+        assert times == 1 + (0 if key in answered else served[key]), (key, times)
+    last = (talk.requests[-1].body or {})["messages"]
+    shown = [(one["role"], part["text"]) for one in last for part in _parts(one["content"]) if "text" in part]
+    assert shown == [
+        ("user", "Hi."),
+        ("assistant", "I listen."),
+        ("user", WORDS[0]),
+        ("assistant", "I look."),
+        ("assistant", "Seen."),
+        ("user", WORDS[1]),
+    ]
+
+
+def _parts(content: object) -> list[dict[str, str]]:
+    return content if isinstance(content, list) else [{"text": str(content)}]
