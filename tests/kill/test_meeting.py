@@ -83,7 +83,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
     assert not list((scene.home / "worktrees" / "shop").glob("t-*"))
     assert not list((scene.home / "projects" / "shop" / "meetings").glob("*"))
     assert parlour.repo.git("status", "--porcelain", "--untracked-files=no") == ""
-    assert scene.guild("replay", meeting["run"]).code == 0
+    assert scene.guild("replay", scene.guild("meeting", "show", id, "--json").json["run"]).code == 0
 
 
 async def recovered(parlour: Parlour) -> None:
