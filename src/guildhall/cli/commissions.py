@@ -61,7 +61,8 @@ def code_of(shown: CommissionShown) -> int:
 def print_line(commission: Commission, screen: Screen) -> list[str]:
     """A row of the listing."""
     more = screen.one_line(commission.summary or commission.reason or "", 60)
-    return [commission.id, commission.status, commission.worker, screen.one_line(commission.title, 50), more]
+    title = screen.one_line(commission.title, 50)
+    return [commission.id, commission.status, commission.worker, f"by {commission.by}", title, more]
 
 
 def print_commission(shown: CommissionShown, screen: Screen) -> None:
@@ -74,7 +75,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
         ["worker", one.worker],
         ["status", one.status + (" (waits for you)" if shown.waiting else "")],
         ["why", screen.exactly(one.reason or "")],
-        ["by", f"{one.by}, in {one.made_by}" if one.made_by else one.by],
+        ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
         ["run", one.run or ""],

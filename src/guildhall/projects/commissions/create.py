@@ -41,7 +41,7 @@ async def create(
     refuse_cycle([*ground.all(project.name), commission], commission.id)
     if await asyncio.to_thread(lacks, ground, commission):
         commission = replace(commission, status="blocked")
-    maker = f"{by}, in {made_by}" if made_by else by
+    maker = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
     await ground.store.write(lambda connection: records.add(connection, commission, f"created by {maker}"))
     await project_row(ground, commission.id)
     return ground.get(commission.id)

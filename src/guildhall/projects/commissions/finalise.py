@@ -75,7 +75,10 @@ def _merge(ground: Ground, commission: Commission) -> None:
     """One commit: what was done, and the artifact that says that it is."""
     message = f"{commission.title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     also = {commission.path: text_when(ground, commission, "completed", DONE)}
-    ground.git(commission).squash(str(commission.branch), message, commission.worker, also)
+    branches = ground.git(commission)
+    with suppress(MergeConflict):  # what is there already does not fit the user's: this one is not to blame for it
+        branches.follow()  # so that what does not fit the user's branch of today is not taken in
+    branches.squash(str(commission.branch), message, commission.worker, also)
 
 
 def ended(ground: Ground, id: str, connection: Connection, run: str, stretch: Stretch) -> None:
