@@ -131,7 +131,9 @@ class House(Workshop):
         return job.run
 
     async def _commission(self, worker: str, frame: Frame) -> str:
-        done = await self.done(worker=worker)
+        made = await self.new(worker=worker)
+        await self.commissions.dispatch(made.id, frame)
+        done = await self.quiet(made.id)
         assert done.run is not None, done
         return done.run
 
