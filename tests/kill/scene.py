@@ -220,9 +220,9 @@ class Scene:
 
     # acting
 
-    def guild(self, *words: str) -> Ended:
+    def guild(self, *words: str, **order: Any) -> Ended:
         """A command, to its end."""
-        out = self._order(words)
+        out = self._order(words, **order)
         return self._result(out, self.driver.ended())
 
     def guild_until(self, number: int, when: When, *words: str, **order: Any) -> Ended | None:
@@ -245,7 +245,14 @@ class Scene:
         self.driver.kill(self._pid)
 
     def _order(
-        self, words: Sequence[str], *, number: int = 0, when: str = "", function: str = "", grouped: bool = False
+        self,
+        words: Sequence[str],
+        *,
+        number: int = 0,
+        when: str = "",
+        function: str = "",
+        grouped: bool = False,
+        program: str = "",
     ) -> Path:
         self._commands += 1
         out = self.project.parent / f"command-{self._commands}.out"
@@ -255,6 +262,7 @@ class Scene:
             when=when,
             function=function,
             grouped=grouped,
+            program=program,
             env=self.environment,
             cwd=str(self.project),
             out=str(out),

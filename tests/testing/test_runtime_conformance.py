@@ -35,6 +35,7 @@ LEAST = (
     "a_tool_is_called_and_the_model_is_told_what_it_gave",
     "an_approval_is_answered_in_another_hall",
     "a_stop_ends_it_for_good",
+    "a_conversation_is_shown_to_the_model_whole",
 )
 ALL = [
     (runtime, check)

@@ -1,31 +1,14 @@
 """Every command by name: the pages of help, the completion and the documentation are made from this table.
 
-It imports nothing, so that `guild --help` costs no more than Python itself.
+It imports nothing but its rows, so that `guild --help` costs no more than Python itself.
 """
 
 from __future__ import annotations
 
+from guildhall.cli.command import Command
+from guildhall.cli.table_guild import GUILD
+
 FIRST_PAGE = 14  # commands at most
-
-
-class Command:
-    """One row: the name as it is typed, where it is done, what it is for, and an example.
-
-    A plain class and no dataclass: the import of `dataclasses` alone takes as long as the whole page of help.
-    """
-
-    __slots__ = ("example", "first", "help", "module", "name", "syntax")
-
-    def __init__(
-        self, name: str, syntax: str, help: str, *, example: str, module: str | None = None, first: bool = False
-    ) -> None:
-        self.name = name
-        self.syntax = syntax
-        self.help = help
-        self.example = example
-        self.module = f"guildhall.cli.commands.{module or name}"
-        self.first = first  # on the first page
-
 
 COMMANDS = (
     Command(
@@ -138,6 +121,118 @@ COMMANDS = (
         "short for `guild job rm JOB`",
         example="guild rm j-7k2m9x4qpw",
         module="job",
+    ),
+    Command(
+        "meet",
+        "WORKER|MEETING [WORDS]",
+        "talk with a worker in a project; leave, and come back days later",
+        example='guild meet architect "How should we store exports?"',
+    ),
+    Command("meeting", "ls|show|accept|...", "the meetings: list, look, accept, close", example="guild meeting ls"),
+    Command("meeting ls", "[--all]", "the meetings, newest first", example="guild meeting ls --all", module="meeting"),
+    Command(
+        "meeting show",
+        "MEETING",
+        "how a meeting stands: what was said, decided, proposed",
+        example="guild meeting show t-7k2m9x4qpw",
+        module="meeting",
+    ),
+    Command(
+        "meeting accept",
+        "MEETING",
+        "open a meeting that was asked for",
+        example="guild meeting accept t-7k2m9x4qpw",
+        module="meeting",
+    ),
+    Command(
+        "meeting decline",
+        "MEETING [--reason TEXT]",
+        "say no to a meeting that was asked for",
+        example='guild meeting decline t-7k2m9x4qpw --reason "not now"',
+        module="meeting",
+    ),
+    Command(
+        "meeting defer",
+        "MEETING DATE",
+        "be asked again then",
+        example="guild meeting defer t-7k2m9x4qpw 2027-01-31",
+        module="meeting",
+    ),
+    Command(
+        "meeting close",
+        "MEETING [--no-summary]",
+        "end a meeting, with notes and one commit on claude/main",
+        example="guild meeting close t-7k2m9x4qpw",
+        module="meeting",
+    ),
+    Command(
+        "meeting rm",
+        "MEETING",
+        "take a meeting that is over off the record; its notes stay",
+        example="guild meeting rm t-7k2m9x4qpw",
+        module="meeting",
+    ),
+    Command(
+        "commission",
+        "new|ls|show|dispatch|...",
+        "work on a project: commission, watch, cancel, try anew",
+        example="guild commission ls",
+    ),
+    Command(
+        "commission new",
+        "--worker NAME PROMPT|- [--dispatch]",
+        "commission a piece of work on a project",
+        example='guild commission new --worker writer "Write the changelog" --artifact CHANGELOG.md --dispatch',
+        module="commission",
+    ),
+    Command(
+        "commission edit",
+        "COMMISSION [--prompt P] [...]",
+        "ask for something else; one under way begins anew",
+        example='guild commission edit c-7k2m9x4qpw --prompt "In German, please"',
+        module="commission",
+    ),
+    Command(
+        "commission ls",
+        "[--project NAME] [--status S]",
+        "the commissions, in the order of their creation",
+        example="guild commission ls --status blocked",
+        module="commission",
+    ),
+    Command(
+        "commission show",
+        "COMMISSION",
+        "how one stands: timeline, questions, decisions, what it waits for",
+        example="guild commission show c-7k2m9x4qpw",
+        module="commission",
+    ),
+    Command(
+        "commission dispatch",
+        "COMMISSION [--wait]",
+        "let one begin, as soon as its turn comes",
+        example="guild commission dispatch c-7k2m9x4qpw --wait",
+        module="commission",
+    ),
+    Command(
+        "commission cancel",
+        "COMMISSION [--reason WHY]",
+        "end one; what it did stays on its branch",
+        example="guild commission cancel c-7k2m9x4qpw --reason 'not now'",
+        module="commission",
+    ),
+    Command(
+        "commission redispatch",
+        "COMMISSION [--wait]",
+        "try one anew that has failed or was cancelled, on a new branch",
+        example="guild commission redispatch c-7k2m9x4qpw",
+        module="commission",
+    ),
+    Command(
+        "commission abandon",
+        "COMMISSION [--reason WHY]",
+        "give one up for good",
+        example="guild commission abandon c-7k2m9x4qpw",
+        module="commission",
     ),
     Command(
         "schedule",
@@ -425,6 +520,7 @@ COMMANDS = (
         "the script that lets your shell complete commands",
         example="guild completion bash >> ~/.bashrc",
     ),
+    *GUILD,
 )
 
 _HEAD = """guild runs AI workers that are files. Every model call and every tool call passes a door, on record.

@@ -18,11 +18,26 @@ from sqlalchemy import (
     update,
 )
 
-from guildhall.runs.model import ENDED, HALL, PERSON, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import (
+    ASIDE,
+    ENDED,
+    HALL,
+    PERSON,
+    SHUTDOWN,
+    Answer,
+    Ask,
+    Entry,
+    Question,
+    Run,
+    RunStatus,
+    Usage,
+)
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from guildhall.runs.model import AskKind
 
 # runs
 
@@ -101,6 +116,13 @@ def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
     query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
+
+
+def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
+    """Every run that is not over: its id, its worker's name, and what it began with, if it has."""
+    first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
+    rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
+    return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
 def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
@@ -252,12 +274,17 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
 def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
     """Closes what a run, and those that it has called, still ask, because it has ended.
 
-    Its `questions` may outlive it: the answer is for whoever reads what it made.
+    Its `questions` may outlive it: the answer is for whoever reads what it made. What it has begun always does.
     """
     theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
-    still_open = theirs & (asks.c.status == "open")
-    if not questions:
-        still_open &= asks.c.kind != "question"
+    staying = ASIDE - {"question"} if questions else ASIDE
+    still_open = theirs & (asks.c.status == "open") & asks.c.kind.not_in(sorted(staying))
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+
+
+def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
+    """Closes what a run asks of one kind, because what it is about is settled otherwise."""
+    still_open = (asks.c.run == run) & (asks.c.kind == kind) & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
@@ -313,7 +340,12 @@ def _ask(row: RowMapping) -> Ask:
         kind=row["kind"],
         key=row["key"],
         subject=row["subject"],
-        question=Question(title=question["title"], body=question["body"], choices=tuple(question["choices"])),
+        question=Question(
+            title=question["title"],
+            body=question["body"],
+            choices=tuple(question["choices"]),
+            after=question.get("after"),
+        ),
         status=row["status"],
         answer=Answer(**answer) if answer else None,
         created_at=row["created_at"],

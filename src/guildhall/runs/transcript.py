@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from guildhall.runs import limits
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def conversation(journal: Journal) -> list[dict[str, Any]]:
         if asked is not None:
             messages += [_said_to_model(part, asked_first) for part in asked.data["message"]]
         messages.append(_said_by_model(answer.data["response"]))
-    return messages
+    unanswered = [] if limits.turns(journal) else journal.kind("said")[-1:]
+    return messages + [{"role": "user", "content": said.data["words"]} for said in unanswered]
 
 
 def _said_to_model(part: Mapping[str, Any], asked_first: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.commissions import print_line
 from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
 from guildhall.cli.member_jobs import how_to_answer
@@ -16,6 +17,7 @@ from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
 from guildhall.cli.teams import given_up, how_to_try_again, name_of, print_agents, print_workflow, working_rows
 from guildhall.core.clock import SystemClock
+from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
+    from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import AgentShown, WorkflowShown
 
@@ -34,7 +37,9 @@ _SHOWN = 10  # finished runs, unless all are wanted
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"
+    )
     parser.add_argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done")
     parser.add_argument("--json", action="store_true", help="print an object with needs_you, working and done")
 
@@ -49,6 +54,7 @@ class Groups:
     done: Sequence[Run]
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
     members: Sequence[AtWork] = ()  # jobs of members that go on
+    meetings: Sequence[Meeting] = ()  # that are open
 
     @staticmethod
     def of(
@@ -56,8 +62,9 @@ class Groups:
         asks: Sequence[Ask],
         workflows: Sequence[WorkflowShown] = (),
         members: Sequence[AtWork] = (),
+        meetings: Sequence[Meeting] = (),
     ) -> Groups:
-        asked = {ask.root for ask in asks}
+        asked = {ask.root for ask in asks} | {one.run for one in meetings}  # a meeting waits for whoever comes
         return Groups(
             asks=asks,
             stopped=[
@@ -69,6 +76,7 @@ class Groups:
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
             workflows={workflow.run: workflow for workflow in workflows},
             members=members,
+            meetings=meetings,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,6 +89,7 @@ class Groups:
             "done": [run.as_dict() for run in self.done],
             "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
             "members": [theirs.as_dict() for theirs in self.members],
+            "meetings": [meeting.as_dict() for meeting in self.meetings],
         }
 
 
@@ -90,7 +99,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await _one(args, client, screen)
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
-        groups = Groups.of(runs, asks, workflows, await client.members_at_work())
+        meetings = await client.meetings(status="open")
+        groups = Groups.of(runs, asks, workflows, await client.members_at_work(), meetings)
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -102,7 +112,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
-    """One workflow and its agents, or one agent."""
+    """One workflow and its agents, one agent, or one commission."""
+    if is_id(args.target, COMMISSION):
+        commission = (await client.commission(args.target)).commission
+        screen.json(commission.as_dict()) if args.json else screen.table([print_line(commission, screen)])
+        return exit_codes.DONE
     target = target_of(args.target)
     workflow = await client.workflow(target)
     agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]
@@ -146,6 +160,10 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
+        "meetings": [
+            [one.id, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now), f"guild meet {one.id}"]
+            for one in groups.meetings
+        ],
         "done": [
             [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
         ],

@@ -1,0 +1,49 @@
+"""Holds a conversation in an embedded hall, from wherever it stands, until all of its words are answered.
+
+In the place of the `guild` command in the driver: what is said, is said in this order, each when the one before it is
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.core.paths import HOME_VARIABLE, Home
+from guildhall.hall.wiring import Hall
+from guildhall.runs.talking import expected
+from guildhall.testing.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def main(words: Sequence[str]) -> int:
+    return asyncio.run(_held(words))
+
+
+async def _held(words: Sequence[str]) -> int:
+    hall = Hall(Home(Path(os.environ[HOME_VARIABLE])), environ=os.environ)
+    try:
+        table = Table(hall, Path.cwd())
+        if runs := hall.history.recent():
+            table.run = runs[0].id
+        else:
+            await table.begin("clerk", "Hi.")
+        for _ in range(20):
+            answered = expected(hall.history.journal(table.run))
+            if table.state.status == "waiting" and answered is not None and answered > len(table.words):
+                if len(table.words) == len(words):
+                    break
+                table.put(words[len(table.words)])
+            await table.go_on()
+            await table.turn()
+        shown = {"status": table.state.status, "reason": table.state.reason, "same": await table.is_replayed()}
+        print(json.dumps(shown))
+        table.close()
+    finally:
+        await hall.close()
+    return 0

@@ -1,0 +1,440 @@
+"""Conversations: a run that goes on with what the person says next, for as long as its seat's owner lets it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import delete, update
+
+from guildhall.cli.lines import entry_line
+from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
+from guildhall.models.script import load_script
+from guildhall.runs import records
+from guildhall.runs.grants import Grant
+from guildhall.runs.script import script_of
+from guildhall.runs.seat import seat_on_record
+from guildhall.runs.talking import check_words, expected, number_of
+from guildhall.runs.transcript import conversation
+from guildhall.store.tables import journal
+from guildhall.testing.bench import WORKER, Bench, write
+from tests.conftest import Guild
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.testing.table import Table
+
+SLOW = {"sleep": 60, "say": "too late"}
+HELLO, WRITE, WRITTEN, BYE = {"say": "Hello."}, write("a.md"), {"say": "Written."}, {"say": "Bye."}
+
+
+def talk(
+    tmp_path: Path,
+    scene: Callable[[Bench, Table], Awaitable[None]],
+    *answers: dict[str, Any],
+    held: bool = False,
+    children: bool = False,
+    **fields: Any,
+) -> None:
+    """Plays a scene at a table, with a worker whose model answers like this."""
+    bench = Bench(tmp_path, "pydantic", Guild.environment())
+    bench.put(*answers, **fields)
+
+    async def played() -> None:
+        async with bench.table(held=held, children=children) as table, asyncio.timeout(20):
+            await scene(bench, table)
+
+    asyncio.run(played())
+
+
+def types(events: Sequence[Event], *wanted: str) -> list[str]:
+    return [event.type for event in events if event.type in wanted]
+
+
+async def until(seen: Callable[[], bool]) -> None:
+    while not seen():  # noqa: ASYNC110 - the record tells nobody
+        await asyncio.sleep(0.01)
+
+
+# Waiting for a person
+
+
+@pytest.mark.req("WKR-20", "X-2")
+@pytest.mark.parametrize("children", [False, True])
+def test_a_conversation_is_put_away_and_goes_on_with_all_that_was_said(tmp_path: Path, children: bool) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        assert expected(table.hall.history.journal(table.run)) == 1
+        told = await table.say("Write.")
+        assert types(told, "turn_end", "tool_use", "tool_result", "error", "listening") == [
+            "turn_end",
+            "tool_use",
+            "tool_result",
+            "turn_end",
+            "listening",
+        ]
+        await table.say("Good bye.")
+        assert [message["role"] for message in conversation(table.hall.history.journal(table.run))] == [
+            *("system", "user", "assistant"),
+            *("user", "assistant", "tool", "assistant"),
+            *("user", "assistant"),
+        ]
+        assert [entry.key for entry in table.record("model_asked")] == ["m1", "m2", "m3", "m4"]
+        assert bench.notes == {"a.md": "x"}
+
+    talk(tmp_path, scene, HELLO, WRITE, WRITTEN, BYE, children=children)
+
+
+def test_while_it_listens_no_time_passes_for_it(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        for _ in range(8):
+            await asyncio.sleep(0.1)  # longer than it may run
+        assert types(await table.say("Still there?"), "turn_end", "listening") == ["turn_end", "listening"]
+        table.hall.runs.hold(table.run, -1)
+        await table.turn()
+        assert table.hall.store.read(lambda c: records.running_seconds(c, table.run)) < 0.7
+
+    talk(tmp_path, scene, HELLO, BYE, held=True, limits={"timeout": "0.7s"})
+
+
+def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await asyncio.sleep(0.2)
+        assert table.state.status == "running"
+        table.hall.runs.hold(table.run, -1)
+        assert types(await table.turn(), "run_ended") == ["run_ended"]
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+
+    talk(tmp_path, scene, HELLO, held=True)
+
+
+def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_itself(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.hall.runs.park_all("shutdown")
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        assert table.hall.store.read(records.left_behind) == []
+
+    talk(tmp_path, scene, HELLO, held=True)
+
+
+@pytest.mark.req("X-2")
+def test_a_hall_that_dies_while_it_listens_loses_nothing(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        assert lost == []
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        assert table.hall.store.read(records.left_behind) == []
+
+    talk(tmp_path, scene, HELLO, held=True)
+
+
+@pytest.mark.req("X-2")
+def test_a_hall_that_dies_in_a_turn_loses_the_run_and_it_goes_on_there(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        table.put("Write.")
+        await until(lambda: len(table.record("model_asked")) == 3)
+        lost = await table.hall.store.write(lambda c: records.mark_lost(c, "another hall"))
+        assert lost == [table.run]
+
+    talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True)
+
+
+# What goes wrong in a turn
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "key_refused"), (413, "context_too_long")])
+def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: str) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        told = await table.say("Write.")
+        assert types(told, "error", "run_ended") == ["error", "run_ended"]
+        assert (table.state.status, table.state.reason) == ("failed", code)
+        assert expected(table.hall.history.journal(table.run)) is None, "it owes an answer"
+        last = conversation(table.hall.history.journal(table.run))[-1]
+        assert last == {"role": "user", "content": "Write."}
+        bench.put(HELLO, WRITE, WRITTEN)
+        await table.go_on()
+        await table.turn()
+        assert (table.state.status, table.state.reason, bench.notes) == ("waiting", "person", {"a.md": "x"})
+        assert [entry.data["words"] for entry in table.record("said")] == ["Write."]
+        assert await table.is_replayed()
+
+    talk(tmp_path, scene, HELLO, {"fail": status})
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_a_conversation_is_stopped_in_the_middle_of_an_answer_and_goes_on(tmp_path: Path, children: bool) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        table.put("Write.")
+        await until(lambda: len(table.record("model_asked")) == 3)
+        await table.hall.runs.park(table.run)
+        assert (table.state.status, table.state.reason) == ("parked", "by the user")
+        bench.put(HELLO, WRITE, WRITTEN)
+        await table.go_on()
+        told = await table.turn()
+        assert types(told, "tool_use", "turn_end", "listening") == ["turn_end", "listening"], "nothing is told twice"
+        assert bench.notes == {"a.md": "x"}
+
+    talk(tmp_path, scene, HELLO, WRITE, SLOW, held=True, children=children)
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_answers_that_are_not_usable_end_the_turn_and_not_the_conversation(tmp_path: Path, children: bool) -> None:
+    cut = {"calls": [{"call": "sandbox_write_text", "with": {"sandbox": "n"}}], "cut_off": True}
+
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        told = await table.say("More.")
+        assert types(told, "error", "listening", "run_ended") == ["error", "error", "error", "listening", "run_ended"]
+        errors = [event.data for event in told if event.type == "error"]
+        assert [bool(one.get("transient")) for one in errors] == [True, True, False]
+        assert errors[-1]["message"] == "the turn is over: the answer was cut off at its maximum length"
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        last = await table.say("Shorter.")
+        assert types(last, "error", "turn_end", "listening") == ["turn_end", "listening"]
+        asked = table.record("model_asked")[-1].data["message"]
+        assert [part["part"] for part in asked] == ["tool-return", "user-prompt"], "the call has its answer"
+        assert bench.notes == {}
+        assert await table.is_replayed()
+
+    talk(tmp_path, scene, HELLO, {"say": " "}, {"say": ""}, cut, BYE, children=children)
+
+
+# Limits
+
+
+def test_the_limit_of_turns_is_for_what_was_said_last(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.", max_turns=2)
+        await table.say("Write.")
+        assert (table.state.status, table.state.usage.turns) == ("waiting", 3)
+        await table.say("Write two.")
+        assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_turns")
+        with pytest.raises(UsageError, match="has already used 2 turns"):
+            await table.hall.runs.preparation.prepare_again(
+                table.run, table.frame, grant=Grant(max_turns=2), seat=table.seat()
+            )
+        prepared = await table.hall.runs.preparation.prepare_again(
+            table.run, table.frame, grant=Grant(max_turns=3), seat=table.seat()
+        )
+        table.hall.runs.launch(prepared)
+        await table.turn()
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+
+    talk(tmp_path, scene, HELLO, WRITE, WRITTEN, write("b.md"), write("c.md"), BYE)
+
+
+def test_dollars_count_for_the_whole_conversation(tmp_path: Path) -> None:
+    used = {"usage": {"input": 1000, "output": 100}}
+
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.", max_budget_usd=0.009)
+        await table.say("And?")
+        assert table.state.status == "waiting"
+        await table.say("And now?")
+        assert (table.state.status, (table.state.error or {}).get("limit")) == ("failed", "max_budget_usd")
+
+    talk(tmp_path, scene, HELLO | used, BYE | used, {"say": "again"} | used)
+
+
+# Its end
+
+
+def test_it_is_concluded_by_whoever_gave_the_seat(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.hall.runs.conclude(table.run, {"notes": "none"}, also=lambda connection: seen.append("also"))
+        assert (table.state.status, table.state.output, seen) == ("completed", {"notes": "none"}, ["also"])
+        assert await table.is_replayed()
+        for again in (table.hall.runs.conclude(table.run, "x"), table.hall.runs.cancel(table.run)):
+            with pytest.raises(Conflict, match="is completed"):
+                await again
+        with pytest.raises(Conflict, match="nothing to resume"):
+            await table.go_on()
+
+    talk(tmp_path, scene, HELLO)
+
+
+@pytest.mark.parametrize("status", ["completed", "cancelled"])
+def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        table.put("Write.")
+        await until(lambda: len(table.record("model_asked")) == 2)
+        if status == "completed":
+            await table.hall.runs.conclude(table.run, "over")
+        else:
+            assert await table.hall.runs.cancel(table.run) == [table.run]
+        assert (table.state.status, table.hall.runs.alive(table.run)) == (status, False)
+        assert await table.is_replayed()
+
+    talk(tmp_path, scene, HELLO, SLOW, held=True)
+
+
+# What is on record
+
+
+@pytest.mark.req("X-1")
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [
+        (lambda c, run: _change(c, run, "u1", words="Something else."), "what the model is asked is not the same"),
+        (lambda c, run: _change(c, run, "m2", words=None), "what the person says next is waited for"),
+    ],
+    ids=["other words", "an answer less"],
+)
+def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[Any, str], None], step: str) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.say("One.")
+        await table.say("Two.")
+        assert await table.is_replayed()
+        await table.hall.store.write(lambda connection: change(connection, table.run))
+        seat = seat_on_record((), converses=True)
+        played = await table.hall.recordings.play(table.state, table.frame, seat=seat)
+        assert played.difference is not None
+        assert step in played.difference.text or "does not come to it" in played.difference.text
+
+    talk(tmp_path, scene, HELLO, WRITTEN, BYE)
+
+
+def _change(connection: Any, run: str, key: str, words: str | None) -> None:
+    if words is None:
+        connection.execute(delete(journal).where(journal.c.run == run, journal.c.key == key))
+    else:
+        one = (journal.c.run == run, journal.c.key == key, journal.c.kind == "said")
+        connection.execute(update(journal).where(*one).values(data={"words": words}))
+
+
+def test_the_log_shows_who_said_what(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.say("Good\nbye.")
+        lines = [entry_line(entry) for entry in table.record("said", "listening")]
+        assert [line.split("Z", 1)[1].split() for line in lines] == [
+            ["listening", "u1"],
+            ["said", "u1", "Good", "bye."],
+            ["listening", "u2"],
+        ]
+
+    talk(tmp_path, scene, HELLO, BYE)
+
+
+def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.say("Good bye.")
+        with pytest.raises(Conflict, match="is waiting: only one that came to its end"):
+            scripted(table)
+        await table.hall.runs.conclude(table.run, "over")
+        text = scripted(table)
+        assert "# Left out: the test, because it is a conversation" in text
+        (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]
+        assert [one.say for one in load_script(written(bench, text)).workers[WORKER][0]] == [a["say"] for a in answers]
+
+    talk(tmp_path, scene, HELLO, BYE)
+
+
+def scripted(table: Table) -> str:
+    tree = [(table.state, table.hall.history.journal(table.run))]
+    return script_of(tree, table.hall.home.path, lambda text: text)
+
+
+def written(bench: Bench, text: str) -> Path:
+    path = bench.project / "recorded.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
+            await table.hall.forks.fork(table.run, 2, table.frame)
+        with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
+            await table.hall.runs.preparation.prepare_again(table.run, table.frame)
+
+    talk(tmp_path, scene, HELLO)
+
+
+def test_a_worker_whose_model_is_not_asked_here_holds_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "cursor", Guild.environment())
+    bench.put(model="cursor:auto", accepts_risk=True)
+
+    async def scene() -> None:
+        async with bench.table() as table:
+            with pytest.raises(Refused, match=r"runtime cursor: .* on no record"):
+                await table.begin(WORKER, "Hi.")
+
+    asyncio.run(scene())
+
+
+def test_a_worker_with_a_schema_talks_in_words(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        (bench.project / "out.json").write_text(
+            json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}})
+        )
+        await table.begin(WORKER, "Hi.")
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        assert await table.is_replayed()
+
+    talk(tmp_path, scene, HELLO, output_schema_ref="./out.json")
+
+
+# Hostile
+
+
+@pytest.mark.parametrize("words", ["", " \n", "a\0b", "half \ud800", None, 1, b"x"])
+def test_what_is_no_text_is_not_heard(words: object) -> None:
+    with pytest.raises(UsageError, match=r"what is said is not text|nothing is said"):
+        check_words(words)
+
+
+def test_words_that_are_none_fail_the_run_and_are_not_on_record(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.say(" ")
+        assert (table.state.status, table.state.reason) == ("failed", "usage")
+        assert table.record("said") == []
+
+    talk(tmp_path, scene, HELLO)
+
+
+def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        record = table.hall.history.journal(table.run)
+        assert number_of("u1", record) == 1
+        for key in ("u0", "u2", "u01", "m1", "", "u", "u-1", "u\u0661", "u1 ", "u" + "9" * 50):
+            with pytest.raises(RuntimeFailed, match="the next ones are u1"):
+                number_of(key, record)
+
+    talk(tmp_path, scene, HELLO)
+
+
+def test_a_process_that_dies_while_it_listens_is_followed_by_another(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        assert table.hall.nursery is not None
+        os.kill(table.hall.nursery.pids[1], signal.SIGKILL)
+        await until(lambda: len(table.record("crashed")) == 1)
+        told = await table.say("Good bye.")
+        assert types(told, "turn_end") == ["turn_end"]
+
+    talk(tmp_path, scene, HELLO, BYE, held=True, children=True)
