@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _NEEDED = (
+    "guildhall.cli.commands.commission",
+    "guildhall.projects.commissions.commissions",
+    "guildhall.projects.registry",
     "guildhall.workflow.team",
     "guildhall.workflow.workflows",
     "alembic.runtime.migration",
@@ -100,11 +103,11 @@ def _command(order: dict[str, Any]) -> int:
     from guildhall.store import engine
 
     main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
-
-    commits = Commits(engine._commit, order["number"], order["when"], grouped=order["grouped"])
+    number = 0 if order["function"] else order["number"]
+    commits = Commits(engine._commit, number, order["when"], grouped=order["grouped"])
     engine._commit = commits
     if order["function"]:
-        _stop_at(order["function"], order["when"])
+        _stop_at(order["function"], order["when"], order.get("call") or order["number"] or 1)
     code = main(order["words"])
     Path(f"{order['out']}.commits").write_text(str(commits.count))
     return code
@@ -138,17 +141,27 @@ class Commits:
         return outcomes
 
 
-def _stop_at(name: str, when: str) -> None:
-    """Stops before or after a function that makes something on disk, such as the database itself."""
-    module = importlib.import_module(name.partition(":")[0])
-    function = getattr(module, name.partition(":")[2])
+def _stop_at(name: str, when: str, number: int) -> None:
+    """Stops before or after a call of a function that makes something on disk, such as the database itself.
 
-    def stopping(*arguments: Any) -> NoReturn:
+    It is named `module:function` or `module:Class.method`; the call is the how-manieth one.
+    """
+    owner: Any = importlib.import_module(name.partition(":")[0])
+    *classes, last = name.partition(":")[2].split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    function, calls = getattr(owner, last), 0
+
+    def stopping(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != number:
+            return function(*arguments, **named)
         if when == "after":
-            function(*arguments)
-        _halt()
+            function(*arguments, **named)
+        return _halt()
 
-    setattr(module, function.__name__, stopping)
+    setattr(owner, last, stopping)
 
 
 def _and_halt(write: Callable[..., Any]) -> Callable[..., Any]:

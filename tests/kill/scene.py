@@ -251,6 +251,7 @@ class Scene:
         number: int = 0,
         when: str = "",
         function: str = "",
+        call: int = 1,
         grouped: bool = False,
         program: str = "",
     ) -> Path:
@@ -261,6 +262,7 @@ class Scene:
             number=number,
             when=when,
             function=function,
+            call=call,
             grouped=grouped,
             program=program,
             env=self.environment,

@@ -23,9 +23,9 @@ def job_id(text: str) -> str:
 
 
 def id_of(run: Run) -> str:
-    """What a person calls a run: by its job, if it does one."""
-    job = run.request.get("job")
-    return str(job["id"]) if job else run.id
+    """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
+    told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
+    return str(told["id"]) if told and not told.get("review") else run.id
 
 
 def by_job(text: str, run: Run) -> str:
@@ -35,8 +35,10 @@ def by_job(text: str, run: Run) -> str:
 
 def task_of(run: Run) -> str:
     """What a run is about."""
-    job = run.request.get("job")
-    return str(job["description"]) if job else str(run.request.get("input") or run.worker)
+    if (job := run.request.get("job")) is not None:
+        return str(job["description"])
+    commission = run.request.get("commission")
+    return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:

@@ -6,9 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guildhall.cli.commissions import run_of_commission
 from guildhall.cli.reach import run_id
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.core.ids import ASK, JOB, RUN, is_id
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.members.model import of_member
 from guildhall.workflow.target import parse
 
@@ -46,7 +47,7 @@ def target_of(text: str) -> Target:
 
 def is_target(text: str) -> bool:
     """Whether a word is meant as a target rather than as an id."""
-    return not (is_id(text, RUN) or is_id(text, ASK) or is_id(text, JOB))
+    return not any(is_id(text, kind) for kind in (RUN, ASK, JOB, COMMISSION, MEETING))
 
 
 async def named(text: str, client: HallClient) -> Named:
@@ -57,6 +58,10 @@ async def named(text: str, client: HallClient) -> Named:
         return Named(run=text)
     if is_id(text, JOB):
         return Named(run=await run_of_job(text, client))
+    if is_id(text, MEETING):
+        return Named(run=await run_of_meeting(text, client))
+    if is_id(text, COMMISSION):
+        return Named(run=await run_of_commission(text, client))
     if "@" not in text:
         if of_member(text) is not None:
             raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
@@ -74,10 +79,22 @@ async def run_of_job(id: str, client: HallClient) -> str:
     return job.run
 
 
+async def run_of_meeting(id: str, client: HallClient) -> str:
+    """The run that a meeting is: the last one that it had."""
+    meeting = (await client.meeting(id)).meeting
+    if meeting.run is None:
+        raise NotFound(f"nobody has come to the meeting {id} yet: there is no run", hint=f"guild meeting show {id}")
+    return meeting.run
+
+
 async def run_named(text: str, client: HallClient) -> str:
-    """The run that an id or a workflow's target names: its own, or that of a job."""
+    """The run that an id or a workflow's target names: its own, or that of a job, a commission, a meeting."""
     if is_id(text, JOB):
         return await run_of_job(text, client)
+    if is_id(text, MEETING):
+        return await run_of_meeting(text, client)
+    if is_id(text, COMMISSION):
+        return await run_of_commission(text, client)
     if "@" not in text:
         return run_id(text)
     wanted = target_of(text)

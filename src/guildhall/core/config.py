@@ -126,6 +126,12 @@ class HallSettings(_Part):
     run_memory: Size = 1024**3  # bytes, beside what such a process is born with
 
 
+class Commissions(_Part):
+    """How many commissions may be under way at a time, in all projects together."""
+
+    max: Annotated[StrictInt, Field(gt=0, le=1000)] = 10
+
+
 class WorkerCreation(_Part):
     """The rights that a worker may give to one that it writes."""
 
@@ -146,10 +152,11 @@ class _File(_Part):
     memory: Memory | None = None
     worker_creation: WorkerCreation | None = None
     hall: HallSettings | None = None
+    commissions: Commissions | None = None
     projects: dict[str, Any] | None = None
 
 
-_USERS_ALONE = ("web_search", "worker_creation", "hall", "projects")
+_USERS_ALONE = ("web_search", "worker_creation", "hall", "commissions", "projects")
 
 
 class Settings(_Part):
@@ -164,6 +171,7 @@ class Settings(_Part):
     memory: Memory = Memory()
     worker_creation: WorkerCreation | None = None
     hall: HallSettings = HallSettings()
+    commissions: Commissions = Commissions()
     projects: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -184,6 +192,7 @@ def load_settings(home: Home, root: Path) -> Settings:
         memory=_tighter_memory(user.memory, project.memory),
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
+        commissions=user.commissions or Commissions(),
         projects=user.projects or {},
     )
 

@@ -24,6 +24,7 @@ from guildhall.workflow import records as workflow_records
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from guildhall.hall.guild import Guild
     from guildhall.hall.wiring import Hall
     from guildhall.runs.model import Run
 
@@ -86,7 +87,7 @@ def _frame(part: Hall, run: Run) -> Frame:
     return replace(frame_at(part, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
 
 
-def frame_at(hall: Hall, cwd: Path, root: Path) -> Frame:
+def frame_at(hall: Guild, cwd: Path, root: Path) -> Frame:
     """What the hall does by itself in a folder is done with the variables of the terminal that has started it."""
     allowed = frozenset(hall.settings(Frame(cwd=cwd, root=root)).env)
     return replace(Frame.here(cwd, hall.environ, allowed=allowed, keys=travelling()), root=root)

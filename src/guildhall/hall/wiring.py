@@ -186,14 +186,16 @@ class Hall(Guild):
 
     @cached_property
     def recordings(self) -> Recordings:
-        from guildhall.jobs.jobs import seat_of
+        from guildhall.jobs import jobs
+        from guildhall.projects.commissions import commissions
+        from guildhall.projects.meetings import meetings
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=seat_of,
+            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run) or meetings.seat_of(run),
             runtime_of=self.replays,
             tokens=self.tokens,
         )
@@ -264,7 +266,7 @@ class Hall(Guild):
             asks=self.asks,
             runs=lambda: self.runs,
             alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
-            find=self._for_new_work,
+            find=self.for_new_work,
             output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
             readonly=self._lock is None,
         )
@@ -277,7 +279,7 @@ class Hall(Guild):
         """All who give runs a seat of their own."""
         return (self.jobs, *super().seatings())
 
-    def _for_new_work(self, name: str, frame: Frame) -> Worker:
+    def for_new_work(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work, it and all that it may call."""
         from guildhall.hall.calling import demand_trust
 
@@ -367,8 +369,9 @@ class Hall(Guild):
 
     def _keep_still(self) -> None:
         """From now on nothing that waits goes on by itself."""
-        if "jobs" in vars(self):
-            self.jobs.close()
+        for name in ("jobs", "commissions", "meetings"):
+            if name in vars(self):
+                vars(self)[name].close()
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""

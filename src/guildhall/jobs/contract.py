@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import NotFulfilled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from guildhall.jobs.folder import JobFolder
     from guildhall.jobs.model import Contract
 
-_MOST = 5  # problems that are told at once
+MOST = 5  # problems that are told at once
 _LONGEST = 300  # characters of one
 
 
@@ -24,17 +24,22 @@ def as_text(output: Any) -> str:
 
 def fulfil(folder: JobFolder, contract: Contract, output: Any) -> str:
     """The result as text, if the contract is kept. NotFulfilled says all that is missing."""
-    problems = [f"the artifact {path} is not there" for path in folder.lacks(contract.artifacts)]
-    value = output
-    if contract.schema is not None:
-        value = _read(output) if isinstance(output, str) else output
-        problems += _misfits(contract.schema, value)
+    value, problems = fitted(contract, output, folder.lacks(contract.artifacts))
     if problems:
         raise NotFulfilled(
-            f"the job has not given what it had to: {'; '.join(problems[:_MOST])}",
+            f"the job has not given what it had to: {'; '.join(problems[:MOST])}",
             hint="Write what is missing with write_artifact, correct the result, and submit it again.",
         )
     return as_text(value)
+
+
+def fitted(contract: Contract, output: Any, lacks: Sequence[str]) -> tuple[Any, list[str]]:
+    """The result in the form that is demanded, and what keeps it from being taken; it `lacks` these artifacts."""
+    problems = [f"the artifact {path} is not there" for path in lacks]
+    if contract.schema is None:
+        return output, problems
+    value = _read(output) if isinstance(output, str) else output
+    return value, problems + _misfits(contract.schema, value)
 
 
 def _read(text: str) -> Any:

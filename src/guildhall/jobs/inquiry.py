@@ -1,28 +1,21 @@
-"""The questions of one job: asks in the one inbox, kept in questions.md, and answered into its run."""
+"""The questions of one run in a seat: asks in the one inbox, answered into the run."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, InvalidFile
 from guildhall.jobs.model import Asked
 from guildhall.runs import records
 from guildhall.runs.model import RELAYED, WORDS, Question
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import asyncio
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Job
     from guildhall.runs.ledger import LiveLedger
     from guildhall.runs.model import Ask
     from guildhall.store.engine import Store
-
-
-_log = logging.getLogger("guildhall.jobs")
 
 
 def said(ask: Ask) -> str:
@@ -35,31 +28,22 @@ def said(ask: Ask) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Inquiry:
-    """What the run of a job asks, and what it hears."""
+    """What such a run asks, and what it hears."""
 
-    job: Job
-    folder: JobFolder
-    writing: asyncio.Lock
+    title: str  # of what it asks
     store: Store
     ledger: Callable[[], LiveLedger]
+    writing: asyncio.Lock  # calls side by side hear one after another
+    keep: Callable[[Asked], Awaitable[None]]  # what was asked is written down elsewhere too
 
     async def ask(self, key: str, question: str, wait: bool) -> str | None:
         """Puts a question, once for each call. The answer, if it is to be waited for; None: nobody will give one."""
         ledger = self.ledger()
-        shown = Question(
-            title=f"{self.job.worker} asks, in the job {self.job.id} ({self.job.description})",
-            body=question,
-            choices=(WORDS,),
-        )
+        shown = Question(title=self.title, body=question, choices=(WORDS,))
         ask = await ledger.opened(
             "question", key, [question], shown, "question_asked", {"question": question, "wait": wait}
         )
-        asked = Asked(ask=ask.id, at=ask.created_at, question=question)
-        try:
-            async with self.writing:
-                await asyncio.to_thread(self.folder.ask, asked)
-        except (Conflict, InvalidFile) as error:  # the inbox has it, and whoever looks at the job sees it there
-            _log.warning("%s: %s", self.job.id, error)
+        await self.keep(Asked(ask=ask.id, at=ask.created_at, question=question))
         if not wait:
             return None
         ask = await ledger.closed(ask)

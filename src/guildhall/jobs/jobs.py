@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Dispatch
+    from guildhall.jobs.model import Asked, Dispatch
     from guildhall.runs.asks import Asks
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
@@ -164,12 +164,13 @@ class Jobs(Register):
         )
 
     def _desk(self, id: str, run: str, contract: Contract) -> Desk:
+        job = self.get(id)
         inquiry = Inquiry(
-            job=self.get(id),
-            folder=self._index.folder(id),
+            title=f"{job.worker} asks, in the job {id} ({job.description})",
             writing=self._writing[id],
             store=self._store,
             ledger=lambda: self._runs().ledger(run),
+            keep=partial(self._keep_question, id),
         )
 
         async def remember(key: str, content: str) -> ToolResult:
@@ -185,6 +186,13 @@ class Jobs(Register):
             remember=remember,
             heard=inquiry.heard,
         )
+
+    async def _keep_question(self, id: str, asked: Asked) -> None:
+        try:
+            async with self._writing[id]:
+                await asyncio.to_thread(self._index.folder(id).ask, asked)
+        except (Conflict, InvalidFile) as error:  # the inbox has it, and whoever looks at the job sees it there
+            _log.warning("%s: %s", id, error)
 
     # Ending
 

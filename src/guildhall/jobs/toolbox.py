@@ -43,17 +43,17 @@ def job_tools(contract: Contract, *, remembers: bool) -> tuple[Tool, ...]:
     """The tools as the worker is shown them; one that `remembers` nothing has no store_memory."""
     verbs = _Verbs(cast("Desk", None), "")
     names = [name for name in TOOLS if remembers or name != "store_memory"]
-    return tuple(_submit(verbs, contract) if name == SUBMIT else _tool(verbs, name) for name in names)
+    made = {name: _tool(verbs, name) for name in names}
+    made[SUBMIT] = shaped(made[SUBMIT], contract.schema, verbs.submit_result)
+    return tuple(made.values())
 
 
 def _tool(verbs: _Verbs, name: str) -> Tool:
     return tool(name=name, capabilities=TOOLS[name], repeatable=True, runs_in="run")(getattr(verbs, name))
 
 
-def _submit(verbs: _Verbs, contract: Contract) -> Tool:
-    """The tool that takes the result: its form is the one that the worker's file demands."""
-    plain = _tool(verbs, SUBMIT)
-    schema = contract.schema
+def shaped(plain: Tool, schema: Mapping[str, Any] | None, handler: Callable[..., Any]) -> Tool:
+    """The tool that takes a result: its form is the one that the worker's file demands."""
     if schema is None:
         return plain
     inner = {name: part for name, part in schema.items() if name not in ("$schema", "$id", "$defs", "definitions")}
@@ -62,7 +62,7 @@ def _submit(verbs: _Verbs, contract: Contract) -> Tool:
     if _refers_elsewhere(inner, outer):  # to places that are others inside a larger schema; the desk checks it all
         inner = {"type": "object", "description": "Its form is told when it does not fit."}
     properties = {**shape["properties"], "output": inner}
-    return replace(plain, input_schema={**shape, **outer, "properties": properties}, handler=verbs.submit_result)
+    return replace(plain, input_schema={**shape, **outer, "properties": properties}, handler=handler)
 
 
 def _refers_elsewhere(*parts: Any) -> bool:
@@ -92,12 +92,7 @@ class Desk:
 
     async def execute(self, tool: Tool, call: ToolCall) -> ToolResult:
         """The result of a call, and what was answered meanwhile."""
-        bound = getattr(_Verbs(self, call.key), tool.name)
-        known = tool.handler
-        handler = TypedHandler(bound, known.form) if isinstance(known, TypedHandler) else bound
-        result = await invoke(replace(tool, handler=handler), call.arguments or {})
-        answers = await self.heard(call.key)
-        return replace(result, content=(*result.content, *map(_told, answers)))
+        return await carried_out(_Verbs(self, call.key), tool, call, self.heard)
 
     async def write(self, write: Callable[[JobFolder], object]) -> None:
         """Changes the directory. What is wrong with it is told without where it is: that is nothing for a model."""
@@ -106,6 +101,18 @@ class Desk:
                 await asyncio.to_thread(write, self.folder)
         except (Conflict, InvalidFile) as error:
             raise Conflict(f"Not done: {error.message}") from None
+
+
+async def carried_out(
+    verbs: object, tool: Tool, call: ToolCall, heard: Callable[[str], Awaitable[Sequence[Asked]]]
+) -> ToolResult:
+    """The result of a call that the method of its name carries out, and what was answered meanwhile."""
+    bound = getattr(verbs, tool.name)
+    known = tool.handler
+    handler = TypedHandler(bound, known.form) if isinstance(known, TypedHandler) else bound
+    result = await invoke(replace(tool, handler=handler), call.arguments or {})
+    answers = await heard(call.key)
+    return replace(result, content=(*result.content, *map(_told, answers)))
 
 
 def _told(asked: Asked) -> Text:
@@ -126,7 +133,7 @@ class _Verbs:
         Args:
             summary: A few sentences.
         """
-        _check("summary", summary, _SUMMARY)
+        check_words("summary", summary, _SUMMARY)
         await self._desk.write(lambda folder: folder.summarise(summary))
         return "Noted."
 
@@ -139,7 +146,7 @@ class _Verbs:
             reasoning: Why.
         """
         for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
-            _check(name, text, _WORDS)
+            check_words(name, text, _WORDS)
         decided = Decided(question=question, decision=decision, reasoning=reasoning)
         await self._desk.write(lambda folder: folder.decide(self._key, decided))
         return "Recorded."
@@ -152,7 +159,7 @@ class _Verbs:
             question: The question, understandable without having seen your work.
             wait: true: go on only with the answer, which may take hours.
         """
-        _check("question", question, _WORDS)
+        check_words("question", question, _WORDS)
         answer = await self._desk.ask(self._key, question, wait)
         if wait:
             return "Nobody will answer: decide it yourself." if answer is None else f"A person has answered: {answer}"
@@ -176,7 +183,7 @@ class _Verbs:
             content: All of its text.
         """
         place = artifact_path(path)
-        _check("content", content, _FILE, empty=True)
+        check_words("content", content, _FILE, empty=True)
         await self._desk.write(lambda folder: folder.write_artifact(place, content))
         return f"Written: artifacts/{place}"
 
@@ -190,7 +197,7 @@ class _Verbs:
         """
         desk = self._desk
         if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
-            _check("output", output, _FILE)
+            check_words("output", output, _FILE)
         named = tuple(map(artifact_path, artifacts or ()))
         contract = replace(desk.contract, artifacts=tuple(dict.fromkeys((*desk.contract.artifacts, *named))))
         try:
@@ -200,7 +207,8 @@ class _Verbs:
         return "The result is submitted. Nothing more is to be done: end with a short word."
 
 
-def _check(name: str, text: str, most: int, *, empty: bool = False) -> None:
+def check_words(name: str, text: str, most: int, *, empty: bool = False) -> None:
+    """Refuses what a model has written where it is no text, or too much of it."""
     if not is_text(text):
         raise UsageError(f"{name}: there is a NUL in it, or half a character")
     if not empty and not text.strip():

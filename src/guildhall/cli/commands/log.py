@@ -32,7 +32,7 @@ _EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "id", metavar="ID|TARGET", help="of a run; of an ask: its run; agent@workflow:tag; @workflow:tag"
+        "id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on for as long as the run is working")
     parser.add_argument("--json", action="store_true", help="print each entry as an object with all its data")

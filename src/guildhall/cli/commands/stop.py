@@ -8,7 +8,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.named import named
 from guildhall.cli.reach import run_id, with_hall
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.core.ids import ASK, is_id
+from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +33,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         if args.all:
             return await _everything(client, args.json, screen)
+        if is_id(args.run, MEETING):
+            return await _meeting(args.run, args.json, client, frame, screen)
+        if is_id(args.run, COMMISSION):
+            return await _commission(args.run, client, args.json, screen)
         found = await named(args.run, client)
         if found.agent is not None and found.target is not None:
             ended = await client.stop_agent(found.target)
@@ -50,6 +54,25 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return exit_codes.DONE
 
     return with_hall(work, screen)
+
+
+async def _meeting(id: str, as_json: bool, client: HallClient, frame: Frame, screen: Screen) -> int:
+    """A meeting is ended by closing it, with what notes there are and without asking a model for more."""
+    from guildhall.cli.commands.meeting import tell_change
+
+    meeting = await client.meeting_close(id, frame, summarise=False)
+    screen.json(meeting.as_dict()) if as_json else tell_change(meeting, screen)
+    return exit_codes.DONE
+
+
+async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen) -> int:
+    """One that has begun and one that has not end the same way."""
+    one = await client.commission_cancel(id)
+    if as_json:
+        screen.json({"run": one.run, "target": None, "cancelled": [one.run] if one.run else []})
+    else:
+        screen.result(f"{id} is {one.status}; its record stays: guild show {id}")
+    return exit_codes.DONE
 
 
 async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
+from guildhall.cli.commissions import print_commission, until_it_rests
 from guildhall.cli.ending import print_ending
 from guildhall.cli.follow import result_of
 from guildhall.cli.member_jobs import print_end, told_end, until_over
@@ -17,7 +18,9 @@ from guildhall.cli.reach import with_hall
 from guildhall.cli.teams import given_up, how_to_try_again
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
+from guildhall.core.ids import COMMISSION, is_id
 from guildhall.members.model import of_member
+from guildhall.runs.model import ASIDE
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +39,8 @@ _TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID|TARGET", help="of a run, a job or an ask; agent@workflow:tag; @workflow:tag")
+    help = "of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+    parser.add_argument("id", metavar="ID|TARGET", help=help)
     parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
     parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
 
@@ -44,6 +48,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     if (theirs := of_member(args.id) if "@" not in args.id else None) is not None:
         return _member(*theirs, args, screen)
+
+    if is_id(args.id, COMMISSION):
+        return _commission(args, screen)
 
     async def work(client: HallClient, frame: Frame) -> int:
         found = await named(args.id, client)
@@ -82,6 +89,19 @@ def _member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> 
     return with_hall(work, screen)
 
 
+def _commission(args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        try:
+            async with asyncio.timeout(args.timeout):
+                code, shown = await until_it_rests(args.id, client)
+        except TimeoutError:
+            raise TimedOut(f"{args.id} is still at it", hint=f"See guild show {args.id}.") from None
+        screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
+        return code
+
+    return with_hall(work, screen, readonly=True)
+
+
 async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
     """Waits; the exit code, and how the run stands."""
     while True:
@@ -100,7 +120,7 @@ async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tup
 
 async def _standing(found: Named, shown: Shown, client: HallClient) -> int | None:
     """The exit code, once there is nothing more to wait for."""
-    if any(ask.status == "open" and ask.kind != "question" for ask in shown.asks):  # a job goes on without an answer
+    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # it goes on without those answers
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")

@@ -1,0 +1,191 @@
+"""`guild commission`: work on a project that a worker does alone, in a checkout of its own."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes, visible
+from guildhall.cli.commissions import commission_id, print_commission, print_line, until_it_rests
+from guildhall.cli.named import text_of
+from guildhall.cli.parser import dollars, positive_int
+from guildhall.cli.reach import with_hall, with_look
+from guildhall.cli.trusting import once_trusted
+from guildhall.core.errors import UsageError
+from guildhall.hall.start import is_embedded
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.projects.commissions.model import Commission
+
+_LABEL = 80  # characters of a title that nobody has given
+_LISTS = {"depends_on": "dependencies", "artifact": "artifacts", "link": "linked", "check": "checks"}
+_WORDS = ("title", "worker", "reviewer", "model", "max_turns", "max_budget_usd")
+_BEGINS = ("new", "edit", "dispatch", "redispatch")  # after which it may be under way
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    verb = parser.get_default("command").partition(" ")[2]
+    if verb == "ls":
+        parser.add_argument("--project", metavar="NAME", help="only those of one project")
+        parser.add_argument("--status", metavar="S", help="only those that are pending, blocked, failed, ...")
+    elif verb == "new":
+        parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="all that it is told; `-` reads standard input")
+        parser.add_argument("--project", metavar="NAME", help="without it the one that you are in")
+        parser.add_argument("--dispatch", action="store_true", help="let it begin at once")
+        _draft_arguments(parser, required=True)
+    else:
+        parser.add_argument("id", metavar="COMMISSION", help="the id of the commission")
+    if verb == "edit":
+        parser.add_argument("--prompt", metavar="TEXT", help="all that it is told; `-` reads standard input")
+        _draft_arguments(parser, required=False)
+    if verb in ("cancel", "abandon"):
+        parser.add_argument("--reason", metavar="WHY", help="for the timeline")
+    if verb in _BEGINS:
+        parser.add_argument("--wait", action="store_true", help="wait for its end")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def _draft_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--worker", metavar="NAME", required=required, help="who does it (`guild worker ls`)")
+    parser.add_argument("--title", metavar="T", help="a line for listings; without it the first of the prompt")
+    several: dict[str, Any] = {"metavar": "PATH", "action": "append"}
+    parser.add_argument("--depends-on", **several, help="a file that must be on claude/main before it begins")
+    parser.add_argument("--artifact", **several, help="a file that must be there in the end")
+    parser.add_argument("--link", **several, help="a file that it is told of")
+    help = "a command that must succeed in its checkout in the end"
+    parser.add_argument("--check", metavar="COMMAND", action="append", help=help)
+    parser.add_argument("--reviewer", metavar="NAME", help="a worker that must approve of it")
+    parser.add_argument("--max-turns", metavar="N", type=positive_int, help="model calls")
+    parser.add_argument("--max-budget-usd", metavar="USD", type=dollars, help="dollars")
+    parser.add_argument("--model", metavar="M", help="the model that does it, whatever its worker says")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    verb = args.command.partition(" ")[2]
+    if verb in ("ls", "show"):
+        return _look(verb, args, screen)
+    _refuse_alone(verb, args)
+    if verb == "new":
+        return _new(args, screen)
+    id = commission_id(args.id)
+    changes = _changes(args) if verb == "edit" else {}
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        does: dict[str, Callable[[], Awaitable[Commission]]] = {
+            "edit": lambda: client.commission_edit(id, changes, frame),
+            "dispatch": lambda: client.commission_dispatch(id, frame),
+            "redispatch": lambda: client.commission_redispatch(id, frame),
+            "cancel": lambda: client.commission_cancel(id, reason=args.reason),
+            "abandon": lambda: client.commission_abandon(id, reason=args.reason),
+        }
+
+        async def done() -> int:
+            return await _told(await does[verb](), args, client, screen)
+
+        async def look() -> Trusting:
+            return await client.trust_look(frame, worker=(await client.commission(id)).commission.worker)
+
+        return await once_trusted(done, look, client, screen)
+
+    return with_hall(work, screen)
+
+
+def _refuse_alone(verb: str, args: argparse.Namespace) -> None:
+    """Where this command is the hall itself, nothing goes on after it."""
+    begins = verb in ("dispatch", "redispatch") or (verb == "new" and args.dispatch)
+    if begins and not args.wait and is_embedded(os.environ):
+        raise UsageError(
+            f"commission {verb}: nothing would keep it going: this command is the hall itself",
+            hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
+        )
+
+
+def _look(verb: str, args: argparse.Namespace, screen: Screen) -> int:
+    id = commission_id(args.id) if verb == "show" else ""
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        if verb == "show":
+            shown = await client.commission(id)
+            screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
+            return exit_codes.DONE
+        found = await client.commissions(project=args.project, status=args.status)
+        if args.json:
+            screen.json({"commissions": [one.as_dict() for one in found]})
+        elif found:
+            screen.table([print_line(one, screen) for one in found])
+        else:
+            screen.note('There are none. `guild commission new --worker NAME "..."` makes one.')
+        return exit_codes.DONE
+
+    return with_look(work, screen)
+
+
+def _new(args: argparse.Namespace, screen: Screen) -> int:
+    from guildhall.projects.commissions.model import Draft
+
+    prompt = text_of(args.prompt, "prompt")
+    draft = Draft(title=_label(prompt), worker="", prompt=prompt).changed(_given(args))
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        async def made() -> int:
+            new = await client.commission_new(draft, frame, project=args.project)
+            if args.dispatch:
+                new = await client.commission_dispatch(new.id, frame)
+            return await _told(new, args, client, screen)
+
+        return await once_trusted(made, lambda: client.trust_look(frame, worker=draft.worker), client, screen)
+
+    return with_hall(work, screen)
+
+
+def _label(prompt: str) -> str:
+    lines = [line for line in prompt.splitlines() if line.strip()]
+    return visible.one_line(lines[0].strip(), _LABEL) if lines else ""
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """What was named on the command line, by the names of a draft."""
+    words = {name: getattr(args, name) for name in _WORDS}
+    lists = {field: getattr(args, name) for name, field in _LISTS.items()}
+    return {
+        **{name: value for name, value in words.items() if value is not None},
+        **{name: value for name, value in lists.items() if value is not None},
+    }
+
+
+def _changes(args: argparse.Namespace) -> dict[str, Any]:
+    changes = _given(args)
+    return changes if args.prompt is None else {**changes, "prompt": text_of(args.prompt, "prompt")}
+
+
+async def _told(one: Commission, args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
+    """How it stands; with --wait once it has ended."""
+    if getattr(args, "wait", False) and one.status in ("dispatched", "in_progress"):
+        screen.note(f"{one.id} is {one.status}. Ctrl-C leaves it as it is.", "dim")
+        code, shown = await until_it_rests(one.id, client)
+        screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
+        return code
+    if args.json:
+        screen.json(one.as_dict())
+    else:
+        screen.result(f"{one.id} is {one.status}" if args.command != "commission new" else one.id)
+        _say_next(one, screen)
+    return exit_codes.DONE
+
+
+def _say_next(one: Commission, screen: Screen) -> None:
+    said = {
+        "pending": f"Let it begin: guild commission dispatch {one.id}",
+        "blocked": f"It waits for what it depends on: guild commission show {one.id}",
+        "dispatched": f"It waits for its turn: guild wait {one.id}",
+        "in_progress": f"It goes on by itself: guild show {one.id}, guild wait {one.id}",
+        "failed": f"It has failed: {screen.one_line(one.reason or '', 200)}",
+    }
+    if one.status in said:
+        screen.note(said[one.status], "dim")

@@ -1,0 +1,127 @@
+"""Commissions, as people name and read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.screen import money
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import NotFound
+from guildhall.core.ids import COMMISSION, is_id
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.hall.client import HallClient
+    from guildhall.projects.commissions.model import Commission, CommissionShown
+
+_EVERY = 0.1  # seconds between two looks at one that is awaited
+_UNDER_WAY = ("dispatched", "in_progress")
+
+
+def commission_id(text: str) -> str:
+    """The text, if it has the form of a commission's id."""
+    if is_id(text, COMMISSION):
+        return text
+    shown = repr(text if len(text) <= 60 else text[:57] + "...")
+    hint = "Commissions look like c-7k2m9x4qpw; `guild commission ls` lists them."
+    raise NotFound(f"there is no commission {shown}", hint=hint)
+
+
+async def run_of_commission(id: str, client: HallClient) -> str:
+    """The run of its last attempt."""
+    run = (await client.commission(id)).commission.run
+    if run is None:
+        raise NotFound(f"the commission {id} has no run yet", hint=f"See guild commission show {id}.")
+    return run
+
+
+async def until_it_rests(id: str, client: HallClient) -> tuple[int, CommissionShown]:
+    """Waits until it has ended or waits for a person; the exit code, and how it stands."""
+    while True:
+        shown = await client.commission(id)
+        if shown.commission.status not in _UNDER_WAY:
+            return code_of(shown), shown
+        if shown.waiting and await _is_put_away(shown, client):
+            return exit_codes.NEEDS_YOU, shown
+        await SystemClock().sleep(_EVERY)
+
+
+async def _is_put_away(shown: CommissionShown, client: HallClient) -> bool:
+    run = shown.commission.run
+    return run is not None and (await client.show(run)).run.status in ("waiting", "parked", "lost")
+
+
+def code_of(shown: CommissionShown) -> int:
+    if shown.commission.status == "completed":
+        return exit_codes.DONE
+    return exit_codes.NEEDS_YOU if shown.waiting else exit_codes.FAILED
+
+
+def print_line(commission: Commission, screen: Screen) -> list[str]:
+    """A row of the listing."""
+    more = screen.one_line(commission.summary or commission.reason or "", 60)
+    title = screen.one_line(commission.title, 50)
+    return [commission.id, commission.status, commission.worker, f"by {commission.by}", title, more]
+
+
+def print_commission(shown: CommissionShown, screen: Screen) -> None:
+    """All about one."""
+    one, around = shown.commission, shown.neighbours
+    rows = [
+        ["commission", one.id],
+        ["title", screen.exactly(one.title)],
+        ["project", one.project],
+        ["worker", one.worker],
+        ["status", one.status + (" (waits for you)" if shown.waiting else "")],
+        ["why", screen.exactly(one.reason or "")],
+        ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
+        ["created", one.created_at],
+        ["attempt", str(one.attempt or "")],
+        ["run", one.run or ""],
+        ["branch", one.branch or ""],
+        ["checkout", screen.exactly(shown.worktree or "")],
+        ["cost", money(shown.cost_usd)],
+        *(["depends on", path + (" (not there)" if path in around.missing else "")] for path in one.draft.dependencies),
+        *(["must give", path] for path in one.draft.artifacts),
+        *(["linked", path] for path in one.draft.linked),
+        *(["check", screen.exactly(command)] for command in one.draft.checks),
+        ["reviewer", one.draft.reviewer or ""],
+        ["after", ", ".join(around.after)],
+        ["before", ", ".join(around.before)],
+    ]
+    screen.table([row for row in rows if row[1]])
+    for name, text in (("prompt", one.draft.prompt), ("summary", one.summary), ("result", one.result)):
+        if text:
+            screen.heading(f"\n{name}")
+            screen.result(text if isinstance(text, str) else str(text))
+    _print_said(shown, screen)
+    screen.heading("\ntimeline")
+    screen.table(
+        [[line.at, line.after or "", screen.one_line(line.reason, 200)] for line in shown.timeline], indent="  "
+    )
+    for doubt in shown.doubts:
+        screen.note(doubt, "yellow")
+    _print_next(shown, screen)
+
+
+def _print_said(shown: CommissionShown, screen: Screen) -> None:
+    if shown.asked:
+        screen.heading("\nquestions")
+        for one in shown.asked:
+            screen.result(f"{one.ask}: {one.question}")
+            screen.result(f"  {one.answer}" if one.answer else f"  guild answer {one.ask} ...")
+    if shown.decisions:
+        screen.heading("\ndecisions")
+        for one in shown.decisions:
+            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+
+
+def _print_next(shown: CommissionShown, screen: Screen) -> None:
+    one = shown.commission
+    if one.status == "pending":
+        screen.note(f"Let it begin: guild commission dispatch {one.id}")
+    elif one.status in ("failed", "cancelled"):
+        screen.note(f"Try it anew: guild commission redispatch {one.id}")
+    for ask in shown.waiting:
+        screen.note(f"It waits for an answer: guild show {ask}")

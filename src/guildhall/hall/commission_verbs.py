@@ -1,0 +1,59 @@
+"""The verbs about commissions, carried out in this process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
+    from guildhall.projects.commissions.model import Commission, CommissionShown, Draft
+    from guildhall.projects.model import Project
+
+_PERSON = "by the user"
+
+
+class CommissionVerbs:
+    """That part of a hall inside this process."""
+
+    _hall: Hall
+
+    async def commission_new(self, draft: Draft, frame: Frame, *, project: str | None = None) -> Commission:
+        return await self._hall.commissions.create(self._project(project, frame), draft, frame)
+
+    def _project(self, name: str | None, frame: Frame) -> Project:
+        if name is not None:
+            return self._hall.projects.get(name)
+        if (found := self._hall.projects.at(frame.cwd)) is not None:
+            return found
+        raise NotFound(
+            f"{frame.cwd} lies in no project",
+            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
+        )
+
+    async def commission_edit(self, id: str, changes: Mapping[str, Any], frame: Frame) -> Commission:
+        return await self._hall.commissions.edit(id, changes, frame)
+
+    async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]:
+        from guildhall.projects.commissions.model import checked_status
+
+        return await self._hall.commissions.all(project, None if status is None else checked_status(status))
+
+    async def commission(self, id: str) -> CommissionShown:
+        return await self._hall.commissions.shown(id)
+
+    async def commission_dispatch(self, id: str, frame: Frame) -> Commission:
+        return await self._hall.commissions.dispatch(id, frame)
+
+    async def commission_redispatch(self, id: str, frame: Frame) -> Commission:
+        return await self._hall.commissions.redispatch(id, frame)
+
+    async def commission_cancel(self, id: str, *, reason: str | None = None) -> Commission:
+        return await self._hall.commissions.cancel(id, _PERSON if reason is None else reason)
+
+    async def commission_abandon(self, id: str, *, reason: str | None = None) -> Commission:
+        return await self._hall.commissions.abandon(id, _PERSON if reason is None else reason)

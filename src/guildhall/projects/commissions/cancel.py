@@ -1,0 +1,58 @@
+"""Cancelling: whatever has not ended -> cancelled. What the worker has done so far stays, on its branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import UsageError
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.finalise import concluded, tidy
+from guildhall.projects.commissions.fulfil import keep_work
+from guildhall.runs.model import ENDED, SHUTDOWN, is_text
+from guildhall.runs.records import cancel_tree, find_run
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+LONGEST_REASON = 2_000
+
+
+def checked_reason(reason: str) -> str:
+    """The reason, if it is one."""
+    if not is_text(reason) or not reason.strip() or len(reason) > LONGEST_REASON:
+        raise UsageError(f"reason: expected text of at most {LONGEST_REASON:,} characters")
+    return reason.strip()
+
+
+async def cancel(ground: Ground, id: str, reason: str = "by the user") -> Commission:
+    """Ends it. One that has submitted its result, and needs no review, is completed: that came first."""
+    reason = checked_reason(reason)
+    async with ground.steering[id]:
+        commission = ground.get(id)
+        if commission.status != "in_progress":
+            commission.may_become("cancelled")
+        elif commission.run is not None:
+            await ground.runs().park(commission.run, SHUTDOWN)  # who dies now has cancelled nothing: it goes on
+            commission = ground.get(id)  # it may have ended meanwhile
+            if commission.status != "in_progress" or await concluded(ground, commission):
+                return ground.get(id)
+            await keep_work(ground, commission)
+        await _cancel(ground, commission, reason)
+        await tidy(ground, id)
+        return ground.get(id)
+
+
+async def _cancel(ground: Ground, commission: Commission, reason: str) -> None:
+    """Row and run, in one transaction."""
+    now, run = ground.now(), commission.run
+
+    def write(connection: Connection) -> None:
+        records.move(connection, commission.id, "cancelled", reason, now)
+        found = find_run(connection, run) if run is not None else None
+        if found is not None and found.status not in ENDED:
+            cancel_tree(connection, found.id, now)
+
+    await ground.store.write(write)

@@ -1,0 +1,307 @@
+"""The commissions of a hall: its transitions, a file each, joined; and whoever gives their runs a seat."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import Conflict, GuildError, NotFound
+from guildhall.jobs.awaiting import Awaiting
+from guildhall.jobs.inquiry import Inquiry
+from guildhall.projects.commissions import abandon, cancel, create, dispatch, edit, finalise, records, redispatch
+from guildhall.projects.commissions import recover as recovery
+from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
+from guildhall.projects.commissions.conflict import applied
+from guildhall.projects.commissions.fulfil import submit
+from guildhall.projects.commissions.graph import edges, neighbours
+from guildhall.projects.commissions.model import RESTS, CommissionShown
+from guildhall.projects.commissions.projection import doubts
+from guildhall.projects.commissions.queue import Queue
+from guildhall.projects.commissions.review import review_tools, reviewing
+from guildhall.projects.commissions.seating import contract_told, seated
+from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
+from guildhall.projects.commissions.waiting import lacks, settle
+from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.seat import Seat, seat_on_record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    from guildhall.core.frame import Frame
+    from guildhall.jobs.model import Asked
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import By, Commission, Draft, Status
+    from guildhall.projects.model import Project
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.model import Ask, Run
+    from guildhall.runs.prepare import Prepared
+
+_EVERY = 0.05  # seconds between two looks at what has not ended yet
+_log = logging.getLogger("guildhall.commissions")
+
+
+class Commissions:
+    """Knows the commissions of a home, and lets their runs live."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
+        self._awaiting: Awaiting | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # looking
+
+    def get(self, id: str) -> Commission:
+        return self._ground.get(id)
+
+    async def all(self, project: str | None = None, status: Status | None = None) -> list[Commission]:
+        """In the order of their creation."""
+        if not self._ground.readonly:
+            await settle(self._ground, project)
+        return self._ground.store.read(lambda c: records.listed(c, project=project, status=status and [status]))
+
+    async def shown(self, id: str) -> CommissionShown:
+        """All about one."""
+        ground = self._ground
+        if not ground.readonly:
+            await settle(ground, ground.get(id).project)
+        return await asyncio.to_thread(self._shown, id)
+
+    def _shown(self, id: str) -> CommissionShown:
+        ground, commission = self._ground, self._ground.get(id)
+        timeline = ground.store.read(lambda connection: records.moments(connection, id))
+        missing: Sequence[str] = ()
+        worktree = None
+        try:
+            path = ground.worktrees.path(ground.project(commission), commission.place)
+            worktree = str(path) if path.is_dir() else None
+            missing = lacks(ground, commission)
+            wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+        except GuildError as error:  # its project is registered no more, or gone
+            wrong = [error.message]
+        run = commission.run
+        waiting = [ask.id for ask in ground.asks.of_run(run) if ask.status == "open"] if run else []
+        return CommissionShown(
+            commission=commission,
+            timeline=timeline,
+            asked=asked_in(ground, timeline),
+            decisions=decided_in(ground, timeline),
+            waiting=waiting,
+            neighbours=neighbours(commission, ground.all(commission.project), missing),
+            cost_usd=cost_of(ground, timeline),
+            worktree=worktree,
+            doubts=wrong,
+        )
+
+    def graph(self, project: str) -> Mapping[str, Sequence[tuple[str, str]]]:
+        """From each commission to those that make what it depends on, with the path that says so."""
+        return edges(self._ground.all(project))
+
+    async def ended(self, ids: Sequence[str]) -> list[Commission]:
+        """These commissions, once each of them has ended."""
+        while not all(self.get(id).status in RESTS for id in ids):
+            await self._ground.clock.sleep(_EVERY)
+        return [self.get(id) for id in ids]
+
+    # transitions
+
+    async def create(
+        self, project: Project, draft: Draft, frame: Frame, *, by: By = "person", made_by: str | None = None
+    ) -> Commission:
+        return await asyncio.shield(create.create(self._ground, project, draft, frame, by=by, made_by=made_by))
+
+    async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person") -> Commission:
+        return await asyncio.shield(self._then_turn(edit.edit(self._ground, id, changes, frame, by=by), id, frame))
+
+    async def dispatch(self, id: str, frame: Frame) -> Commission:
+        return await asyncio.shield(self._then_turn(self._dispatch(id, frame), id, frame))
+
+    async def _dispatch(self, id: str, frame: Frame) -> Commission:
+        async with self._ground.steering[id]:
+            return await dispatch.dispatch(self._ground, id, frame)
+
+    async def redispatch(self, id: str, frame: Frame) -> Commission:
+        return await asyncio.shield(self._then_turn(redispatch.redispatch(self._ground, id, frame), id, frame))
+
+    async def cancel(self, id: str, reason: str = "by the user") -> Commission:
+        cancelled = await asyncio.shield(cancel.cancel(self._ground, id, reason))
+        self._moved()
+        return cancelled
+
+    async def abandon(self, id: str, reason: str = "by the user") -> Commission:
+        return await asyncio.shield(abandon.abandon(self._ground, id, reason))
+
+    async def _then_turn(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
+        """After a transition by which its turn may have come."""
+        self._queue.add(id, frame)
+        await work
+        await self._queue.turn()
+        return self.get(id)
+
+    def _moved(self) -> None:
+        """There may be room for another one, and what others wait for may be there."""
+
+        async def go_on() -> None:
+            await settle(self._ground)
+            await self._queue.turn()
+
+        self._start(go_on)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        task = asyncio.create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # the seat
+
+    def _seat(self, told: Mapping[str, Any]) -> Seat:
+        ground, id = self._ground, str(told["id"])
+        return Seat(
+            tools=commission_tools(told["schema"]),
+            execute=lambda run: self._desk(told, run).execute,
+            began=partial(dispatch.began, ground, id),
+            ended=partial(finalise.ended, ground, id),
+            server=SERVER,
+            seated=seated,
+            judge=partial(finalise.judge, ground, id),
+            settled=partial(self._settled, id),
+        )
+
+    def _desk(self, told: Mapping[str, Any], run: str) -> Desk:
+        ground, commission = self._ground, self._ground.get(str(told["id"]))
+
+        async def progress(summary: str) -> None:
+            await ground.store.write(lambda c: records.change(c, commission.id, ground.now(), summary=summary))
+
+        async def keep(asked: Asked) -> None:  # the inbox has it
+            return None
+
+        inquiry = Inquiry(
+            title=f"{commission.worker} asks, in the commission {commission.id} ({commission.title})",
+            writing=asyncio.Lock(),
+            store=ground.store,
+            ledger=lambda: ground.runs().ledger(run),
+            keep=keep,
+        )
+        taking = partial(submit, ground, commission.id, contract_told(told))
+        return Desk(progress=progress, ask=inquiry.ask, heard=inquiry.heard, submit=taking)
+
+    async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
+        """The end of a stretch is on record."""
+        if stretch.status == "waiting" and self._awaiting is not None:
+            self._awaiting.expect(run)
+        if stretch.status not in ENDED:
+            return
+        try:
+            await finalise.tidy(self._ground, id)
+            commission = self.get(id)
+            if files := (stretch.error or {}).get("files"):
+                await self._ground.meet(commission, tuple(files))
+        except GuildError as error:  # the record has it, and the next start puts it right
+            _log.warning("%s: %s", id, error)
+        self._moved()
+
+    # going on
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """The run of a commission that stopped, ready to go on in its checkout."""
+        ground, told = self._ground, self._ground.history.get(run).request["commission"]
+        commission = self._of(told)
+        if commission.run != run or commission.status != "in_progress" or told.get("review"):
+            hint = f"guild commission redispatch {commission.id} tries it anew."
+            raise Conflict(f"the commission {commission.id} is {commission.status}: its run is over", hint=hint)
+        async with ground.steering[commission.id]:
+            project, branch = ground.project(commission), str(commission.branch)
+            scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
+            await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
+            return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+
+    def _of(self, told: Mapping[str, Any]) -> Commission:
+        try:
+            return self.get(str(told["id"]))
+        except NotFound as error:
+            raise Conflict(f"{error.message} any more", hint="Make a new one.") from None
+
+    async def stop(self, run: str) -> list[str]:
+        """Cancels the commission that a run carries out; the runs that were ended."""
+        cancelled = await self.cancel(self._of(self._ground.history.get(run).request["commission"]).id)
+        return [run] if cancelled.status == "cancelled" else []
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """Its run cannot go on: it has failed and its work is kept; or it had submitted all that was needed."""
+        commission = self._of(run.request["commission"])
+        if self._ground.history.get(run.id).status not in ENDED and commission.run == run.id:
+            stretch = Stretch(status="failed", reason=error.code, error=error.as_dict())
+            await finalise.conclude(self._ground, commission, stretch)
+            self._moved()
+
+    async def follow(self, run: str) -> None:
+        """The record says how a run ended that nobody executed: so does the commission."""
+        found = self._ground.history.get(run)
+        commission = self._of(found.request["commission"])
+        if found.status in ENDED and commission.run == run and commission.status == "in_progress":
+            stretch = Stretch(status="failed", reason=found.reason, error=found.error)
+            await finalise.conclude(self._ground, commission, stretch)
+            self._moved()
+
+    async def answered(self, ask: Ask) -> None:
+        """A person has said what is to become of work that could not be merged."""
+        told = self._ground.history.get(ask.run).request.get("commission")
+        if ask.kind != "conflict" or not told or ask.answer is None:
+            return
+        await self._ground.store.write(lambda connection: applied(connection, ask.id))
+        commission = self._of(told)
+        if commission.run != ask.run or commission.status != "failed":
+            return
+        if ask.answer.choice == "redispatch":
+            await self.redispatch(commission.id, self._ground.frame_at(self._ground.project(commission).path))
+        elif ask.answer.choice == "abandon":
+            await self.abandon(commission.id, ask.answer.note or "it could not be merged")
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """From now on what waits goes on by itself; and what an earlier hall has left is put right."""
+        ground = self._ground
+        self._awaiting = Awaiting(asks=ground.asks, history=ground.history, clock=ground.clock, go_on=go_on)
+        for one in ground.store.read(records.under_way):
+            if one.run is not None and ground.history.get(one.run).status == "waiting":
+                self._awaiting.expect(one.run)
+
+        async def put_right() -> None:
+            await recovery.recover(ground)
+            await self._queue.turn()
+
+        self._start(put_right)
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._tasks) or (self._awaiting is not None and self._awaiting.busy)
+
+    async def settled(self) -> None:
+        """Waits for what goes on in the background."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def close(self) -> None:
+        if self._awaiting is not None:
+            self._awaiting.close()
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _logged(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except Exception:  # noqa: BLE001 - nobody waits for it: it is told in the log
+        _log.exception("commissions")
+
+
+def seat_of(run: Run) -> Seat | None:
+    """The seat of a run that carries out a commission, or reviews one, as a replay sees it."""
+    told = run.request.get("commission")
+    if not told:
+        return None
+    if told.get("review"):
+        return seat_on_record(review_tools(), reviewing)
+    return seat_on_record(commission_tools(told["schema"]), seated)

@@ -1,0 +1,58 @@
+"""What cannot be merged: the branch stays, and a person is asked what is to become of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.core.ids import ASK, fingerprint, new_id
+from guildhall.runs.model import Ask, Question
+from guildhall.runs.records import add_ask, change_ask, withdraw_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.projects.commissions.model import Commission
+
+KIND = "conflict"
+KEY = "merge"
+
+
+def ask_about(connection: Connection, commission: Commission, run: str, files: Sequence[str], now: str) -> None:
+    """Puts it into the inbox, in the transaction in which the commission has failed by it."""
+    body = (
+        f"{commission.branch} and claude/main have both changed:\n"
+        + "\n".join(f"- {path}" for path in files)
+        + "\n\nredispatch: it is done anew on what claude/main has now.  abandon: nobody does it.  keep: it stays as it"
+        " is, and so do its branch and its checkout; you merge it yourself."
+    )
+    ask = Ask(
+        id=new_id(ASK),
+        run=run,
+        root=run,
+        kind=KIND,
+        key=KEY,
+        subject=fingerprint([commission.id, commission.attempt, list(files)]),
+        question=Question(
+            title=f"The work of {commission.worker} in {commission.id} ({commission.title}) cannot be merged",
+            body=body,
+            choices=("redispatch", "abandon", "keep"),
+        ),
+        status="open",
+        answer=None,
+        created_at=now,
+        expires_at=None,
+        closed_at=None,
+    )
+    add_ask(connection, ask)
+
+
+def no_more(connection: Connection, commission: Commission, now: str) -> None:
+    """It is tried anew, or given up: nobody needs to say anything about it."""
+    if commission.run is not None:
+        withdraw_kind(connection, commission.run, KIND, now)
+
+
+def applied(connection: Connection, ask: str) -> None:
+    change_ask(connection, ask, "answered", status="applied")

@@ -1,0 +1,60 @@
+"""Creation: (nothing) -> pending or blocked."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import UsageError
+from guildhall.core.ids import COMMISSION, new_id
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.graph import refuse_cycle
+from guildhall.projects.commissions.model import Commission
+from guildhall.projects.commissions.projection import project_row
+from guildhall.projects.commissions.waiting import lacks
+
+if TYPE_CHECKING:
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import By, Draft
+    from guildhall.projects.model import Project
+
+
+async def create(
+    ground: Ground, project: Project, draft: Draft, frame: Frame, *, by: By = "person", made_by: str | None = None
+) -> Commission:
+    """A new commission. It begins when it is dispatched."""
+    check_draft(ground, project, draft, frame, by)
+    await asyncio.to_thread(ground.branches(project).ensure)
+    now = ground.now()
+    commission = Commission(
+        id=new_id(COMMISSION),
+        project=project.name,
+        draft=draft,
+        status="pending",
+        by=by,
+        made_by=made_by,
+        created_at=now,
+        changed_at=now,
+    )
+    refuse_cycle([*ground.all(project.name), commission], commission.id)
+    if await asyncio.to_thread(lacks, ground, commission):
+        commission = replace(commission, status="blocked")
+    maker = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
+    await ground.store.write(lambda connection: records.add(connection, commission, f"created by {maker}"))
+    await project_row(ground, commission.id)
+    return ground.get(commission.id)
+
+
+def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by: By) -> None:
+    """Raises where a draft cannot be carried out, whoever has made it."""
+    draft.check()
+    if by != "person":  # what is executed, and on which model, is for people to say
+        for name in ("checks", "model"):
+            if getattr(draft, name):
+                raise UsageError(f"{name}: that is for a person to say", hint="Leave it out.")
+    place = ground.place(project, frame)
+    ground.find(draft.worker, place)
+    if draft.reviewer is not None:
+        ground.find(draft.reviewer, place)

@@ -1,0 +1,122 @@
+"""Dispatch: pending -> dispatched -> in_progress: first it has an attempt and a branch, then a checkout and a run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, RuntimeFailed
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.projection import project_row
+from guildhall.projects.commissions.seating import contract_of, first_message, seated
+from guildhall.projects.commissions.waiting import demand_ready, settle
+from guildhall.runs.model import RunRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.runs.seat import Seat
+
+BRANCHES = "claude/commission"
+_log = logging.getLogger("guildhall.commissions")
+
+
+async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatched") -> Commission:
+    """It waits for its turn from now on. Raises where it could not begin, and then nothing has changed."""
+    await settle(ground, ground.get(id).project)
+    commission = ground.get(id)
+    commission.may_become("dispatched") if commission.status != "blocked" else None
+    await asyncio.to_thread(demand_ready, ground, commission)
+    place = ground.place(ground.project(commission), frame)
+    ground.find(commission.worker, place)
+    if commission.draft.reviewer is not None:
+        ground.find(commission.draft.reviewer, place)
+    attempt = commission.attempt + 1
+
+    def write(connection: Connection) -> Commission:
+        return records.move(
+            connection,
+            id,
+            "dispatched",
+            reason,
+            ground.now(),
+            data={"attempt": attempt},
+            attempt=attempt,
+            branch=f"{BRANCHES}/{id}-{attempt}",
+            run=None,
+            summary=None,
+            result=None,
+        )
+
+    return await ground.store.write(write)
+
+
+async def begin(ground: Ground, id: str, frame: Frame, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:
+    """Its turn has come: it gets a checkout and a run, or has failed and says why."""
+    async with ground.steering[id]:
+        commission = ground.get(id)
+        if commission.status != "dispatched":  # somebody has cancelled it
+            return
+        try:
+            await _begin(ground, commission, frame, seat_for)
+        except Exception as error:  # noqa: BLE001 - nothing stays dispatched with nobody behind it
+            if not isinstance(error, GuildError):
+                _log.exception("%s", id)
+            await _could_not(ground, id, error)
+
+
+async def _begin(
+    ground: Ground, commission: Commission, frame: Frame, seat_for: Callable[[Mapping[str, Any]], Seat]
+) -> None:
+    project = ground.project(commission)
+    frame = ground.place(project, frame)
+    worker = ground.find(commission.worker, frame)
+    schema = await ground.output_schema(worker, frame)
+    branch = commission.branch or ""
+
+    def set_up() -> Frame:
+        ground.branches(project).follow()
+        path = ground.worktrees.make(project, commission.place, branch, worker.definition.checkout)
+        return replace(frame, worktree=path)
+
+    frame = await asyncio.to_thread(set_up)
+    contract = contract_of(commission, schema)
+    told = {"id": commission.id, "attempt": commission.attempt, "title": commission.title, **contract.as_dict()}
+    request = RunRequest(
+        worker=commission.worker,
+        input=first_message(commission),
+        override_model=commission.draft.model,
+        max_turns=commission.draft.max_turns,
+        max_budget_usd=commission.draft.max_budget_usd,
+        commission=told,
+    )
+    seat = seat_for(told)
+    prepared = await ground.runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
+    ground.runs().launch(prepared)
+
+
+def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
+    """In the transaction in which the run is made."""
+    before = records.get(connection, id)
+    data = {"run": run, "branch": before.branch, "attempt": before.attempt}
+    records.move(connection, id, "in_progress", f"{before.worker} works on it", ground.now(), data=data, run=run)
+
+
+async def _could_not(ground: Ground, id: str, error: Exception) -> None:
+    known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
+    told = f"it could not begin: {known.message}"
+
+    def write(connection: Connection) -> None:
+        if records.get(connection, id).status == "dispatched":
+            records.move(connection, id, "failed", told, ground.now(), data={"error": known.as_dict()})
+
+    await ground.store.write(write)
+    await project_row(ground, id)

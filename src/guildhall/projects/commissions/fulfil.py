@@ -1,0 +1,103 @@
+"""Completion is a contract: what a commission must have given before its result is taken."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import NotFound, NotFulfilled
+from guildhall.jobs.contract import MOST, fitted
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.checks import run_checks
+from guildhall.projects.commissions.model import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from guildhall.jobs.model import Contract
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+SUBMITTED = "the result was submitted"
+
+
+async def keep_work(ground: Ground, commission: Commission) -> str | None:
+    """Commits all that is in its checkout on its branch; where the branch is then. None: it has none yet."""
+    if commission.branch is None:
+        return None
+    branch, project = commission.branch, ground.project(commission)
+    message = f"{commission.title}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
+
+    def keep() -> str | None:
+        with suppress(NotFound):  # it has no checkout
+            ground.worktrees.commit(project, commission.place, message, commission.worker)
+        branches = ground.branches(project)
+        return branches.tip(branch) if branches.exists(branch) else None
+
+    return await asyncio.to_thread(keep)
+
+
+async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> None:
+    """Takes a result, if all is there that must be. NotFulfilled says what is missing."""
+    commission = ground.get(id)
+    value = await demand(ground, commission, contract, output)
+    tip = await keep_work(ground, commission)
+    now = ground.now()
+
+    def write(connection: Connection) -> None:
+        records.change(connection, id, now, result=value)
+        records.note(connection, id, Moment(at=now, reason=SUBMITTED, data={"commit": tip}))
+
+    await ground.store.write(write)
+
+
+async def demand_still(ground: Ground, commission: Commission, contract: Contract, tip: str | None) -> None:
+    """The same for what was submitted before, where something has been changed since."""
+    moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
+    taken = [moment.data.get("commit") for moment in moments if moment.reason == SUBMITTED]
+    if not taken or taken[-1] != tip:
+        await demand(ground, commission, contract, commission.result)
+
+
+async def demand(ground: Ground, commission: Commission, contract: Contract, output: Any) -> Any:
+    """The result in the form that is demanded. NotFulfilled: something is missing, or a check has failed."""
+    project = ground.project(commission)
+    place = ground.worktrees.path(project, commission.place)
+    lacks = await asyncio.to_thread(_lacks, place, contract.artifacts)
+    value, problems = fitted(contract, output, lacks)
+    commands = (*project.settings.checks, *commission.draft.checks)
+    if not problems and commands:
+        problems += await _failures(ground, commission, commands, place)
+    if problems:
+        raise NotFulfilled(
+            f"the commission has not given what it had to: {'; '.join(problems[:MOST])}",
+            hint="Put it right in the files, correct the result, and submit it again.",
+        )
+    return value
+
+
+async def _failures(ground: Ground, commission: Commission, commands: Sequence[str], place: Path) -> list[str]:
+    env = ground.frame_at(ground.project(commission).path).plain()
+    done = await run_checks(commands, place, env)
+    failed = [check for check in done if not check.passed]
+    told = f"the check {failed[0].command!r} failed" if failed else f"{len(done)} checks passed"
+    await ground.note(commission.id, told, checks=[check.as_dict() for check in done])
+    return [f"the check {check.command!r} failed:\n{check.output}" for check in failed]
+
+
+def _lacks(place: Path, artifacts: Sequence[str]) -> list[str]:
+    """Those that are not there as files of their own; what a link leads to is somewhere else."""
+    return [path for path in artifacts if not _is_file(place, path)]
+
+
+def _is_file(place: Path, path: str) -> bool:
+    here = place
+    for part in path.split("/"):
+        here = here / part
+        if here.is_symlink():
+            return False
+    return here.is_file()

@@ -1,0 +1,78 @@
+"""What the transitions of commissions stand on: the record, git, and those who execute. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from guildhall.core.clock import stamp
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.projects.branches import Branches
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.model import Project
+    from guildhall.projects.registry import Projects
+    from guildhall.projects.worktrees import Worktrees
+    from guildhall.runs.asks import Asks
+    from guildhall.runs.history import History
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.store.engine import Store
+    from guildhall.workers.model import Worker
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """Handed to every transition."""
+
+    store: Store
+    clock: Clock
+    history: History
+    asks: Asks
+    projects: Callable[[], Projects]
+    branches: Callable[[Project], Branches]
+    worktrees: Worktrees
+    runs: Callable[[], Runs]
+    alive: Callable[[str], bool]
+    find: Callable[[str, Frame], Worker]  # a worker that may be given work
+    output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
+    frame_at: Callable[[Path], Frame]  # of what the hall does by itself in a folder
+    most: Callable[[], int]  # commissions that may be under way in all projects together
+    meet: Callable[[Commission, tuple[str, ...]], Awaitable[None]]  # a conflict in these files is to be talked about
+    readonly: bool = False
+    # Two who change the same one do so one after another.
+    steering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+
+    def now(self) -> str:
+        return stamp(self.clock.now())
+
+    def get(self, id: str) -> Commission:
+        return self.store.read(lambda connection: records.get(connection, id))
+
+    def all(self, project: str | None = None) -> list[Commission]:
+        return self.store.read(lambda connection: records.listed(connection, project=project))
+
+    def project(self, commission: Commission) -> Project:
+        return self.projects().get(commission.project)
+
+    def git(self, commission: Commission) -> Branches:
+        return self.branches(self.project(commission))
+
+    def place(self, project: Project, frame: Frame) -> Frame:
+        """The frame of what is done for a project: from its folder, with what the caller brings along."""
+        return replace(frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
+
+    async def note(self, id: str, reason: str, **data: Any) -> None:
+        """A line of the timeline that is no transition."""
+        moment = Moment(at=self.now(), reason=reason, data=data)
+        await self.store.write(lambda connection: records.note(connection, id, moment))

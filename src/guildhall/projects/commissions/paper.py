@@ -1,0 +1,123 @@
+"""A commission as its artifact: what the row says, written where people and workers read it.
+
+The row is what counts. `revision` says how many transitions the text knows of, so that one that is merely older is told
+from one that a hand has changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.ids import COMMISSION, is_id
+from guildhall.jobs.contract import as_text
+from guildhall.projects.artifact import Artifact
+from guildhall.projects.commissions.model import Commission, Draft, checked_status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from guildhall.jobs.model import Asked, Decided
+    from guildhall.projects.commissions.model import Moment
+
+TAG = "commission"
+_KEPT = ("worker", "prompt", "dependencies", "artifacts", "linked", "max_turns", "max_budget_usd", "model", "reviewer")
+_LONGEST = 20_000  # characters of a result or of an output that the artifact repeats
+
+
+def written(
+    commission: Commission,
+    timeline: Sequence[Moment],
+    *,
+    decisions: Sequence[Decided] = (),
+    asked: Sequence[Asked] = (),
+) -> bytes:
+    """The text of the artifact."""
+    draft = commission.draft.as_dict()
+    extra: dict[str, Any] = {
+        "commission": commission.id,
+        "project": commission.project,
+        **{name: draft[name] for name in _KEPT if draft.get(name)},
+        **({"checks": draft["checks"]} if draft["checks"] else {}),
+        "by": commission.by,
+        "attempt": commission.attempt,
+        **({"branch": commission.branch} if commission.branch else {}),
+        "created_at": commission.created_at,
+        "revision": sum(1 for one in timeline if one.after is not None),
+    }
+    parts: list[str] = []
+    if commission.result is not None:
+        parts.append(f"## Result\n\n{_cut(as_text(commission.result))}")
+    if decisions:
+        parts.append("## Decisions\n\n" + "\n".join(map(_decision, decisions)))
+    if asked:
+        parts.append("## Questions\n\n" + "\n".join(map(_question, asked)))
+    parts.append("## Timeline\n\n" + "\n".join(map(_line, timeline)))
+    artifact = Artifact(
+        title=commission.title,
+        date=commission.created_at[:10],
+        status=commission.status,
+        tags=(TAG,),
+        extra=extra,
+        body="\n" + "\n\n".join(parts) + "\n",
+    )
+    return artifact.render().encode()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n[... {len(text) - _LONGEST:,} characters left out]"
+
+
+def _decision(one: Decided) -> str:
+    return f"- {_flat(one.question)}\n  - decided: {_flat(one.decision)}\n  - because: {_flat(one.reasoning)}"
+
+
+def _question(one: Asked) -> str:
+    return f"- {_flat(one.question)}\n  - {_flat(one.answer) if one.answer else 'not answered'}"
+
+
+def _line(one: Moment) -> str:
+    return f"- {one.at} {f'**{one.after}**: ' if one.after else ''}{_flat(one.reason)}"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())[:2_000]
+
+
+def read(data: bytes, where: str) -> tuple[str, int]:
+    """The status that an artifact claims, and how many transitions it knows of."""
+    artifact = Artifact.parse(data.decode("utf-8", "replace"), where)
+    revision = artifact.extra.get("revision")
+    return str(artifact.status), revision if isinstance(revision, int) else 0
+
+
+def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
+    """The commission that an artifact tells of, where the row is gone. InvalidFile: it tells of none.
+
+    Commands are not taken from it: whoever writes artifacts must not say what is executed.
+    """
+    where = f"{project}: {id}"
+    try:
+        artifact = Artifact.parse(data.decode(), where)
+        extra: Mapping[str, Any] = artifact.extra
+        if not is_id(id, COMMISSION) or extra.get("commission") != id:
+            raise InvalidFile("it is not the artifact of this commission", where=where)
+        given: dict[str, Any] = {name: extra[name] for name in _KEPT if extra.get(name) is not None}
+        given |= {name: tuple(given[name]) for name in ("dependencies", "artifacts", "linked") if name in given}
+        draft = Draft(title=str(artifact.title), **given)
+        draft.check()
+        status = checked_status(str(artifact.status))
+        attempt = extra.get("attempt")
+        return Commission(
+            id=id,
+            project=project,
+            draft=draft,
+            status="failed" if status in ("dispatched", "in_progress") else status,
+            by="manager" if extra.get("by") == "manager" else "person",
+            attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 10_000 else 0,
+            branch=str(extra["branch"]) if extra.get("branch") else None,
+            created_at=str(extra.get("created_at") or now),
+            changed_at=now,
+        )
+    except (GuildError, TypeError, ValueError) as error:
+        raise InvalidFile(f"it cannot be read as a commission: {error}", where=where) from None

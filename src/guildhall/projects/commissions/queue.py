@@ -1,0 +1,56 @@
+"""The queue: so many commissions at a time for each project and in all; the others wait in the order of creation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import NotFound
+from guildhall.projects.commissions import records
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+
+class Queue:
+    """Lets those begin whose turn has come."""
+
+    def __init__(self, ground: Ground, begin: Callable[[str, Frame], Awaitable[None]]) -> None:
+        self._ground = ground
+        self._begin = begin
+        self._turn = asyncio.Lock()
+        self._frames: dict[str, Frame] = {}  # what those brought along who have dispatched; it is never on record
+
+    def add(self, id: str, frame: Frame) -> None:
+        self._frames[id] = frame
+
+    async def turn(self) -> None:
+        """Those begin for which there is room, until there is none."""
+        async with self._turn:
+            tried: set[str] = set()
+            while (found := self._next(tried)) is not None:
+                tried.add(found.id)
+                frame = self._frames.pop(found.id, None)
+                await self._begin(found.id, frame or self._ground.frame_at(self._ground.project(found).path))
+
+    def _next(self, tried: set[str]) -> Commission | None:
+        under_way = self._ground.store.read(records.under_way)
+        working = [one for one in under_way if one.status == "in_progress"]
+        if len(working) >= self._ground.most():
+            return None
+        each = Counter(one.project for one in working)
+        for one in under_way:
+            if one.status == "dispatched" and one.id not in tried and each[one.project] < self._limit(one):
+                return one
+        return None
+
+    def _limit(self, commission: Commission) -> int:
+        try:
+            return self._ground.project(commission).settings.max_commissions
+        except NotFound:  # its project is registered no more: it waits for that
+            return 0

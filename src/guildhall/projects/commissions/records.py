@@ -1,0 +1,117 @@
+"""The SQL of commissions and of their timelines. A transition is one transaction: the row and its line, or neither."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
+
+from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, Moment
+from guildhall.store.tables import commissions, timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from guildhall.projects.commissions.model import Status
+
+_LISTS = ("dependencies", "artifacts", "linked", "checks")
+
+
+def add(connection: Connection, commission: Commission, reason: str) -> None:
+    """A new one, with the first line of its timeline."""
+    own = {name: value for name, value in vars(commission).items() if name != "draft"}
+    connection.execute(insert(commissions).values(**own, **_columns(commission.draft)))
+    moment = Moment(at=commission.created_at, reason=reason, after=commission.status)
+    note(connection, commission.id, moment)
+
+
+def move(
+    connection: Connection,
+    id: str,
+    status: Status,
+    reason: str,
+    now: str,
+    *,
+    data: Mapping[str, Any] | None = None,
+    **columns: Any,
+) -> Commission:
+    """A transition, if it is one; else Conflict, and nothing is changed."""
+    before = get(connection, id)
+    before.may_become(status)
+    values = {**columns, "status": status, "reason": reason, "changed_at": now}
+    connection.execute(update(commissions).where(commissions.c.id == id).values(**values))
+    moment = Moment(at=now, reason=reason, before=before.status, after=status, data=data or {})
+    note(connection, id, moment)
+    return get(connection, id)
+
+
+def change(connection: Connection, id: str, now: str, **columns: Any) -> None:
+    """What is no transition: how far it is, what was submitted."""
+    connection.execute(update(commissions).where(commissions.c.id == id).values(**columns, changed_at=now))
+
+
+def redraft(connection: Connection, id: str, draft: Draft, now: str, reason: str) -> None:
+    """Something else is asked for from now on."""
+    change(connection, id, now, **_columns(draft))
+    note(connection, id, Moment(at=now, reason=reason))
+
+
+def note(connection: Connection, id: str, moment: Moment) -> None:
+    """A line of the timeline."""
+    connection.execute(insert(timeline).values(activity=id, **{**vars(moment), "data": dict(moment.data)}))
+
+
+def find(connection: Connection, id: str) -> Commission | None:
+    row = connection.execute(select(commissions).where(commissions.c.id == id)).mappings().first()
+    return _commission(row) if row else None
+
+
+def get(connection: Connection, id: str) -> Commission:
+    if (found := find(connection, id)) is not None:
+        return found
+    known = connection.execute(select(commissions.c.id)).scalars().all()
+    hint = did_you_mean(id[:40], known) or "`guild commission ls` lists them."
+    raise NotFound(f"there is no commission {id[:100]!r}", hint=hint)
+
+
+def listed(
+    connection: Connection, *, project: str | None = None, status: Iterable[Status] | None = None
+) -> list[Commission]:
+    """In the order of their creation."""
+    query = select(commissions).order_by(commissions.c.created_at, commissions.c.id)
+    if project is not None:
+        query = query.where(commissions.c.project == project)
+    if status is not None:
+        query = query.where(commissions.c.status.in_(list(status)))
+    return [_commission(row) for row in connection.execute(query).mappings()]
+
+
+def under_way(connection: Connection) -> list[Commission]:
+    return listed(connection, status=UNDER_WAY)
+
+
+def moments(connection: Connection, id: str) -> list[Moment]:
+    """The timeline, from the beginning."""
+    query = select(timeline).where(timeline.c.activity == id).order_by(timeline.c.id)
+    names = ("at", "reason", "before", "after", "data")
+    return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
+
+
+def transitions(connection: Connection, id: str) -> int:
+    """How many there have been: an artifact that says fewer is older than the row."""
+    query = select(func.count()).where(timeline.c.activity == id, timeline.c.after.is_not(None))
+    return connection.execute(query).scalar_one()
+
+
+def _columns(draft: Draft) -> dict[str, Any]:
+    given = {"title": draft.title, "worker": draft.worker, "prompt": draft.prompt, "reviewer": draft.reviewer}
+    return {**given, "limits": draft.limits, **{name: list(getattr(draft, name)) for name in _LISTS}}
+
+
+def _commission(row: RowMapping) -> Commission:
+    given: dict[str, Any] = {name: row[name] for name in ("title", "worker", "prompt", "reviewer")}
+    given |= {name: tuple(row[name]) for name in _LISTS}
+    own = ("id", "project", "status", "reason", "by", "made_by", "attempt", "run", "branch", "summary", "result")
+    draft = Draft(**given, **row["limits"])
+    return Commission(draft=draft, **{name: row[name] for name in (*own, "created_at", "changed_at")})

@@ -1,0 +1,102 @@
+"""What a new hall does with the commissions of an earlier one: each is found, and none stays with nobody behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.finalise import conclude, tidy
+from guildhall.projects.commissions.model import RESTS
+from guildhall.projects.commissions.paper import read
+from guildhall.projects.commissions.projection import is_older, project_row, rebuild
+from guildhall.projects.commissions.waiting import settle
+from guildhall.runs.model import BY_USER, Stretch
+from guildhall.runs.records import find_run
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+_log = logging.getLogger("guildhall.commissions")
+
+
+async def recover(ground: Ground) -> None:
+    """After the runs that were left behind go on, or could not. What is wrong with one keeps no other from it."""
+    for project in ground.projects().all():
+        try:
+            await asyncio.to_thread(rebuild, ground, project)
+        except GuildError as error:
+            _log.warning("%s: %s", project.name, error)
+    for commission in ground.all():
+        try:
+            await _recover(ground, commission)
+        except GuildError as error:
+            _log.warning("%s: %s", commission.id, error)
+        except Exception:  # noqa: BLE001 - one that is broken keeps no other from it
+            _log.exception("%s", commission.id)
+    await settle(ground)
+
+
+async def _recover(ground: Ground, commission: Commission) -> None:
+    if commission.status == "in_progress":
+        await _behind(ground, commission)
+    elif commission.status in RESTS and await asyncio.to_thread(_is_untidy, ground, commission):
+        await tidy(ground, commission.id)
+    if commission.status not in ("in_progress", "dispatched"):
+        await _project_again(ground, ground.get(commission.id))
+
+
+async def _behind(ground: Ground, commission: Commission) -> None:
+    """Whether somebody is behind it; if nobody is and nobody will be, it ends, and its work is kept."""
+    run = commission.run
+    found = ground.store.read(lambda connection: find_run(connection, run)) if run else None
+    if run is None or found is None:
+        await _lost(ground, commission)
+    elif ground.alive(run) or found.status == "waiting" or (found.status == "parked" and found.reason == BY_USER):
+        return
+    elif found.status == "cancelled":
+        told = "its run was cancelled"
+        await ground.store.write(lambda c: records.move(c, commission.id, "cancelled", told, ground.now()))
+        await tidy(ground, commission.id)
+    else:
+        status = "completed" if found.status == "completed" else "failed"
+        error = found.error or {"code": "lost", "message": "its run could not go on"}
+        stretch = Stretch(status=status, reason=found.reason, error=None if status == "completed" else error)
+        await conclude(ground, commission, stretch)
+
+
+async def _lost(ground: Ground, commission: Commission) -> None:
+    def write(connection: Connection) -> None:
+        told = "there is no run behind it any more: the record of the hall was lost"
+        records.move(connection, commission.id, "failed", told, ground.now())
+
+    await ground.store.write(write)
+    await tidy(ground, commission.id)
+
+
+def _is_untidy(ground: Ground, commission: Commission) -> bool:
+    if commission.branch is None:
+        return False
+    project = ground.project(commission)
+    if ground.worktrees.path(project, commission.place).exists():
+        return True
+    return commission.status == "completed" and ground.branches(project).exists(commission.branch)
+
+
+async def _project_again(ground: Ground, commission: Commission) -> None:
+    """Writes an artifact that is missing or older than its row; one that a hand has changed is left as it is."""
+
+    def is_behind() -> bool:
+        data = ground.git(commission).read(commission.path)
+        if data is None:
+            return True
+        status, revision = read(data, commission.path)
+        return status != commission.status and is_older(ground, commission, revision)
+
+    if await asyncio.to_thread(is_behind):
+        await project_row(ground, commission.id)

@@ -1,0 +1,43 @@
+"""Redispatch: failed or cancelled -> pending -> dispatched, as a new attempt.
+
+It begins anew: another branch, another run, nothing of the old conversation. The old branch and the timeline remain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.conflict import no_more
+from guildhall.projects.commissions.dispatch import dispatch
+from guildhall.projects.commissions.projection import project_row
+from guildhall.projects.commissions.waiting import settle
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+
+async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be tried anew") -> Commission:
+    """A new attempt; one whose dependencies are gone meanwhile is blocked instead."""
+    async with ground.steering[id]:
+        before = ground.get(id)
+        place = ground.place(ground.project(before), frame)
+        ground.find(before.worker, place)  # raises before anything has changed
+
+        def write(connection: Connection) -> Commission:
+            now = ground.now()
+            data = {"result": before.result} if before.result is not None else {}
+            moved = records.move(connection, id, "pending", reason, now, data=data)
+            no_more(connection, moved, now)
+            return moved
+
+        await ground.store.write(write)
+        await settle(ground, before.project)
+        if ground.get(id).status == "blocked":
+            await project_row(ground, id)
+            return ground.get(id)
+        return await dispatch(ground, id, frame)

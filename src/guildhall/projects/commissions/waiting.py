@@ -1,0 +1,65 @@
+"""Blocked and pending: a commission waits for what it depends on, and is ready by itself once all of it is there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, NotFound
+from guildhall.projects.commissions import graph, records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.projects.commissions.ground import Ground
+    from guildhall.projects.commissions.model import Commission
+
+
+def lacks(ground: Ground, commission: Commission) -> list[str]:
+    """The paths that it depends on and that are not there."""
+    if not commission.draft.dependencies:
+        return []
+    branches = ground.git(commission)
+    others = {one.id for one in ground.all() if one.status == "completed"}
+    return graph.missing(commission, lambda path: branches.read(path) is not None, lambda id: id in others)
+
+
+def in_words(paths: Sequence[str]) -> str:
+    return f"waits for {', '.join(paths)}" if paths else "all that it depends on is there"
+
+
+async def settle(ground: Ground, project: str | None = None) -> None:
+    """Moves what can begin now from blocked to pending, and back what can no more."""
+    waiting = [one for one in ground.all(project) if one.status in ("pending", "blocked")]
+    for one in waiting:
+        if one.draft.dependencies or one.status == "blocked":
+            await _settle(ground, one)
+
+
+async def _settle(ground: Ground, commission: Commission) -> None:
+    try:
+        missing = await asyncio.to_thread(lacks, ground, commission)
+    except NotFound:  # its project is registered no more
+        return
+    wanted = "blocked" if missing else "pending"
+    if commission.status == wanted:
+        return
+
+    def write(connection: Connection) -> None:
+        now = records.find(connection, commission.id)
+        if now is not None and now.status == commission.status:
+            records.move(connection, now.id, wanted, in_words(missing), ground.now(), data={"missing": missing})
+
+    await ground.store.write(write)
+
+
+def demand_ready(ground: Ground, commission: Commission) -> None:
+    """Raises where it cannot begin, and names what it waits for."""
+    if commission.status == "blocked":
+        missing = lacks(ground, commission)
+        raise Conflict(
+            f"the commission {commission.id} is blocked: it {in_words(missing)}",
+            hint="It becomes pending by itself once all of it is on the integration branch.",
+        )

@@ -1,0 +1,143 @@
+"""`guild commission` and the commands that take the id of one, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.projects.commissions.workshop import Workshop, call, say, submit, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild, GuildWithHall
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop.at(tmp_path, home)
+    monkeypatch.chdir(made.repo.path)
+    return made
+
+
+NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+
+
+@pytest.mark.req("COM-2", "WKR-9", "X-6")
+def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
+    workshop.script(
+        [
+            call("report_progress", summary="The iron is hot."),
+            call("record_decision", question="Which iron?", decision="Wrought", reasoning="It bends."),
+            call("log_question", question="Which lock is it for?"),
+            write("src/key.py", "key = 1\n"),
+            submit("Forged."),
+            say(),
+        ]
+    )
+    words = ("--title", "A key", "--artifact", "src/key.py", "--check", "test -s src/key.py", "--link", ".lore/plan.md")
+    made = guild(*NEW, *words, "--json")
+    assert made.code == 0, made.err
+    one = made.json
+    assert (one["status"], one["artifacts"], one["checks"]) == ("pending", ["src/key.py"], ["test -s src/key.py"])
+    id = one["commission"]
+    done = guild("commission", "dispatch", id, "--wait", "--json")
+    assert done.code == 0, done.err + done.out
+    assert (done.json["status"], done.json["result"]) == ("completed", "Forged.")
+    shown = guild("show", id, "--json").json
+    assert shown["decisions"] == [{"question": "Which iron?", "decision": "Wrought", "reasoning": "It bends."}]
+    assert [one["question"] for one in shown["asked"]] == ["Which lock is it for?"]
+    assert shown["summary"] == "The iron is hot."
+    text = guild("show", id).out
+    assert "A key" in text
+    assert "Wrought" in text
+    assert "completed" in text
+    artifact = workshop.repo.at("claude/main", f".lore/commissions/{id}.md")
+    assert "Which iron?" in artifact
+    assert "Which lock is it for?" in artifact
+    assert guild("log", id).code == 0
+    assert [row["commission"] for row in guild("commission", "ls", "--json").json["commissions"]] == [id]
+    assert id in guild("commission", "ls", "--status", "completed").out
+    assert id in guild("ls").out
+    assert guild("wait", id).code == 0
+
+
+def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
+    workshop.script([write("src/key.py"), submit("Forged."), say()])
+    made = guild_hall(*NEW, "--dispatch", "--json")
+    assert made.code == 0, made.err
+    id = made.json["commission"]
+    assert made.json["status"] == "in_progress"
+    done = guild_hall("wait", id, "--json")
+    assert (done.code, done.json["status"]) == (0, "completed")
+    assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+
+
+def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([say("No.")])
+    done = guild(*NEW, "--dispatch", "--wait", "--json")
+    assert done.code == 1
+    assert done.json["reason"] == "it ended without submitting a result"
+    id = done.json["commission"]
+    assert "redispatch" in guild("commission", "show", id).err
+    refused = guild("resume", id)
+    assert refused.code != 0
+    assert "redispatch" in refused.err
+    workshop.script([submit("Forged."), say()])
+    again = guild("commission", "redispatch", id, "--wait", "--json")
+    assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
+    assert guild("commission", "abandon", id).code != 0
+
+
+def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
+    id = guild(*NEW).out.strip()
+    edited = guild("commission", "edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
+    assert (edited["prompt"], edited["max_turns"], edited["status"]) == ("Forge two.", 7, "pending")
+    assert guild("commission", "edit", id).code == 2
+    assert guild("commission", "cancel", id, "--reason", "not now", "--json").json["reason"] == "not now"
+    assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
+    other = guild(*NEW).out.strip()
+    assert guild("stop", other).out.startswith(f"{other} is cancelled")
+
+
+def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
+    made = guild(*NEW, "--depends-on", ".lore/design.md", "--json").json
+    assert made["status"] == "blocked"
+    refused = guild("commission", "dispatch", made["commission"], "--wait")
+    assert refused.code != 0
+    assert "waits for .lore/design.md" in refused.err
+    assert "(not there)" in guild("show", made["commission"]).out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("commission", "new", "--worker", "nobody", "Forge."), "nobody"),
+        (("commission", "new", "Forge."), "--worker"),
+        ((*NEW, "--artifact", "../x"), "does not lie in the project"),
+        ((*NEW, "--artifact", ".git/hooks/pre-commit"), "does not lie in the project"),
+        ((*NEW, "--project", "nowhere"), "nowhere"),
+        ((*NEW, "--dispatch"), "--wait"),
+        (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),
+        (("commission", "show", "x" * 500), "no commission"),
+        (("commission", "cancel", "r-2222222222"), "no commission"),
+        (("commission", "ls", "--status", "done"), "no status"),
+        (("show", "c-2222222222"), "no commission"),
+        (("wait", "c-2222222222"), "no commission"),
+    ],
+)
+def test_what_is_wrong_is_said(guild: Guild, workshop: Workshop, words: tuple[str, ...], said: str) -> None:
+    ran = guild(*words)
+    assert ran.code != 0
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    assert json.dumps(ran.out) == '""'
+
+
+def test_outside_of_a_project(guild: Guild, workshop: Workshop, tmp_path: Path) -> None:
+    ran = guild(*NEW, cwd=tmp_path)
+    assert ran.code != 0
+    assert "guild project add" in ran.err

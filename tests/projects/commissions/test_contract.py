@@ -1,0 +1,173 @@
+"""Completion is a contract: what must be there is there, fits, passes and is approved, before anything is merged."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.errors import UsageError
+from tests.projects.commissions.workshop import call, say, submit, write
+
+if TYPE_CHECKING:
+    from tests.projects.commissions.workshop import Workshop
+
+ENOUGH = "grep -q 'key = 2' src/key.py"
+
+
+def results(shop: Workshop, run: str, tool: str = "submit_result") -> list[tuple[bool, str]]:
+    """What the calls of a tool gave: whether an error, and the text."""
+    entries = shop.hall.history.entries(run)
+    keys = {entry.key for entry in entries if entry.kind == "tool_started" and entry.data["tool"] == tool}
+    ends = [entry.data["result"] for entry in entries if entry.kind == "tool_ended" and entry.key in keys]
+    return [(end["is_error"], end["content"][0]["text"]) for end in ends]
+
+
+@pytest.mark.req("X-6")
+def test_what_is_missing_is_told_and_can_be_put_right(workshop: Workshop) -> None:
+    workshop.script(
+        [
+            submit("Too early."),
+            write("src/key.py", "key = 1\n"),
+            submit("Not enough."),
+            write("src/key.py", "key = 2\n"),
+            submit("Now."),
+            say(),
+        ]
+    )
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=("src/key.py",), checks=(ENOUGH,))
+        assert (done.status, done.result) == ("completed", "Now."), done.reason
+        early, little, now = results(shop, str(done.run))
+        assert early[0]
+        assert "the artifact src/key.py is not there" in early[1]
+        assert little[0]
+        assert "exit code 1" in little[1]
+        assert not now[0]
+        lines = (await shop.commissions.shown(done.id)).timeline
+        checks = [one.data["checks"] for one in lines if "checks" in one.data]
+        assert [[check["passed"] for check in some] for some in checks] == [[False], [True]]
+        assert checks[0][0]["command"] == ENOUGH
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-6")
+def test_a_link_is_no_artifact(workshop: Workshop) -> None:
+    workshop.worker(tools=["Bash"])
+    workshop.script([call("Bash", command="mkdir -p out; ln -s /etc/hostname out/key"), submit("Linked."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=("out/key",))
+        assert done.status == "failed"
+        assert "the artifact out/key is not there" in str(done.reason)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-6")
+def test_what_is_changed_after_the_result_is_checked_again(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 2\n"), submit("Done."), write("src/key.py", "key = 0\n"), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(checks=(ENOUGH,))
+        assert done.status == "failed"
+        assert ENOUGH in str(done.reason)
+        # nothing of it was merged, and nothing of it is lost
+        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+        assert shop.repo.at(str(done.branch), "src/key.py") == "key = 0"
+
+    workshop.inside(work)
+
+
+def test_checks_of_the_project_have_no_network_and_see_the_checkout_only(workshop: Workshop) -> None:
+    marker = workshop.repo.path / "README.md"
+    checks = [f"! test -e {marker}", "test -e README.md", "! (exec 3<>/dev/tcp/127.0.0.1/9) 2>/dev/null"]
+    config = workshop.home.settings.read_text()
+    workshop.home.settings.write_text(config + f"    checks: {json.dumps(checks)}\n")
+    workshop.script([submit("Done."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert done.status == "completed", done.reason
+        assert "3 checks passed" in await shop.reasons(done.id)
+
+    workshop.inside(work)
+
+
+def test_checks_and_the_model_are_for_people_to_say(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        from guildhall.projects.commissions.model import Draft
+
+        project = shop.hall.projects.get("shop")
+        wrong: list[dict[str, Any]] = [{"checks": ("true",)}, {"model": "script:x"}]
+        for more in wrong:
+            draft = Draft(title="A key", worker="smith", prompt="Forge.", **more)
+            with pytest.raises(UsageError, match="for a person to say"):
+                await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
+        made = await shop.new(checks=("true",))
+        edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")
+        assert (edited.draft.checks, edited.draft.prompt) == (("true",), "Forge two.")
+        with pytest.raises(UsageError, match="for a person to say"):
+            await shop.commissions.edit(made.id, {"checks": ["rm -rf ."]}, shop.frame, by="manager")
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-6")
+def test_the_result_has_the_form_that_the_worker_demands(workshop: Workshop) -> None:
+    schema = {"type": "object", "properties": {"keys": {"type": "integer"}}, "required": ["keys"]}
+    (workshop.repo.path / "keys.json").write_text(json.dumps(schema))
+    workshop.worker(output_schema_ref="keys.json")
+    workshop.script([submit({"keys": "two"}), submit({"keys": 2}), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert (done.status, done.result) == ("completed", {"keys": 2})
+
+    workshop.inside(work)
+
+
+def review(approved: bool, comments: str) -> dict[str, Any]:
+    return call("submit_review", approved=approved, comments=comments)
+
+
+@pytest.mark.req("X-6")
+def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
+    workshop.worker("critic", tools=["Bash", "Write", "Grep"])
+    forged = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
+    look = call("Read", file_path="src/key.py")
+    workshop.script(forged, critic=[[look, review(False, "It is too small."), say()]])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.done(reviewer="critic")
+        assert (made.status, made.reason) == ("failed", "critic does not approve: It is too small.")
+        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+        below = shop.hall.history.below(str(made.run))
+        assert [run.worker for run in below] == ["critic"]
+        assert "+key = 1" in below[0].request["input"]
+        tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data["tools"]}
+        assert {"Read", "Grep", "Glob", "submit_review"} <= tools
+        assert tools.isdisjoint({"Write", "Edit", "Bash", "submit_result"})  # it reads, and writes nothing
+        shop.script(forged, critic=[[look, review(True, "Good."), say()]])
+        await shop.commissions.redispatch(made.id, shop.frame)
+        again = await shop.quiet(made.id)
+        assert again.status == "completed", again.reason
+        assert "critic approves: Good." in await shop.reasons(made.id)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-6")
+def test_a_review_without_a_word_is_none(workshop: Workshop) -> None:
+    workshop.worker("critic")
+    workshop.script([submit("Forged."), say()], critic=[[say("Looks good to me, approved.")]])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.done(reviewer="critic")
+        assert made.status == "failed"
+        assert "critic was to review it, and did not" in str(made.reason)
+
+    workshop.inside(work)

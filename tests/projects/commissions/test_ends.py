@@ -1,0 +1,197 @@
+"""The ends of a commission, told apart; and what becomes of the work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.runs.model import Answer
+from tests.projects.commissions.workshop import LATE, call, say, submit, write
+
+if TYPE_CHECKING:
+    from tests.projects.commissions.workshop import Workshop
+
+
+@pytest.mark.req("COM-14")
+def test_a_run_without_a_result_has_failed_and_its_work_is_kept(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), say("I am done, believe me.")])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert (done.status, done.reason) == ("failed", "it ended without submitting a result")
+        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
+        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+        assert "status: failed" in shop.repo.at("claude/main", done.path)
+        assert (await shop.commissions.shown(done.id)).worktree is None
+
+    workshop.inside(work)
+    workshop.repo.fsck()
+
+
+@pytest.mark.req("COM-14")
+def test_a_result_is_kept_even_if_the_run_fails_afterwards(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "whole\n"), submit("Forged.")])  # then the script has no answer left
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert (done.status, done.result) == ("completed", "Forged."), done.reason
+        assert "after the result was submitted" in str(done.reason)
+        assert shop.repo.at("claude/main", "src/key.py") == "whole"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+def test_a_run_that_breaks_has_failed_and_its_work_is_kept(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n")])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(max_turns=1)
+        assert done.status == "failed"
+        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-30", "WKR-20")
+def test_redispatch_begins_anew_and_the_old_branch_remains(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), say("No.")])
+
+    async def work(shop: Workshop) -> None:
+        first = await shop.done()
+        assert first.status == "failed"
+        shop.script([write("src/lock.py", "lock\n"), submit("Forged."), say()])
+        again = await shop.commissions.redispatch(first.id, shop.frame)
+        assert again.attempt == 2
+        second = await shop.quiet(first.id)
+        assert second.status == "completed"
+        assert second.run != first.run
+        assert second.branch != first.branch
+        assert shop.repo.at(str(first.branch), "src/key.py") == "half"
+        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+        assert shop.repo.at("claude/main", "src/lock.py") == "lock"
+        after = [one.after for one in (await shop.commissions.shown(first.id)).timeline if one.after]
+        once = ["pending", "dispatched", "in_progress"]
+        assert after == [*once, "failed", *once, "completed"]
+        # nothing of the old conversation
+        messages = (await shop.client.show(str(second.run))).messages
+        assert "No." not in str(messages)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-6", "WKR-27")
+def test_cancel_while_it_works_keeps_what_was_done(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+        await shop.so((path / "src/key.py").exists)
+        done = await shop.commissions.cancel(made.id, "not now")
+        assert (done.status, done.reason) == ("cancelled", "not now")
+        assert shop.hall.history.get(str(done.run)).status == "cancelled"
+        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
+        assert not path.exists()
+        with pytest.raises(Conflict, match="cannot become cancelled"):
+            await shop.commissions.cancel(made.id)
+        with pytest.raises(Conflict, match="its run is over"):
+            await shop.commissions.again(str(done.run), shop.frame)
+        gone = await shop.commissions.abandon(made.id, "never")
+        assert gone.status == "abandoned"
+        assert "status: abandoned" in shop.repo.at("claude/main", made.path)
+
+    workshop.inside(work)
+
+
+def test_cancel_before_it_begins(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        assert (await shop.commissions.cancel(made.id)).status == "cancelled"
+        with pytest.raises(UsageError, match="reason"):
+            await shop.commissions.abandon(made.id, " ")
+        with pytest.raises(NotFound):
+            await shop.commissions.cancel("c-2222222222")
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("WKR-27")
+def test_editing_one_that_works_is_cancel_and_redispatch(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        first = await shop.commissions.dispatch(made.id, shop.frame)
+        assert first.status == "in_progress"
+        shop.script([write("src/key.py", "gold\n"), submit("Gold."), say()])
+        edited = await shop.commissions.edit(made.id, {"prompt": "Of gold."}, shop.frame)
+        assert edited.attempt == 2
+        done = await shop.quiet(made.id)
+        assert done.status == "completed"
+        assert shop.hall.history.get(str(first.run)).status == "cancelled"
+        assert "Of gold." in shop.hall.history.get(str(done.run)).request["input"]
+        after = [one.after for one in (await shop.commissions.shown(made.id)).timeline if one.after]
+        once = ["pending", "dispatched", "in_progress"]
+        assert after == [*once, "cancelled", *once, "completed"]
+        with pytest.raises(Conflict, match="it is over"):
+            await shop.commissions.edit(made.id, {"prompt": "Silver."}, shop.frame)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-31")
+def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
+    workshop.script([write("src/cart.py", "total = 2\n"), submit("Counted."), say()], [submit("Nothing to do."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        # Somebody else changes the same place while the worker is at it.
+        shop.script(
+            [
+                call("report_progress", summary="At it."),
+                {"sleep": 0.2, **write("src/cart.py", "total = 2\n")},
+                submit("Counted."),
+                say(),
+            ],
+            [submit("Nothing to do."), say()],
+        )
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.hall.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
+        tip = shop.repo.git("rev-parse", "claude/main")
+        failed = await shop.quiet(made.id)
+        assert failed.status == "failed"
+        assert "src/cart.py" in str(failed.reason)
+        assert failed.result == "Counted."
+        assert shop.repo.at("claude/main", "src/cart.py") == "total = 3"
+        assert shop.repo.git("merge-base", "claude/main", tip) == tip
+        assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
+        assert (await shop.commissions.shown(made.id)).worktree is not None
+        (ask,) = shop.hall.asks.open()
+        assert ask.kind == "conflict"
+        assert "src/cart.py" in ask.question.body
+        await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
+        done = await shop.quiet(made.id)
+        assert done.status == "completed", done.reason
+        assert shop.hall.asks.get(ask.id).status == "applied"
+        assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
+
+    workshop.inside(work)
+    workshop.repo.fsck()
+
+
+def test_a_conflict_in_the_artifacts_is_none(workshop: Workshop) -> None:
+    workshop.script([{"sleep": 0.2, **write(".lore/plan.md", "The worker's plan\n")}, submit("Planned."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.hall.branches(shop.hall.projects.get("shop")).write({".lore/plan.md": b"Another\n"}, "Another", "Ada")
+        done = await shop.quiet(made.id)
+        assert done.status == "completed", done.reason
+        assert shop.repo.at("claude/main", ".lore/plan.md") == "The worker's plan"
+
+    workshop.inside(work)

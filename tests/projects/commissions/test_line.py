@@ -1,0 +1,86 @@
+"""From the making of a commission to its work on the integration branch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.projects.commissions.review import review_tools
+from guildhall.projects.commissions.toolbox import commission_tools
+from guildhall.workers.model import SYSTEM_TOOLS
+from tests.projects.commissions.workshop import say, submit, write
+
+if TYPE_CHECKING:
+    from tests.projects.commissions.workshop import Workshop
+
+
+@pytest.mark.req("COM-2", "COM-6")
+def test_from_new_to_completed(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+    before = workshop.repo.git("status", "--porcelain", "--branch"), workshop.repo.git("rev-parse", "main")
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new(artifacts=("src/key.py",))
+        assert made.status == "pending"
+        assert "status: pending" in shop.repo.at("claude/main", made.path)
+        await shop.commissions.dispatch(made.id, shop.frame)
+        done = await shop.quiet(made.id)
+        assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done
+        shown = await shop.commissions.shown(made.id)
+        assert [one.after for one in shown.timeline if one.after] == [
+            "pending",
+            "dispatched",
+            "in_progress",
+            "completed",
+        ]
+        assert all(one.at and one.reason for one in shown.timeline)
+        assert shown.doubts == []
+        assert shown.worktree is None
+        repo = shop.repo
+        assert repo.at("claude/main", "src/key.py") == "key = 1"
+        text = repo.at("claude/main", made.path)
+        assert "status: completed" in text
+        assert "Forged." in text
+        # one commit for all of it, by the worker
+        assert repo.git("log", "-1", "--format=%an %s", "claude/main") == "smith A key"
+        changed = repo.git("show", "--format=", "--name-only", "claude/main").split()
+        assert sorted(changed) == sorted([made.path, "src/key.py"])
+        # the branch is kept out of the way
+        assert f"refs/guildhall/kept/commission/{made.id}-1" in shop.branches()
+        assert not [ref for ref in shop.branches() if ref.startswith("refs/heads/claude/commission")]
+
+    workshop.inside(work)
+    after = workshop.repo.git("status", "--porcelain", "--branch"), workshop.repo.git("rev-parse", "main")
+    assert after == before
+    workshop.repo.fsck()
+
+
+@pytest.mark.req("WKR-10")
+def test_the_tools_of_a_commission_are_given_there_and_nowhere_else(workshop: Workshop) -> None:
+    workshop.worker(tools=["WebFetch"])
+    workshop.script([submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        shown = [tool["name"] for tool in shop.hall.history.entries(str(done.run))[0].data["tools"]]
+        assert {"report_progress", "log_question", "submit_result"} <= set(shown)
+        assert {"Read", "Grep", "Glob", "Write", "Edit", "WebFetch", "record_decision", "memory_read"} <= set(shown)
+        assert set(shown).isdisjoint({"Bash", "WebSearch", "update_summary", "write_artifact", "submit_review"})
+        assert sorted(shown) == sorted(set(shown))
+
+    workshop.inside(work)
+    assert {tool.name for tool in (*commission_tools(None), *review_tools())} <= set(SYSTEM_TOOLS)
+
+
+def test_a_sparse_checkout_has_the_artifacts_only(workshop: Workshop) -> None:
+    workshop.worker(checkout="sparse")
+    workshop.script([write(".lore/notes.md", "noted\n"), submit("Noted."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=(".lore/notes.md",), checks=("test -e .lore/plan.md", "! test -e README.md"))
+        assert done.status == "completed", done.reason
+        assert shop.repo.at("claude/main", ".lore/notes.md") == "noted"
+        assert shop.repo.at("claude/main", "README.md") == "The shop"
+
+    workshop.inside(work)

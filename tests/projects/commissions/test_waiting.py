@@ -1,0 +1,298 @@
+"""What waits: for artifacts, for a turn; and what a new hall makes of what an earlier one has left."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import delete
+
+from guildhall.core.errors import Conflict, NotFound
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import Draft, artifact_of
+from guildhall.projects.commissions.recover import recover
+from guildhall.runs.model import Answer
+from guildhall.store.tables import commissions as table
+from tests.projects.commissions.workshop import LATE, call, say, submit, write
+
+if TYPE_CHECKING:
+    from guildhall.projects.commissions.model import Commission
+    from tests.projects.commissions.workshop import Workshop
+
+
+async def status(shop: Workshop, id: str) -> str:
+    return (await shop.commissions.shown(id)).commission.status
+
+
+@pytest.mark.req("COM-7", "SYS-14")
+def test_blocked_until_it_is_there_and_back(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        one = await shop.new(dependencies=(".lore/design.md", ".lore/plan.md"))
+        assert one.status == "blocked"
+        with pytest.raises(Conflict, match=r"waits for \.lore/design\.md"):
+            await shop.commissions.dispatch(one.id, shop.frame)
+        branches.write({".lore/design.md": b"A design\n"}, "Design", "Ada")
+        assert await status(shop, one.id) == "pending"
+        branches.write({".lore/design.md": None}, "No design", "Ada")
+        assert await status(shop, one.id) == "blocked"
+        assert (await shop.commissions.shown(one.id)).neighbours.missing == [".lore/design.md"]
+        # a folder is no artifact
+        branches.write({".lore/design.md/part.md": b"x\n"}, "A folder", "Ada")
+        assert await status(shop, one.id) == "blocked"
+        moves = [(m.before, m.after) for m in (await shop.commissions.shown(one.id)).timeline]
+        assert moves == [(None, "blocked"), ("blocked", "pending"), ("pending", "blocked")]
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-7", "SYS-14")
+def test_one_waits_for_another(workshop: Workshop) -> None:
+    workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
+
+    async def work(shop: Workshop) -> None:
+        design = await shop.new(title="Design", artifacts=(".lore/design.md",))
+        code = await shop.new(title="Code", dependencies=(".lore/design.md",))
+        check = await shop.new(title="Check", dependencies=(artifact_of(design.id),))
+        assert (code.status, check.status) == ("blocked", "blocked")  # its artifact is there, it itself is not done
+        around = (await shop.commissions.shown(code.id)).neighbours
+        assert (around.after, around.before) == ([design.id], [])
+        await shop.commissions.edit(code.id, {"artifacts": ["x.md"]}, shop.frame)
+        with pytest.raises(Conflict, match=f"{design.id} -> x.md -> "):
+            await shop.commissions.edit(design.id, {"dependencies": ["x.md"]}, shop.frame)
+        await shop.commissions.dispatch(design.id, shop.frame)
+        await shop.quiet(design.id)
+        # by themselves: nobody has looked at them
+        assert [shop.commissions.get(id).status for id in (code.id, check.id)] == ["pending", "pending"]
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-21")
+def test_three_at_a_time_the_rest_in_order(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = [await shop.new(title=str(number)) for number in range(5)]
+        for one in (made[4], *made[:4]):
+            await shop.commissions.dispatch(one.id, shop.frame)
+        standing = [shop.commissions.get(one.id).status for one in made]
+        # the fifth was dispatched first, when there was room; the fourth waits behind nobody
+        assert standing == ["in_progress", "in_progress", "dispatched", "dispatched", "in_progress"]
+        await shop.commissions.cancel(made[4].id)
+        await shop.until(made[2].id, "in_progress")
+        assert shop.commissions.get(made[3].id).status == "dispatched"
+        assert (await shop.commissions.cancel(made[3].id)).run is None
+        for one in made[:3]:
+            await shop.commissions.cancel(one.id)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-21")
+def test_the_limit_of_all_projects_together(workshop: Workshop) -> None:
+    workshop.home.settings.write_text(f"commissions: {{max: 1}}\n{workshop.home.settings.read_text()}")
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        one, two = await shop.new(), await shop.new()
+        await shop.commissions.dispatch(one.id, shop.frame)
+        assert (await shop.commissions.dispatch(two.id, shop.frame)).status == "dispatched"
+        await shop.commissions.cancel(one.id)
+        await shop.until(two.id, "in_progress")
+        await shop.commissions.cancel(two.id)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-27")
+def test_what_ran_goes_on_at_the_next_start(workshop: Workshop) -> None:
+    async def begin(shop: Workshop) -> str:
+        made = await shop.new(artifacts=("src/key.py",))
+        shop.script([write("src/key.py", "key = 1\n"), {"sleep": 1, **submit("Forged.")}, say()])
+        await shop.commissions.dispatch(made.id, shop.frame)
+        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+        await shop.so((path / "src/key.py").exists)
+        return made.id
+
+    id = workshop.inside(begin)  # which ends like a hall that is told to leave
+
+    async def go_on(shop: Workshop) -> None:
+        first = shop.commissions.get(id)
+        assert first.status == "in_progress"
+        done = await shop.quiet(id)
+        assert (done.status, done.result, done.run) == ("completed", "Forged.", first.run), done.reason
+
+    workshop.inside(go_on, recover=True)
+
+
+@pytest.mark.req("COM-27")
+def test_nothing_stays_with_nobody_behind_it(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), LATE])
+
+    async def begin(shop: Workshop) -> tuple[str, str]:
+        going = await shop.new()
+        await shop.commissions.dispatch(going.id, shop.frame)
+        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{going.id}-1")
+        await shop.so((path / "src/key.py").exists)
+        waits = await shop.new()
+        await shop.hall.store.write(
+            lambda c: records.move(
+                c, waits.id, "dispatched", "x", "now", attempt=1, branch=f"claude/commission/{waits.id}-1"
+            )
+        )
+        return going.id, waits.id
+
+    going, waits = workshop.inside(begin)
+    # The worker is gone: its run cannot go on; and the other one's never began.
+    (workshop.repo.path / "workers" / "smith.yaml").unlink()
+
+    async def recovered(shop: Workshop) -> None:
+        one, two = await shop.quiet(going), await shop.quiet(waits)
+        assert (one.status, two.status) == ("failed", "failed")
+        assert "smith" in str(one.reason)
+        assert shop.repo.at(str(one.branch), "src/key.py") == "half"
+        assert "status: failed" in shop.repo.at("claude/main", one.path)
+
+    workshop.inside(recovered, recover=True)
+    workshop.repo.fsck()
+
+
+@pytest.mark.req("COM-2")
+def test_a_row_is_made_again_from_its_artifact(workshop: Workshop) -> None:
+    async def lose(shop: Workshop) -> Commission:
+        made = await shop.new(
+            title="A key: für 'Ada'",
+            prompt="Forge.\n---\nstatus: completed\n",
+            dependencies=(".lore/plan.md",),
+            artifacts=("src/key.py",),
+            linked=("README.md",),
+            checks=("rm -rf /",),
+            max_turns=7,
+        )
+        await shop.hall.store.write(lambda connection: connection.execute(delete(table)))
+        return made
+
+    lost: Commission = workshop.inside(lose)
+
+    async def found(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        again = shop.commissions.get(lost.id)
+        expected = {**lost.draft.as_dict(), "checks": []}  # what is executed is not taken from an artifact
+        assert again.draft.as_dict() == expected
+        assert (again.status, again.created_at) == ("pending", lost.created_at)
+
+    workshop.inside(found, recover=True)
+
+
+def test_artifacts_that_are_none_are_left_alone(workshop: Workshop) -> None:
+    hostile = {
+        "c-2222222222": b"",
+        "c-3333333333": b"---\ncommission: c-4444444444\n---\n",
+        "c-5555555555": b"---\ncommission: c-5555555555\nstatus: done\ntitle: x\nworker: w\nprompt: p\n---\n",
+        "c-6666666666": b"---\n&a [*a]\n---\n",
+        "c-7777777777": b"\xff\xfe---",
+        "c-8888888888": b"---\ncommission: c-8888888888\nstatus: pending\ntitle: x\nworker: w\nprompt: {}\n---\n",
+    }
+
+    async def work(shop: Workshop) -> None:
+        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches.write({artifact_of(id): data for id, data in hostile.items()}, "Hostile", "Mallory")
+        await recover(shop.commissions._ground)
+        assert await shop.commissions.all() == []
+
+    workshop.inside(work)
+
+
+def test_a_status_written_by_hand_is_reported_not_obeyed(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        text = shop.repo.at("claude/main", made.path).replace("status: pending", "status: completed")
+        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches.write({made.path: text.encode()}, "By hand", "Ada")
+        shown = await shop.commissions.shown(made.id)
+        assert shown.commission.status == "pending"
+        (doubt,) = shown.doubts
+        assert "says 'completed', written by hand" in doubt
+        return made.id
+
+    id = workshop.inside(work)
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        shown = await shop.commissions.shown(id)
+        assert (shown.commission.status, len(shown.doubts)) == ("pending", 1)  # nor silently mended
+
+    workshop.inside(later, recover=True)
+
+
+def test_an_artifact_that_is_older_is_written_again(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        # As if the process had died between the row and the artifact.
+        await shop.hall.store.write(lambda c: records.move(c, made.id, "cancelled", "by the user", "now"))
+        return made.id
+
+    id = workshop.inside(work)
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        assert "status: cancelled" in shop.repo.at("claude/main", artifact_of(id))
+        assert (await shop.commissions.shown(id)).doubts == []
+
+    workshop.inside(later, recover=True)
+
+
+def test_an_answer_comes_with_the_next_call(workshop: Workshop) -> None:
+    workshop.script(
+        [
+            call("log_question", question="Which lock?"),
+            {"sleep": 0.2, **call("report_progress", summary="On.")},
+            submit("x"),
+            say(),
+        ]
+    )
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        begun = await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.so(shop.hall.asks.open)
+        (ask,) = shop.hall.asks.open()
+        assert made.id in ask.question.title
+        await shop.client.answer(ask.id, Answer(choice="The front door."))
+        done = await shop.quiet(made.id)
+        assert done.status == "completed"
+        assert "The front door." in str((await shop.client.show(str(begun.run))).messages)
+        assert "The front door." in shop.repo.at("claude/main", made.path)
+
+    workshop.inside(work)
+
+
+def test_two_at_once_dispatch_one(workshop: Workshop) -> None:
+    workshop.script([submit("x"), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        both: list[Any] = await asyncio.gather(
+            *(shop.commissions.dispatch(made.id, shop.frame) for _ in range(2)), return_exceptions=True
+        )
+        assert sorted(isinstance(one, Conflict) for one in both) == [False, True]
+        await shop.quiet(made.id)
+        assert shop.commissions.get(made.id).attempt == 1
+
+    workshop.inside(work)
+
+
+def test_a_worker_that_is_not_there_changes_nothing(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        (shop.repo.path / "workers" / "smith.yaml").unlink()
+        with pytest.raises(NotFound, match="smith"):
+            await shop.commissions.dispatch(made.id, shop.frame)
+        assert shop.commissions.get(made.id).status == "pending"
+        draft = Draft(title="x", worker="nobody", prompt="x")
+        with pytest.raises(NotFound, match="nobody"):
+            await shop.commissions.create(shop.hall.projects.get("shop"), draft, shop.frame)
+
+    workshop.inside(work)

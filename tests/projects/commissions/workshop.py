@@ -1,0 +1,140 @@
+"""Commissions at work: a person's repository that is registered, a worker and a script in it, and a hall."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.recover import Recovery
+from guildhall.hall.wiring import Hall
+from guildhall.projects.commissions.model import Draft
+from guildhall.projects.registry import Projects
+from tests.projects.conftest import repository
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.projects.commissions.commissions import Commissions
+    from guildhall.projects.commissions.model import Commission
+    from tests.projects.conftest import Repository
+
+Answer = dict[str, Any]
+
+LATE: Answer = {"sleep": 30, "say": "late"}  # nobody waits for it
+RESTS = ("completed", "failed", "cancelled", "abandoned")
+
+
+def call(tool: str, /, **arguments: Any) -> Answer:
+    return {"call": tool, "with": arguments}
+
+
+def write(path: str, content: str = "made\n") -> Answer:
+    return call("Write", file_path=path, content=content)
+
+
+def submit(output: Any = "All is made.") -> Answer:
+    return call("submit_result", output=output)
+
+
+def say(text: str = "done") -> Answer:
+    return {"say": text}
+
+
+@dataclass(kw_only=True)
+class Workshop:
+    """A project with workers that take commissions, and the hall that has them."""
+
+    home: Home
+    repo: Repository
+    workers: dict[str, Any] = field(default_factory=dict[str, Any])
+    hall: Any = None
+    client: Any = None
+
+    @staticmethod
+    def at(folder: Path, home: Home) -> Workshop:
+        """One with a worker, smith, whose checkouts are full; nothing is committed but where the work begins."""
+        repo = repository(folder / "shop")
+        repo.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
+        home.path.mkdir(parents=True, exist_ok=True)
+        Projects(home).add(repo.path, "shop")
+        shop = Workshop(home=home, repo=repo)
+        shop.worker()
+        return shop
+
+    def worker(self, name: str = "smith", **fields: Any) -> None:
+        """Writes a worker whose model is the script. It is not committed: the person has it in their folder."""
+        (self.repo.path / "workers").mkdir(exist_ok=True)
+        usual = {"name": name, "instructions": "You forge.", "model": "script:script.yaml", "checkout": "full"}
+        (self.repo.path / "workers" / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
+
+    def script(self, *runs: list[Answer], **others: list[list[Answer]]) -> None:
+        """What the models of smith, and of others, say: a list of answers for each run."""
+        (self.repo.path / "script.yaml").write_text(json.dumps({"workers": {"smith": list(runs), **others}}))
+
+    def inside(self, work: Callable[[Workshop], Awaitable[Any]], *, recover: bool = False) -> Any:
+        """Does something with a hall open. Each time it is another one, on the same home."""
+
+        async def go() -> Any:
+            self.hall = Hall(self.home, environ={})
+            self.client = EmbeddedHall(self.hall, stays=True)
+            try:
+                async with asyncio.timeout(30):
+                    if recover:
+                        await Recovery(self.hall).go_on()
+                    return await work(self)
+            finally:
+                await self.hall.drain()
+                await self.client.close()
+
+        return asyncio.run(go())
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(cwd=self.repo.path, root=self.repo.path)
+
+    @property
+    def commissions(self) -> Commissions:
+        return self.hall.commissions
+
+    async def new(
+        self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any
+    ) -> Commission:
+        draft = Draft(title=title, worker=worker, prompt=prompt, **more)
+        return await self.commissions.create(self.hall.projects.get("shop"), draft, self.frame)
+
+    async def so(self, happened: Callable[[], Any]) -> None:
+        """Waits until something is so."""
+        async with asyncio.timeout(10):
+            while not happened():  # noqa: ASYNC110 - what is looked at is files too
+                await asyncio.sleep(0.01)
+
+    async def until(self, id: str, *status: str) -> Commission:
+        """A commission, once it stands like this."""
+        await self.so(lambda: self.commissions.get(id).status in status)
+        return self.commissions.get(id)
+
+    async def quiet(self, id: str) -> Commission:
+        """A commission whose run has ended, with all that follows."""
+        await self.until(id, *RESTS)
+        run = self.commissions.get(id).run
+        await self.so(lambda: run is None or not self.hall.runs.alive(run))
+        await self.commissions.settled()
+        return self.commissions.get(id)
+
+    async def done(self, **draft: Any) -> Commission:
+        """A commission from its making to its end."""
+        made = await self.new(**draft)
+        await self.commissions.dispatch(made.id, self.frame)
+        return await self.quiet(made.id)
+
+    async def reasons(self, id: str) -> list[str]:
+        return [moment.reason for moment in (await self.commissions.shown(id)).timeline]
+
+    def branches(self) -> set[str]:
+        return set(self.repo.git("for-each-ref", "--format=%(refname)").split())
