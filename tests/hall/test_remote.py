@@ -509,16 +509,16 @@ async def _jobs(both: Compared, frame: Frame, project: Path) -> None:
 
 async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) -> None:
     repository(project).commit({})
-    Projects(home).add(project, "shop")
+    Projects(home).add(project, "forge")
     draft = Draft(title="A key", worker="smith", prompt="Forge it.", artifacts=("key.py",), max_turns=9)
-    made = await both.once("commission_new", draft, frame, project="shop")
+    made = await both.once("commission_new", draft, frame, project="forge")
     assert (made.status, made.draft) == ("pending", draft)
     edited = await both.once("commission_edit", made.id, {"artifacts": []}, frame)
     assert edited.draft.artifacts == ()
     begun = await both.once("commission_dispatch", made.id, frame)
     assert begun.status == "in_progress", begun.reason
     await both.stream("follow", begun.run, frame)
-    assert [one.id for one in await both("commissions", project="shop", status="completed")] == [made.id]
+    assert [one.id for one in await both("commissions", project="forge", status="completed")] == [made.id]
     shown = await both("commission", made.id)
     assert (shown.commission.result, shown.timeline[0].after) == ("a key", "pending")
     other = await both.once("commission_new", draft, frame)
@@ -528,6 +528,7 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     await both.stream("follow", again.run, frame)
     with pytest.raises(Conflict, match="cannot become abandoned"):
         await both.once("commission_abandon", made.id)
+    Projects(home).remove("forge")
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])
