@@ -45,6 +45,7 @@ from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
 from tests.members.places import put_member
 from tests.projects.conftest import repository
+from tests.projects.meetings.parlour import Parlour
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -150,10 +151,33 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _members(both, frame, home)
         await _packages(both, frame)
         await _projects(both, project)
+        await _meetings(both, hall, home, project)
         await both("doctor", frame)
         assert both.asked == VERBS
 
     with_client(home, work)
+
+
+async def _meetings(both: Compared, hall: Served, home: Home, project: Path) -> None:
+    parlour = Parlour.at(home, project.parent / "shop")
+    parlour.script([{"say": "one"}, {"say": "two"}])
+    meeting = await both.once("meeting_open", "architect", "Which form?", parlour.frame)
+    assert (await both.stream("meeting_come", meeting.id, parlour.frame))[-1].type == "listening"
+    assert (await both.stream("meeting_say", meeting.id, "ü", parlour.frame))[-1].data["number"] == 2
+    shown = await both("meeting", meeting.id)
+    assert [one.words for one in shown.exchanges] == ["Which form?", "ü"]
+    assert await both("meetings", project="shop", status="open") == [shown.meeting]
+    await both.once("meeting_interrupt", meeting.id)
+    closed = await both.once("meeting_close", meeting.id, parlour.frame, summarise=False)
+    assert closed.status == "closed"
+    await both.once("meeting_delete", meeting.id)
+    place, run = hall.hall.projects.get("shop"), meeting.run or shown.meeting.run or ""
+    made = [
+        await hall.hall.meetings.request(place, "architect", topic, by="worker", made_by=run) for topic in ("a", "b")
+    ]
+    assert (await both.once("meeting_defer", made[0].id, "2999-01-31")).deferred_to
+    assert (await both.once("meeting_accept", made[0].id)).status == "open"
+    assert (await both.once("meeting_decline", made[1].id, reason="no")).reason == "no"
 
 
 async def _projects(both: Compared, folder: Path) -> None:
@@ -509,16 +533,16 @@ async def _jobs(both: Compared, frame: Frame, project: Path) -> None:
 
 async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) -> None:
     repository(project).commit({})
-    Projects(home).add(project, "forge")
+    Projects(home).add(project, "till")
     draft = Draft(title="A key", worker="smith", prompt="Forge it.", artifacts=("key.py",), max_turns=9)
-    made = await both.once("commission_new", draft, frame, project="forge")
+    made = await both.once("commission_new", draft, frame, project="till")
     assert (made.status, made.draft) == ("pending", draft)
     edited = await both.once("commission_edit", made.id, {"artifacts": []}, frame)
     assert edited.draft.artifacts == ()
     begun = await both.once("commission_dispatch", made.id, frame)
     assert begun.status == "in_progress", begun.reason
     await both.stream("follow", begun.run, frame)
-    assert [one.id for one in await both("commissions", project="forge", status="completed")] == [made.id]
+    assert [one.id for one in await both("commissions", project="till", status="completed")] == [made.id]
     shown = await both("commission", made.id)
     assert (shown.commission.result, shown.timeline[0].after) == ("a key", "pending")
     other = await both.once("commission_new", draft, frame)
@@ -528,7 +552,6 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     await both.stream("follow", again.run, frame)
     with pytest.raises(Conflict, match="cannot become abandoned"):
         await both.once("commission_abandon", made.id)
-    Projects(home).remove("forge")
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import itertools
 import json
 import os
 import signal
@@ -104,12 +103,11 @@ def _command(order: dict[str, Any]) -> int:
     from guildhall.store import engine
 
     main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
-
     number = 0 if order["function"] else order["number"]
     commits = Commits(engine._commit, number, order["when"], grouped=order["grouped"])
     engine._commit = commits
     if order["function"]:
-        _stop_at(order["function"], order["when"], order["number"] or 1)
+        _stop_at(order["function"], order["when"], order.get("call") or order["number"] or 1)
     code = main(order["words"])
     Path(f"{order['out']}.commits").write_text(str(commits.count))
     return code
@@ -144,19 +142,26 @@ class Commits:
 
 
 def _stop_at(name: str, when: str, number: int) -> None:
-    """Stops before or after a call, by its number, of a function that changes what is on disk, such as git."""
-    module = importlib.import_module(name.partition(":")[0])
-    function = getattr(module, name.partition(":")[2])
-    calls = itertools.count(1)
+    """Stops before or after a call of a function that makes something on disk, such as the database itself.
+
+    It is named `module:function` or `module:Class.method`; the call is the how-manieth one.
+    """
+    owner: Any = importlib.import_module(name.partition(":")[0])
+    *classes, last = name.partition(":")[2].split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    function, calls = getattr(owner, last), 0
 
     def stopping(*arguments: Any, **named: Any) -> Any:
-        if next(calls) != number:
+        nonlocal calls
+        calls += 1
+        if calls != number:
             return function(*arguments, **named)
         if when == "after":
             function(*arguments, **named)
-        _halt()
+        return _halt()
 
-    setattr(module, function.__name__, stopping)
+    setattr(owner, last, stopping)
 
 
 def _and_halt(write: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.runtimes.catalog import ROWS
+from guildhall.testing.bench import WORKER, Bench, write
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.kill.scene import Scene, ends, lay_out
+from tests.children import Killing
+from tests.clis import claude_program, codex_program
+from tests.kill.scene import DEEP, Scene, ends, lay_out
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from tests.children import Place
     from tests.kill.scene import Driver, Ended, When
 
 SCRIPT = """
@@ -25,6 +31,7 @@ workers:
       - {say: Bye.}
 """
 WORDS = ("Look around.", "Good bye.")
+MESSAGES = 16  # at the doors
 COMMITS = 22  # of a conversation that nobody disturbs; the first test holds it to what is really there
 WHOLE = {"status": "waiting", "reason": "person", "same": True}
 
@@ -50,6 +57,17 @@ def hold(scene: Scene) -> Ended:
     return ended
 
 
+@dataclass(kw_only=True)
+class ProgramScene(Scene):
+    """The same with a program that executes the runs."""
+
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment, **self.more}
+
+
 def said(scene: Scene) -> list[tuple[str, str | None]]:
     """What is on record of the conversation, in order."""
     kinds = ("said", "model_answered", "tool_ended")
@@ -67,21 +85,7 @@ def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: Wh
     assert talk.guild_until(number, when, *WORDS, program="tests.kill.talk") is None
     answered = talk.answered() if talk.run_id() else set[str]()
     served = talk.answers_by_step()
-    assert hold(talk).json == WHOLE
-    assert talk.whole()
-    # all of it is there once, in its order
-    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
-    assert said(talk) == [
-        ("model_answered", "m1"),
-        ("said", "u1"),
-        ("model_answered", "m2"),
-        ("tool_ended", looked),
-        ("model_answered", "m3"),
-        ("said", "u2"),
-        ("model_answered", "m4"),
-    ]
-    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
-    assert words == list(WORDS)
+    goes_on_whole(talk)
     # an answer on record is never asked for again
     for key, times in talk.answers_by_step().items():
         assert times == 1 + (0 if key in answered else served[key]), (key, times)
@@ -95,6 +99,70 @@ def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: Wh
         ("assistant", "Seen."),
         ("user", WORDS[1]),
     ]
+
+
+@pytest.mark.req("X-2")
+@pytest.mark.parametrize(
+    ("runtime", "number"),
+    [("claude", 5), ("claude", 12), ("codex", 12)],
+    ids=["claude, while it listens", "claude, in a turn", "codex, in a turn"],
+)
+def test_a_hall_is_killed_with_a_program(
+    project: Path, home: Home, driver: Driver, talk_server: ScriptedServer, runtime: str, number: int
+) -> None:
+    lay_out(project, home.path)
+    worker = project / "workers" / "clerk.yaml"
+    text = worker.read_text().replace("anthropic:claude-sonnet-4-5", "script:answers.yaml")
+    worker.write_text(f"{text}runtime: {runtime}\n")
+    (project / "answers.yaml").write_text(SCRIPT)
+    program = {"claude": claude_program, "codex": codex_program}[runtime]
+    scene = ProgramScene(project=project, home=home.path, driver=driver, server=talk_server)
+    scene.more = {str(ROWS[runtime].variable): str(program())}
+    try:
+        assert scene.guild_until(number, "after", *WORDS, program="tests.kill.talk") is None
+        goes_on_whole(scene)
+    finally:
+        driver.settle()
+
+
+@pytest.mark.req("AW-21", "X-2")
+@pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 3))
+def test_its_process_is_killed_at_a_message(place: Place, tmp_path: Path, number: int) -> None:
+    killing = Killing(place.nursery, number)
+    bench = Bench(tmp_path, "pydantic", {}, own=killing)
+    bench.put({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
+
+    async def lived() -> list[str | None]:
+        async with bench.table(held=True) as table:
+            await table.begin(WORKER, "Hi.")
+            for words in WORDS:
+                await table.say(words)
+            if number == MESSAGES:
+                assert killing.count == MESSAGES - 1, "the last one is what nobody says"
+            else:
+                assert [entry.data["code"] for entry in table.record("crashed")] == ["runtime_crashed"]
+            assert [entry.data["words"] for entry in table.record("said")] == list(WORDS)
+            return [entry.key for entry in table.record("model_answered", "said", "tool_ended")]
+
+    assert place.runs(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
+
+
+def goes_on_whole(talk: Scene) -> None:
+    """All of it is there once, in its order."""
+    assert hold(talk).json == WHOLE
+    assert talk.whole()
+    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
+    assert said(talk) == [
+        ("model_answered", "m1"),
+        ("said", "u1"),
+        ("model_answered", "m2"),
+        ("tool_ended", looked),
+        ("model_answered", "m3"),
+        ("said", "u2"),
+        ("model_answered", "m4"),
+    ]
+    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
+    assert words == list(WORDS)
 
 
 def _parts(content: object) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from guildhall.cli.roomlines import TOLD, line_of
 from guildhall.cli.screen import ReaderGone, money
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import AMOUNT, BY_USER, WORDS
+from guildhall.runs.model import AMOUNT, BY_USER, DATE, WORDS
 
 if TYPE_CHECKING:
     import argparse
@@ -284,7 +284,8 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
     """
     if WORDS in ask.question.choices:
         return f'guild answer {ask.id} "..."'
-    words = ["2.50" if choice == AMOUNT else choice for choice in ask.question.choices]
+    examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
+    words = [examples.get(choice, choice) for choice in ask.question.choices]
     first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
     more = "" if here else f"; all of it: guild show {ask.id}"
     either = "one of" if first == "ANSWER" else "or"
@@ -337,6 +338,8 @@ def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
             return visible.one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
         case "memory_condensed":
             return visible.one_line(str(data.get("text")), 500)
+        case "error" if data.get("renewed"):
+            return visible.one_line(str(data.get("message")), 2 * width)
         case "error" if data.get("transient"):
             return visible.one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
         case _:

@@ -23,8 +23,8 @@ def job_id(text: str) -> str:
 
 
 def id_of(run: Run) -> str:
-    """What a person calls a run: by the job or the commission that it does, if it does one."""
-    told = run.request.get("job") or run.request.get("commission")
+    """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
+    told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
     return str(told["id"]) if told and not told.get("review") else run.id
 
 

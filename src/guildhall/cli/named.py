@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.commissions import run_of_commission
 from guildhall.cli.reach import run_id
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.core.ids import ASK, COMMISSION, JOB, RUN, is_id
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.members.model import of_member
 from guildhall.workflow.target import parse
 
@@ -47,7 +47,7 @@ def target_of(text: str) -> Target:
 
 def is_target(text: str) -> bool:
     """Whether a word is meant as a target rather than as an id."""
-    return not any(is_id(text, kind) for kind in (RUN, ASK, JOB, COMMISSION))
+    return not any(is_id(text, kind) for kind in (RUN, ASK, JOB, COMMISSION, MEETING))
 
 
 async def named(text: str, client: HallClient) -> Named:
@@ -58,6 +58,8 @@ async def named(text: str, client: HallClient) -> Named:
         return Named(run=text)
     if is_id(text, JOB):
         return Named(run=await run_of_job(text, client))
+    if is_id(text, MEETING):
+        return Named(run=await run_of_meeting(text, client))
     if is_id(text, COMMISSION):
         return Named(run=await run_of_commission(text, client))
     if "@" not in text:
@@ -77,10 +79,20 @@ async def run_of_job(id: str, client: HallClient) -> str:
     return job.run
 
 
+async def run_of_meeting(id: str, client: HallClient) -> str:
+    """The run that a meeting is: the last one that it had."""
+    meeting = (await client.meeting(id)).meeting
+    if meeting.run is None:
+        raise NotFound(f"nobody has come to the meeting {id} yet: there is no run", hint=f"guild meeting show {id}")
+    return meeting.run
+
+
 async def run_named(text: str, client: HallClient) -> str:
-    """The run that an id or a workflow's target names: its own, or that of a job or a commission."""
+    """The run that an id or a workflow's target names: its own, or that of a job, a commission, a meeting."""
     if is_id(text, JOB):
         return await run_of_job(text, client)
+    if is_id(text, MEETING):
+        return await run_of_meeting(text, client)
     if is_id(text, COMMISSION):
         return await run_of_commission(text, client)
     if "@" not in text:

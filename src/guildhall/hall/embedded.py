@@ -14,6 +14,7 @@ from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.commission_verbs import CommissionVerbs
 from guildhall.hall.job_verbs import JobVerbs
+from guildhall.hall.meeting_verbs import MeetingVerbs
 from guildhall.hall.package_verbs import PackageVerbs
 from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
@@ -67,7 +68,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, CommissionVerbs, RosterVerbs, ProjectVerbs, PackageVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs, CommissionVerbs, MeetingVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.
@@ -220,7 +221,11 @@ class EmbeddedHall(TeamVerbs, JobVerbs, CommissionVerbs, RosterVerbs, ProjectVer
         return asks.seen(asks.get(ask))
 
     async def answer(self, ask: str, answer: Answer) -> Ask:
-        answered = await self._asks_with(ask).answer(ask, answer)
+        asks = self._asks_with(ask)
+        if (found := asks.get(ask)).kind == "meeting":  # the meeting and its ask change together
+            await self._hall.meetings.answer(found, answer)
+            return asks.get(ask)
+        answered = await asks.answer(ask, answer)
         await self._answered(answered)
         return answered
 

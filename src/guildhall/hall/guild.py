@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.hall.staff import Staff
 from guildhall.runs.model import HALL
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git import Git
+    from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
@@ -77,6 +79,29 @@ class Guild(Staff):
 
         return Worktrees(self.home, self.git)
 
+    @cached_property
+    def meetings(self) -> Meetings:
+        """The conversations of people with workers, in projects."""
+        from guildhall.hall.calling import demand_trust_again
+        from guildhall.hall.recover import frame_at
+        from guildhall.projects.meetings.ground import Ground
+        from guildhall.projects.meetings.meetings import Meetings
+        from guildhall.projects.meetings.register import Register
+
+        ground = Ground(
+            projects=lambda: self.projects,
+            branches=self.branches,
+            worktrees=lambda: self.worktrees,
+            runs=lambda: self.runs,
+            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+            bus=cast("Hall", self).bus,
+            find=self.for_new_work,
+            trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
+            frame_at=lambda place: frame_at(cast("Hall", self), place, place),
+        )
+        register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
+        return Meetings(register, ground)
+
     def living(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
         from guildhall.projects.records import living
@@ -86,11 +111,13 @@ class Guild(Staff):
 
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
+        if request.get("meeting"):
+            return self.meetings
         return self.commissions if request.get("commission") else None
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""
-        return (self.commissions,)
+        return (self.commissions, self.meetings)
 
     @cached_property
     def commissions(self) -> Commissions:
@@ -119,7 +146,12 @@ class Guild(Staff):
         )
 
     async def ask_for_meeting(self, commission: Commission, files: tuple[str, ...]) -> None:
-        """What cannot be merged is to be talked about."""
+        """What cannot be merged is to be talked about, with the worker whose work it is."""
+        if commission.run is None:
+            return
+        said = f"{commission.title} ({commission.id}) cannot be merged: {', '.join(files)}"
+        place, worker = self.projects.get(commission.project), commission.draft.worker
+        await self.meetings.request(place, worker, said, by="hall", made_by=commission.run)
 
     def frame_by_itself(self, folder: Path) -> Frame:
         """Of what the hall does by itself in a folder: with the variables of the terminal that has started it."""
@@ -127,10 +159,18 @@ class Guild(Staff):
 
         return replace(frame_at(self, folder, folder), caller=HALL)
 
-    def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
-        """What a worker is given where it works without its declaring it, beside the base toolbox."""
+    def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """What a worker is given where it works without its declaring it, beside the base toolbox.
+
+        `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
+        """
         project = self.projects.at(frame.root)
-        return self.artifact_tools(project, worker.name, frame) if project is not None else ()
+        artifacts = self.artifact_tools(project, worker.name, frame) if project is not None else ()
+        if worker.scope != "shipped":
+            return artifacts
+        from guildhall.hall.managing import managing
+
+        return (*artifacts, *managing(self, worker, frame, run, context))
 
     def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""

@@ -11,6 +11,7 @@ from guildhall.core.errors import GuildError, HallGone, Interrupted
 from guildhall.hall.codec import decode, encode, error_of, verb
 from guildhall.hall.commission_remote import RemoteCommissions
 from guildhall.hall.job_remote import RemoteJobs
+from guildhall.hall.meeting_remote import RemoteMeetings
 from guildhall.hall.package_remote import RemotePackages
 from guildhall.hall.project_remote import RemoteProjects
 from guildhall.hall.roster_remote import RemoteRoster
@@ -49,7 +50,9 @@ class Welcome:
     problem: GuildError | None = None  # the settings cannot be read, so that none may
 
 
-class RemoteHall(RemoteTeams, RemoteJobs, RemoteCommissions, RemoteRoster, RemoteProjects, RemotePackages):
+class RemoteHall(
+    RemoteTeams, RemoteJobs, RemoteRoster, RemoteProjects, RemotePackages, RemoteCommissions, RemoteMeetings
+):
     """The verbs of a hall, asked for over HTTP."""
 
     def __init__(self, address: Address, postcard: Postcard | None = None) -> None:

@@ -188,13 +188,14 @@ class Hall(Guild):
     def recordings(self) -> Recordings:
         from guildhall.jobs import jobs
         from guildhall.projects.commissions import commissions
+        from guildhall.projects.meetings import meetings
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run),
+            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run) or meetings.seat_of(run),
             runtime_of=self.replays,
             tokens=self.tokens,
         )
@@ -334,7 +335,12 @@ class Hall(Guild):
         return await serve(worker, frame, surroundings, self.supply, more)
 
     def settings(self, frame: Frame) -> Settings:
-        return load_settings(self.home, frame.root)
+        found = load_settings(self.home, frame.root)
+        project = self.projects.at(frame.root)
+        limit = project.settings.memory_tokens if project is not None else None
+        if limit is None:
+            return found
+        return found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
 
     def source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Who answers under this name. `login`: a person's login with Claude will do in the place of a key."""
@@ -368,7 +374,7 @@ class Hall(Guild):
 
     def _keep_still(self) -> None:
         """From now on nothing that waits goes on by itself."""
-        for name in ("jobs", "commissions"):
+        for name in ("jobs", "commissions", "meetings"):
             if name in vars(self):
                 vars(self)[name].close()
 

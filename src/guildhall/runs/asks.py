@@ -46,9 +46,12 @@ class Asks:
         return found
 
     def open(self) -> list[Ask]:
-        """What can still be answered. One whose time is over is closed by its run when that goes on."""
+        """What can still be answered. One whose time is over is closed by its run when that goes on.
+
+        One that was put off comes back by itself: until its date it is not among them.
+        """
         asks = self._store.read(lambda connection: records.list_asks(connection, status="open"))
-        return [ask for ask in asks if not self._is_due(ask)]
+        return [ask for ask in asks if not self._is_due(ask) and not self._is_put_off(ask)]
 
     def of_run(self, run: str) -> list[Ask]:
         """The asks of a run and of those that it has called, as a person is to see them."""
@@ -84,6 +87,9 @@ class Asks:
 
     def _is_due(self, ask: Ask) -> bool:
         return ask.expires_at is not None and self._clock.now() >= moment(ask.expires_at)
+
+    def _is_put_off(self, ask: Ask) -> bool:
+        return ask.question.after is not None and self._clock.now() < moment(ask.question.after)
 
     async def wait(self, ask: Ask) -> Ask:
         """The ask once it is no longer open. Waits no longer than the ask may take."""

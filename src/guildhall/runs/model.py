@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
 AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "conflict", "meeting"]
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
+# What outlives the run that asks it, and keeps that from nothing: the answer is for whatever the run has made or begun.
+ASIDE: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
 
 
 def is_text(text: object) -> bool:
@@ -39,23 +43,26 @@ def is_text(text: object) -> bool:
 
 AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
 WORDS = "words"  # the only choice of an ask: whatever is said is the answer
+DATE = "date"  # among the choices of an ask: it is to be asked again then, and is out of sight until then
 _OTHER_WORDS = {"approve": "yes", "deny": "no"}
 
 
 def choice_of(choices: Collection[str], typed: str) -> str | None:
-    """The choice that was meant: the whole word or its first letters; where an amount is one of them, an amount."""
+    """The choice that was meant: the whole word or its first letters; where an amount or a date is one, such a one."""
     if WORDS in choices:
         return typed.strip() or None
     word = typed.strip().lower()
     word = _OTHER_WORDS.get(word, word)
-    found = [choice for choice in choices if choice != AMOUNT and word and choice.startswith(word)]
+    found = [choice for choice in choices if choice not in (AMOUNT, DATE) and word and choice.startswith(word)]
     if len(found) == 1:
         return found[0]
+    if DATE in choices and (date := date_of(typed)) is not None:
+        return date
     return word if AMOUNT in choices and amount_of(word) is not None else None
 
 
 def choices_in_words(choices: Collection[str]) -> str:
-    others = {AMOUNT: "an amount such as 2.50", WORDS: "words of your own"}
+    others = {AMOUNT: "an amount such as 2.50", WORDS: "words of your own", DATE: "a date such as 2027-01-31"}
     return ", ".join(others.get(choice, choice) for choice in choices)
 
 
@@ -66,6 +73,14 @@ def amount_of(text: str) -> float | None:
     except ValueError:
         return None
     return amount if 0 < amount < 1_000_000 else None
+
+
+def date_of(text: str) -> str | None:
+    """The moment that a date or a time names, as a stamp, if it is one; without a zone by this machine's clock."""
+    try:
+        return stamp(datetime.fromisoformat(text.strip()).astimezone())
+    except (ValueError, OverflowError):
+        return None
 
 
 def check_limits(
@@ -234,6 +249,7 @@ class Question:
     title: str
     body: str  # shown whole, escaped
     choices: tuple[str, ...]  # yes, no, session; or: done, again, fail; or: an amount
+    after: str | None = None  # nobody is to be bothered with it before this moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +299,7 @@ class Ask:
             "title": self.question.title,
             "body": self.question.body,
             "choices": list(self.question.choices),
+            "after": self.question.after,
             "answer": asdict(self.answer) if self.answer else None,
             "created_at": self.created_at,
             "expires_at": self.expires_at,

@@ -18,11 +18,26 @@ from sqlalchemy import (
     update,
 )
 
-from guildhall.runs.model import ENDED, HALL, PERSON, SHUTDOWN, Answer, Ask, Entry, Question, Run, RunStatus, Usage
+from guildhall.runs.model import (
+    ASIDE,
+    ENDED,
+    HALL,
+    PERSON,
+    SHUTDOWN,
+    Answer,
+    Ask,
+    Entry,
+    Question,
+    Run,
+    RunStatus,
+    Usage,
+)
 from guildhall.store.tables import asks, journal, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from guildhall.runs.model import AskKind
 
 # runs
 
@@ -259,12 +274,17 @@ def change_ask(connection: Connection, ask: str, expected: str, **columns: Any) 
 def withdraw_asks(connection: Connection, run: str, now: str, *, questions: bool = True) -> None:
     """Closes what a run, and those that it has called, still ask, because it has ended.
 
-    Its `questions` may outlive it: the answer is for whoever reads what it made.
+    Its `questions` may outlive it: the answer is for whoever reads what it made. What it has begun always does.
     """
     theirs = (asks.c.run == run) | asks.c.run.in_(select(_ids_below(run)))
-    still_open = theirs & (asks.c.status == "open")
-    if not questions:
-        still_open &= asks.c.kind != "question"
+    staying = ASIDE - {"question"} if questions else ASIDE
+    still_open = theirs & (asks.c.status == "open") & asks.c.kind.not_in(sorted(staying))
+    connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
+
+
+def withdraw_kind(connection: Connection, run: str, kind: AskKind, now: str) -> None:
+    """Closes what a run asks of one kind, because what it is about is settled otherwise."""
+    still_open = (asks.c.run == run) & (asks.c.kind == kind) & (asks.c.status == "open")
     connection.execute(update(asks).where(still_open).values(status="withdrawn", closed_at=now))
 
 
@@ -320,7 +340,12 @@ def _ask(row: RowMapping) -> Ask:
         kind=row["kind"],
         key=row["key"],
         subject=row["subject"],
-        question=Question(title=question["title"], body=question["body"], choices=tuple(question["choices"])),
+        question=Question(
+            title=question["title"],
+            body=question["body"],
+            choices=tuple(question["choices"]),
+            after=question.get("after"),
+        ),
         status=row["status"],
         answer=Answer(**answer) if answer else None,
         created_at=row["created_at"],

@@ -12,7 +12,7 @@ from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
 from guildhall.cli.reach import ask_id, with_hall
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
-from guildhall.runs.model import Answer, choices_in_words
+from guildhall.runs.model import ASIDE, Answer, choices_in_words
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
+    from guildhall.projects.meetings.model import MeetingShown
     from guildhall.runs.model import Ask
 
 _SEVERAL = 2
@@ -52,10 +53,24 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         ask = await client.ask(name)
         answer = await _answer(ask, args, screen)
         await client.answer(name, answer)
+        if ask.kind == "meeting":
+            return _tell_meeting(await client.meeting(ask.key), screen)
         screen.note(f"{name}: {answer.choice}", "dim")
         return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
 
     return with_hall(work, screen)
+
+
+def _tell_meeting(shown: MeetingShown, screen: Screen) -> int:
+    """How the meeting stands that an ask was about."""
+    from guildhall.cli.commands.meeting import tell_change
+
+    if screen.wanted.form == "text":
+        tell_change(shown.meeting, screen)
+    else:
+        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
+        screen.json({**last, **shown.meeting.as_dict()})
+    return exit_codes.DONE
 
 
 def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
@@ -108,7 +123,7 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     An agent of a workflow goes on by itself: what others ask keeps it from nothing.
     """
     shown = await client.show(run)
-    alone = not any(ask.status == "open" and ask.kind != "question" for ask in shown.asks)
+    alone = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
     if shown.run.status == "waiting" and (alone or shown.run.request.get("workflow")):
         return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):

@@ -12,6 +12,7 @@ from guildhall.cli.parser import positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
+from guildhall.core.ids import MEETING, is_id
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     if args.command == "job ls":
         return _ls(args, screen)
     verb = args.command.rpartition(" ")[2]
+    if args.command == "rm" and is_id(args.id, MEETING):
+        from guildhall.cli.commands.meeting import main as of_meeting
+
+        return of_meeting(args, screen)
     if (theirs := of_member(args.id)) is not None:
         return _of_member(verb, *theirs, args, screen)
     id = job_id(args.id)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
+    from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import AgentShown, WorkflowShown
 
@@ -53,6 +54,7 @@ class Groups:
     done: Sequence[Run]
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
     members: Sequence[AtWork] = ()  # jobs of members that go on
+    meetings: Sequence[Meeting] = ()  # that are open
 
     @staticmethod
     def of(
@@ -60,8 +62,9 @@ class Groups:
         asks: Sequence[Ask],
         workflows: Sequence[WorkflowShown] = (),
         members: Sequence[AtWork] = (),
+        meetings: Sequence[Meeting] = (),
     ) -> Groups:
-        asked = {ask.root for ask in asks}
+        asked = {ask.root for ask in asks} | {one.run for one in meetings}  # a meeting waits for whoever comes
         return Groups(
             asks=asks,
             stopped=[
@@ -73,6 +76,7 @@ class Groups:
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
             workflows={workflow.run: workflow for workflow in workflows},
             members=members,
+            meetings=meetings,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -85,6 +89,7 @@ class Groups:
             "done": [run.as_dict() for run in self.done],
             "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
             "members": [theirs.as_dict() for theirs in self.members],
+            "meetings": [meeting.as_dict() for meeting in self.meetings],
         }
 
 
@@ -94,7 +99,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await _one(args, client, screen)
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
-        groups = Groups.of(runs, asks, workflows, await client.members_at_work())
+        meetings = await client.meetings(status="open")
+        groups = Groups.of(runs, asks, workflows, await client.members_at_work(), meetings)
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -154,6 +160,10 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
+        "meetings": [
+            [one.id, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now), f"guild meet {one.id}"]
+            for one in groups.meetings
+        ],
         "done": [
             [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
         ],

@@ -11,6 +11,7 @@ from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.named import run_named
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
+from guildhall.core.ids import MEETING, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="ID|TARGET", help="of the run, the job or the commission; @workflow:tag")
+    help = "of the run, the job, the commission or the meeting; @workflow:tag"
+    parser.add_argument("run", metavar="ID|TARGET", help=help)
     limits_arguments(parser)
     output_argument(parser)
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    if is_id(args.run, MEETING):
+        from guildhall.cli.commands.meet import go_back
+
+        return go_back(args.run, screen)
+
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
         more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}

@@ -9,10 +9,11 @@ from guildhall.cli import exit_codes
 from guildhall.cli.commissions import print_commission
 from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
 from guildhall.cli.jobs import print_job
+from guildhall.cli.meetings import print_meeting
 from guildhall.cli.named import named
 from guildhall.cli.reach import with_look
 from guildhall.cli.teams import print_workflow
-from guildhall.core.ids import ASK, COMMISSION, JOB, is_id
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+    help = "of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag"
     parser.add_argument("id", metavar="ID|TARGET", help=help)
     parser.add_argument("--json", action="store_true", help="print an object, with the whole conversation of a run")
 
@@ -41,6 +42,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if is_id(args.id, JOB):
             job = await client.job(args.id)
             screen.json(job.as_dict()) if args.json else print_job(job, screen)
+            return exit_codes.DONE
+        if is_id(args.id, MEETING):
+            meeting = await client.meeting(args.id)
+            screen.json(meeting.as_dict()) if args.json else print_meeting(meeting, screen)
             return exit_codes.DONE
         if is_id(args.id, COMMISSION):
             commission = await client.commission(args.id)

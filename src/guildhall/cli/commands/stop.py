@@ -8,7 +8,7 @@ from guildhall.cli import exit_codes
 from guildhall.cli.named import named
 from guildhall.cli.reach import run_id, with_hall
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.core.ids import ASK, COMMISSION, is_id
+from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -33,6 +33,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         if args.all:
             return await _everything(client, args.json, screen)
+        if is_id(args.run, MEETING):
+            return await _meeting(args.run, args.json, client, frame, screen)
         if is_id(args.run, COMMISSION):
             return await _commission(args.run, client, args.json, screen)
         found = await named(args.run, client)
@@ -52,6 +54,15 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         return exit_codes.DONE
 
     return with_hall(work, screen)
+
+
+async def _meeting(id: str, as_json: bool, client: HallClient, frame: Frame, screen: Screen) -> int:
+    """A meeting is ended by closing it, with what notes there are and without asking a model for more."""
+    from guildhall.cli.commands.meeting import tell_change
+
+    meeting = await client.meeting_close(id, frame, summarise=False)
+    screen.json(meeting.as_dict()) if as_json else tell_change(meeting, screen)
+    return exit_codes.DONE
 
 
 async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen) -> int:

@@ -20,6 +20,7 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.members.model import of_member
+from guildhall.runs.model import ASIDE
 
 if TYPE_CHECKING:
     import argparse
@@ -119,7 +120,7 @@ async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tup
 
 async def _standing(found: Named, shown: Shown, client: HallClient) -> int | None:
     """The exit code, once there is nothing more to wait for."""
-    if any(ask.status == "open" and ask.kind != "question" for ask in shown.asks):  # a job goes on without an answer
+    if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # it goes on without those answers
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.runs.model import Ask, Question
-from guildhall.runs.records import add_ask, change_ask, withdraw_asks
+from guildhall.runs.records import add_ask, change_ask, withdraw_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ def ask_about(connection: Connection, commission: Commission, run: str, files: S
 def no_more(connection: Connection, commission: Commission, now: str) -> None:
     """It is tried anew, or given up: nobody needs to say anything about it."""
     if commission.run is not None:
-        withdraw_asks(connection, commission.run, now, questions=False)
+        withdraw_kind(connection, commission.run, KIND, now)
 
 
 def applied(connection: Connection, ask: str) -> None:

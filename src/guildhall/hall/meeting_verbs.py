@@ -1,0 +1,59 @@
+"""The verbs about meetings, carried out in this process."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.hall.wiring import Hall
+    from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
+
+
+class MeetingVerbs:
+    """That part of a hall inside this process."""
+
+    _hall: Hall
+    _stays: bool
+
+    async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
+        return self._hall.meetings.register.all(project, status)
+
+    async def meeting(self, id: str) -> MeetingShown:
+        return self._hall.meetings.register.shown(id)
+
+    async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
+        return await self._hall.meetings.open(worker, words, frame, project=project)
+
+    async def meeting_come(self, id: str, frame: Frame, *, renew: bool = False) -> AsyncGenerator[Event]:
+        meetings = self._hall.meetings
+        async with aclosing(meetings.come(id, frame, renew=renew, stays=self._stays)) as events:
+            async for event in events:
+                yield event
+
+    async def meeting_say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
+        async with aclosing(self._hall.meetings.say(id, words, frame, stays=self._stays)) as events:
+            async for event in events:
+                yield event
+
+    async def meeting_interrupt(self, id: str) -> None:
+        await self._hall.meetings.interrupt(id)
+
+    async def meeting_accept(self, id: str) -> Meeting:
+        return await self._hall.meetings.accept(id)
+
+    async def meeting_decline(self, id: str, *, reason: str | None = None) -> Meeting:
+        return await self._hall.meetings.decline(id, reason)
+
+    async def meeting_defer(self, id: str, until: str) -> Meeting:
+        return await self._hall.meetings.defer(id, until)
+
+    async def meeting_close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
+        return await self._hall.meetings.close_meeting(id, frame, summarise=summarise)
+
+    async def meeting_delete(self, id: str) -> None:
+        await self._hall.meetings.delete(id)

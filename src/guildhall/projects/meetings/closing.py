@@ -1,0 +1,145 @@
+"""Closing a meeting: notes, one commit on the integration branch, and nothing left behind.
+
+The order is what makes it safe. That it is being closed is on record first; the work is committed on its branch; the
+notes and the work reach the integration branch by one move of one ref; then the row says closed; then the checkout,
+the branch and the transcript are put away. Each step finds out by itself that it was done before, so that whoever
+comes after a crash makes all of them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, MergeConflict, NotFound
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.model import check_transition, notes_of
+from guildhall.projects.meetings.notes import artifact, notes
+from guildhall.projects.meetings.summary import Summary
+from guildhall.projects.meetings.transcript import as_text
+from guildhall.runs import records as run_records
+from guildhall.runs.model import BY_USER, ENDED
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.meetings.ground import Ground
+    from guildhall.projects.meetings.model import Meeting
+    from guildhall.projects.meetings.register import Register
+    from guildhall.projects.meetings.summary import Summaries
+
+_log = logging.getLogger("guildhall.meetings")
+CLOSING = "closing"  # a line of the timeline that has this: the person has said that it is over
+PUT_AWAY = "put_away"  # and this: nothing is left of it but its notes
+
+
+class Closing:
+    """Closes meetings, and goes on with what a crash has interrupted."""
+
+    def __init__(self, register: Register, ground: Ground, summaries: Summaries) -> None:
+        self._register = register
+        self._ground = ground
+        self._summaries = summaries
+
+    async def close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
+        """Ends a meeting for good. To be called while nobody else makes or wakes its run."""
+        meeting = self._register.get(id)
+        check_transition(meeting, "closed")
+        if meeting.run is not None and self._ground.alive(meeting.run):
+            await self._ground.runs().park(meeting.run, BY_USER)
+        now = self._register.now()
+        await self._register.store.write(
+            lambda c: records.note(c, id, "is being closed", now, **{CLOSING: {"summarise": summarise}})
+        )
+        summary = await self._summary(meeting, frame) if summarise else Summary()
+        try:
+            path = await asyncio.to_thread(self._merged, meeting, summary)
+        except MergeConflict as error:
+            said = f"not closed: {error.message}"
+            files = list(error.files)
+            await self._register.store.write(lambda c: records.note(c, id, said, self._register.now(), files=files))
+            hint = f"It stays open. Say in it what is to be done about them: guild meet {id}. Then close it again."
+            raise MergeConflict(
+                f"the meeting {id} cannot be closed: {error.message}", files=error.files, hint=hint
+            ) from None
+        closed = await self._register.store.write(lambda c: self._closed(c, id, path, summary))
+        await self.put_away(closed)
+        return closed
+
+    async def _summary(self, meeting: Meeting, frame: Frame) -> Summary:
+        if meeting.run is None:
+            return Summary(problem="nobody came")
+        text = as_text(self._register.exchanges(meeting.id), meeting.worker)
+        model = self._register.history.get(meeting.run).model
+        return await self._summaries.of_text(text, self._ground.frame(meeting, frame), model)
+
+    def _merged(self, meeting: Meeting, summary: Summary) -> str:
+        """The work and the notes on the integration branch; the path of the notes."""
+        project = self._ground.project(meeting)
+        branches, worktrees = self._ground.branches(project), self._ground.worktrees()
+        shown = self._register.shown(meeting.id)
+        path = notes_of(meeting.id)
+        done = replace(meeting, status="closed", linked=shown.meeting.linked)
+        also = {path: artifact(done, notes(shown, summary))}
+        message = f"Meeting with {meeting.worker}: {meeting.topic}"
+        if meeting.branch is None or not self._begun(meeting):
+            branches.write(also, message, meeting.worker)
+            return path
+        with suppress(NotFound):  # somebody has taken the checkout away: what is on the branch is all there is
+            worktrees.commit(project, meeting.id, message, meeting.worker)
+        branches.squash(meeting.branch, message, meeting.worker, also)
+        return path
+
+    def _begun(self, meeting: Meeting) -> bool:
+        """Whether it ever had a checkout, and so a branch."""
+        try:
+            self._ground.branches(self._ground.project(meeting)).tip(meeting.branch or "")
+        except NotFound:
+            return False
+        return True
+
+    def _closed(self, connection: Connection, id: str, path: str, summary: Summary) -> Meeting:
+        now = self._register.now()
+        columns = {"notes": path, **({"summary": summary.text} if summary.text else {})}
+        meeting = records.move(connection, id, "closed", "closed by the person", now, **columns)
+        run = run_records.find_run(connection, meeting.run or "")
+        if run is not None and run.status not in ENDED:
+            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+        return meeting
+
+    async def put_away(self, meeting: Meeting) -> None:
+        """What a closed meeting needs no more. What cannot be put away stays, and is tried again at the next start."""
+        try:
+            await asyncio.to_thread(self._put_away, meeting)
+        except (GuildError, OSError) as error:
+            _log.warning("%s: its checkout or branch stays for now: %s", meeting.id, error)
+            return
+        now = self._register.now()
+        await self._register.store.write(lambda c: records.note(c, meeting.id, "put away", now, **{PUT_AWAY: True}))
+
+    def _put_away(self, meeting: Meeting) -> None:
+        self._register.transcript(meeting).unlink(missing_ok=True)
+        project = self._ground.project(meeting)
+        self._ground.worktrees().remove(project, meeting.id)
+        if meeting.branch is not None and self._begun(meeting):
+            self._ground.branches(project).keep(meeting.branch)
+
+    # after a crash
+
+    def interrupted(self) -> list[tuple[Meeting, bool]]:
+        """The meetings that were being closed, and whether a summary was wanted."""
+        found: list[tuple[Meeting, bool]] = []
+        for meeting in self._register.all(status="open"):
+            last = self._register.lines(meeting.id)[-1]
+            if CLOSING in last.data:
+                found.append((meeting, bool(last.data[CLOSING]["summarise"])))
+        return found
+
+    def left_behind(self) -> list[Meeting]:
+        """The meetings that are closed, and of which something may still lie about."""
+        closed = self._register.all(status="closed")
+        return [one for one in closed if not any(PUT_AWAY in line.data for line in self._register.lines(one.id))]

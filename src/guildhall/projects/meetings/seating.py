@@ -1,0 +1,88 @@
+"""A worker in a meeting: what it may use there, and what it is told first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.projects.meetings.model import Exchange, Meeting
+    from guildhall.workers.model import Worker
+
+FILES = ("Read", "Grep", "Glob", "Write", "Edit")  # that a worker has in every meeting, in the checkout that is its own
+
+HOW_TO = """\
+You are in a meeting with a person, who reads what you say as you write it. They may leave and come back days later; \
+only they end the meeting. Answer what they say, and wait for what they say next.
+You see a checkout of the project that is this meeting's own: what you change there reaches the project when the \
+meeting is closed.
+- link_artifact: artifacts that the meeting is about, or that come out of it.
+- record_decision: what was decided, by the person or by you, with the reason. It goes into the notes.
+- propose_followup: work that should be commissioned afterwards. You begin nothing: the person does.
+- summarize_progress: where the meeting stands, whenever that changes, in a few sentences."""
+_LAST_WHOLE = 4  # exchanges that a renewed session is given as they were
+_LONGEST_WHOLE = 40_000  # characters of them
+
+
+def seated(worker: Worker) -> Worker:
+    """The worker as it is in a meeting: with the files of its checkout, and told how a meeting goes."""
+    definition = worker.definition
+    declared = [name for name in definition.tools if name not in FILES]
+    changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
+    return replace(
+        worker,
+        definition=definition.model_copy(update=changed),
+        instructions=f"{worker.instructions.rstrip()}\n\n{HOW_TO}\n",
+    )
+
+
+def first_message(meeting: Meeting, words: Sequence[str]) -> str:
+    """What the worker hears first: the person's own words, or why it is here."""
+    if words and meeting.by == "person":
+        return "\n\n".join([*words, *_linked(meeting)])
+    who = "You have" if meeting.by == "worker" else "The manager has" if meeting.by == "manager" else "The guild has"
+    parts = [f"{who} asked for this meeting, and the person has come. It is about: {meeting.topic}", *_linked(meeting)]
+    begin = "Begin: say in a few sentences what there is to talk about, and what you need."
+    return "\n\n".join([*parts, "The person says:", *words] if words else [*parts, begin])
+
+
+def _linked(meeting: Meeting) -> list[str]:
+    return ["Linked to this meeting:\n" + "\n".join(f"- {path}" for path in meeting.linked)] if meeting.linked else []
+
+
+def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[Exchange], words: Sequence[str]) -> str:
+    """What a new session of the same meeting is told: what was said so far, then the person's new words."""
+    answered = [one for one in exchanges if one.answer]
+    parts = [f"This meeting has been going on for a while; it is about: {meeting.topic}", *_linked(meeting)]
+    if summary:
+        parts.append(f"What was said so far, in summary:\n\n{_barred(summary)}")
+    if last := _whole(answered):
+        parts.append("The last that was said, word for word:\n\n" + "\n\n".join(map(_exchange, last)))
+    if words:
+        parts.append("Now the person says:\n\n" + "\n\n".join(words))
+    else:
+        parts.append("The person has come back. Say in a sentence or two where you were.")
+    return "\n\n".join(parts)
+
+
+def _whole(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """The last exchanges that fit."""
+    found: list[Exchange] = []
+    room = _LONGEST_WHOLE
+    for one in reversed(exchanges[-_LAST_WHOLE:]):
+        room -= len(one.words) + len(one.answer)
+        if room < 0:
+            break
+        found.insert(0, one)
+    return found
+
+
+def _exchange(one: Exchange) -> str:
+    said = f"The person:\n{_barred(one.words)}\n\n" if one.words else ""
+    return f"{said}You:\n{_barred(one.answer)}"
+
+
+def _barred(text: str) -> str:
+    return "\n".join(f"| {line}" for line in text.strip().splitlines())

@@ -1,0 +1,218 @@
+"""`guild meet` and `guild meeting`: by a person at a terminal, and by a program."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.places import Terminal
+from tests.projects.meetings.parlour import Parlour, call, say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+LINK = {**call("link_artifact", path=".lore/plan.md"), "say": "I link it."}
+
+
+@pytest.fixture
+def parlour(home: Home, project: Path) -> Parlour:
+    """A project in the current folder."""
+    return Parlour.at(home, project)
+
+
+def only(guild: Guild) -> str:
+    (meeting,) = guild("meeting", "ls", "--json").json["meetings"]
+    return meeting["meeting"]
+
+
+# at a terminal
+
+
+@pytest.mark.req("WKR-21", "MTG-15")
+def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
+    terminal = Terminal(guild, "meet", "architect", whole=True)
+    terminal.until("What is it about?")
+    terminal.types("Which form for exports?\n")
+    terminal.until("We could use Parquet.")
+    terminal.until("> ")
+    terminal.types("/help\n")
+    terminal.until("Ctrl-D or /leave")
+    terminal.types("Link the plan\n")
+    terminal.until("I link it.")
+    terminal.until("→ link_artifact path=.lore/plan.md")
+    terminal.until("← link_artifact: Linked: .lore/plan.md")
+    terminal.until("Linked.")
+    terminal.until("> ")
+    terminal.types("\x04")
+    terminal.until("stays open. Come back with: guild meet t-")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+
+    id = only(guild)
+    back = Terminal(guild, "meet", id, whole=True)
+    back.until("linked: .lore/plan.md")
+    back.until("Link the plan")
+    back.until("Linked.")
+    back.until("> ")
+    back.types("Bye\n")
+    back.until("Bye then.")
+    back.types("/close\n")
+    back.until(f"{id} is closed")
+    assert back.ends()[0] == 0
+    back.close()
+    assert guild("meeting", "show", id, "--json").json["status"] == "closed"
+
+
+def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([say("one"), {"sleep": 30, "say": "never"}, say("three")])
+    terminal = Terminal(guild, "meet", "architect", "first", whole=True)
+    terminal.until("one")
+    terminal.until("> ")
+    terminal.types("tell me all\n")
+    id = _until(lambda: next(iter(guild("meeting", "ls", "--json").json["meetings"]), {}).get("meeting"))
+    _until(lambda: guild("log", id).out.count("model_asked") == 2)
+    terminal.types("\x03")
+    terminal.until("The answer was cut off")
+    terminal.until("> ")
+    terminal.types("something else\n")
+    terminal.until("three")
+    terminal.types("/leave\n")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+
+
+def test_what_is_pasted_is_one_message(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([say("one"), say("two")])
+    terminal = Terminal(guild, "meet", "architect", "first", whole=True)
+    terminal.until("one")
+    terminal.until("> ")
+    terminal.types("a line\nanother line\n\nand a third\n")
+    terminal.until("two")
+    terminal.until("> ")
+    terminal.types("/leave\n")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+    shown = guild("meeting", "show", only(guild), "--json").json
+    assert shown["exchanges"][1]["words"] == "a line\nanother line\n\nand a third"
+
+
+def test_what_goes_wrong_in_a_turn_ends_the_turn_only(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([say("one")])
+    terminal = Terminal(guild, "meet", "architect", "first", whole=True)
+    terminal.until("one")
+    terminal.until("> ")
+    terminal.types("more\n")
+    terminal.until("guild: ")
+    terminal.until("> ")
+    terminal.types("\x03")
+    terminal.until("Ctrl-D leaves")
+    terminal.types("\x04")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+
+
+# by a program
+
+
+def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([say("one"), say("two")])
+    first = guild("meet", "architect", input="Which form?\nAnd why?\n")
+    assert (first.code, first.out) == (0, "one\n")
+    id = only(guild)
+    again = guild("meet", id, "-", input="more")
+    assert again.out == "two\n"
+    shown = guild("show", id, "--json").json
+    assert [one["words"] for one in shown["exchanges"]] == ["Which form?\nAnd why?\n", "more"]
+    assert shown["topic"] == "Which form?"
+
+
+@pytest.mark.req("MTG-15")
+def test_a_program_gets_events_a_line_and_the_result_last(guild: Guild, parlour: Parlour) -> None:
+    parlour.script([LINK, say("one"), say("two")])
+    ran = guild("meet", "architect", "first", "--say", "second", "--output", "stream-json")
+    lines: list[dict[str, Any]] = [json.loads(line) for line in ran.out.splitlines()]
+    kinds = [line["type"] for line in lines]
+    assert {"text_delta", "tool_use", "tool_result", "turn_end", "result"} <= set(kinds)
+    used, result = (next(line for line in lines if line["type"] == kind) for kind in ("tool_use", "tool_result"))
+    assert used["id"] == result["id"]
+    assert lines[-1]["type"] == "result"
+    assert [one["answer"] for one in lines[-1]["exchanges"]] == ["I link it.\n\none", "two"]
+
+
+def test_closed_afterwards(guild: Guild, parlour: Parlour) -> None:
+    ran = guild("meet", "architect", "first", "--close", "--output", "json")
+    assert ran.json["status"] == "closed"
+    assert "They talked." in parlour.repo.at("claude/main", ran.json["notes"])
+
+
+def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parlour: Parlour) -> None:
+    parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
+    parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
+    ran = guild("meet", "architect", "first", "--output", "json")
+    assert ran.code == 4
+    ask = ran.json["asks"][0]["ask"]
+    assert guild("answer", ask, "yes").code in (0, 4)
+    shown = guild("show", ran.json["meeting"], "--json").json
+    assert shown["exchanges"][0]["answer"] == "written"
+    assert not shown["answering"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("meet", "architect", ""), 2, "it is empty"),
+        (("meet", "architect", "x" * 200_000), 2, "longer than"),
+        (("meet", "nobody", "hello"), 3, "nobody"),
+        (("meet", "architect"), 2, "empty"),
+        (("meet", "t-7k2m9x4qpw", "hello"), 3, "there is no meeting"),
+        (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
+        (("meet", "architect", "hello", "--renew"), 2, "--renew"),
+        (("meeting", "show", "x"), 3, "Meetings look like"),
+        (("meeting", "close", "t-7k2m9x4qpw"), 3, "there is no meeting"),
+        (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "no date"),
+        (("rm", "t-7k2m9x4qpw"), 3, "there is no meeting"),
+        (("resume", "t-7k2m9x4qpw"), 3, "there is no meeting"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    guild: Guild, parlour: Parlour, words: tuple[str, ...], code: int, said: str
+) -> None:
+    ran = guild(*words)
+    assert (ran.code, ran.out) == (code, "")
+    assert said in ran.err
+    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+
+
+def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -> None:
+    guild("meet", "architect", "Which form?")
+    id = only(guild)
+    listed = guild("ls")
+    assert f"guild meet {id}" in listed.out
+    assert "needs you" not in listed.out
+    assert guild("ls", "--json").json["meetings"][0]["meeting"] == id
+    assert "Which form?" in guild("show", id).out
+    assert "Which form?" in guild("log", id).out
+    assert guild("wait", id).code == 4
+    assert guild("rm", id).code == 1
+    assert guild("resume", id).code == 0
+    assert "is closed" in guild("stop", id).out
+    assert "none was asked for" in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert guild("rm", id).code == 0
+    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+    assert "No meetings here" in guild("meeting", "ls").err
+
+
+def _until(true: Any) -> Any:
+    import time
+
+    end = time.monotonic() + 10
+    while not (found := true()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,145 @@
+"""Meetings at work: a project in a real repository, a worker with a script, and a hall in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import SystemClock
+from guildhall.core.frame import Frame
+from guildhall.hall.embedded import EmbeddedHall
+from guildhall.hall.wiring import Hall
+from guildhall.runs.model import RunRequest
+from tests.projects.conftest import Repository, repository
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from guildhall.core.events import Event
+    from guildhall.core.paths import Home
+    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.model import Meeting, MeetingShown
+
+Answer = dict[str, Any]
+SUMMARISER = "meeting-summariser"
+
+
+def say(text: str, **more: Any) -> Answer:
+    return {"say": text, **more}
+
+
+def call(tool: str, /, **arguments: Any) -> Answer:
+    return {"call": tool, "with": arguments}
+
+
+class Later(SystemClock):
+    """The machine's time, put forward."""
+
+    def __init__(self) -> None:
+        self.days = 0.0
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(days=self.days)
+
+
+@dataclass(kw_only=True)
+class Parlour:
+    """Where a person meets a worker."""
+
+    home: Home
+    repo: Repository
+    clock: Later = field(default_factory=Later)
+    hall: Any = None
+    client: Any = None
+
+    @staticmethod
+    def at(home: Home, folder: Path) -> Parlour:
+        made = Parlour(home=home, repo=repository(folder))
+        made.worker()
+        made.script([say("hello")])
+        made.repo.commit({".lore/plan.md": "The plan\n", "src/cart.py": "total = 1\n"}, "Start")
+        home.path.mkdir(parents=True, exist_ok=True)
+        made.register()
+        return made
+
+    def register(self, **more: Any) -> None:
+        shop = {"path": str(self.repo.path), "branch": "main", **more}
+        self.home.settings.write_text(json.dumps({"projects": {"shop": shop}}))
+
+    def worker(self, name: str = "architect", **fields: Any) -> None:
+        usual = {"name": name, "instructions": "You talk about design.", "model": "script:answers.yaml"}
+        (self.repo.path / "workers").mkdir(exist_ok=True)
+        (self.repo.path / "workers" / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
+
+    def script(self, *runs: Sequence[Answer], summary: str | None = "They talked.", name: str = "architect") -> None:
+        workers: dict[str, Any] = {name: [list(run) for run in runs]}
+        if summary is not None:
+            workers[SUMMARISER] = [[say(summary)] for _ in range(3)]
+        (self.repo.path / "answers.yaml").write_text(json.dumps({"workers": workers}))
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(cwd=self.repo.path, root=self.repo.path)
+
+    @property
+    def meetings(self) -> Meetings:
+        return self.hall.meetings
+
+    def inside(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Does something with a hall open. Each time it is another one, on the same home."""
+
+        async def go() -> Any:
+            self.hall = Hall(self.home, environ={}, clock=self.clock)
+            self.client = EmbeddedHall(self.hall, stays=True)
+            try:
+                async with asyncio.timeout(30):
+                    return await work()
+            finally:
+                await self.client.close()
+
+        return asyncio.run(go())
+
+    async def opened(self, words: str = "How do we store exports?", worker: str = "architect") -> Meeting:
+        """A new meeting, in which the first words are answered."""
+        meeting = await self.client.meeting_open(worker, words, self.frame)
+        await self.seen(self.client.meeting_come(meeting.id, self.frame))
+        return self.meetings.register.get(meeting.id)
+
+    async def said(self, id: str, words: str) -> list[Event]:
+        return await self.seen(self.client.meeting_say(id, words, self.frame))
+
+    async def seen(self, stream: Any) -> list[Event]:
+        async with aclosing(stream) as events:
+            return [event async for event in events]
+
+    def shown(self, id: str) -> MeetingShown:
+        return self.meetings.register.shown(id)
+
+    def answers(self, id: str) -> list[tuple[str, str]]:
+        return [(one.words, one.answer) for one in self.shown(id).exchanges]
+
+    async def quiet(self) -> None:
+        """Waits until no run lives."""
+        await self.until(lambda: not self.hall.runs.count)
+
+    async def until(self, happened: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(8):
+            while not (found := happened()):  # noqa: ASYNC110 - what is looked at is files too
+                await asyncio.sleep(0.005)
+        return found
+
+    async def a_run(self) -> str:
+        """A run that has ended, on whose behalf something may be asked."""
+        stream = self.client.run(RunRequest(worker="architect", input="go"), self.frame)
+        return (await self.seen(stream))[0].run
+
+    def told(self, run: str) -> str:
+        """All that the model was shown, as the record has it."""
+        asked = self.hall.history.journal(run).kind("model_asked")
+        return "\n".join(str(entry.data["message"]) for entry in asked)

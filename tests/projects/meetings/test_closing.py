@@ -1,0 +1,179 @@
+"""Closing: notes, one commit on the integration branch, nothing left behind; and what a crash leaves is made good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import MergeConflict
+from guildhall.hall.recover import Recovery
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.closing import CLOSING
+from tests.projects.meetings.parlour import call, say
+
+if TYPE_CHECKING:
+    from guildhall.projects.meetings.model import Meeting
+    from tests.projects.meetings.parlour import Parlour
+
+WHOLE = [
+    call("Write", file_path=".lore/specs/export.md", content="# Export\n"),
+    call("link_artifact", path=".lore/specs/export.md"),
+    call("record_decision", question="Which form?", decision="Parquet", reasoning="small"),
+    call("propose_followup", title="Write the exporter", prompt="As in .lore/specs/export.md", worker="coder"),
+    call("summarize_progress", summary="The form is agreed."),
+    say("All agreed."),
+]
+
+
+def notes(parlour: Parlour, meeting: Meeting) -> str:
+    return parlour.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+
+
+@pytest.mark.req("MTG-20", "WKR-11")
+def test_notes_have_summary_decisions_artifacts_and_followups(parlour: Parlour) -> None:
+    parlour.script(WHOLE)
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        transcript = parlour.meetings.register.transcript(meeting)
+        await parlour.quiet()
+        assert "All agreed." in transcript.read_text()
+        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
+        assert (closed.status, closed.notes) == ("closed", f".lore/meetings/{meeting.id}.md")
+        text = notes(parlour, meeting)
+        for part in ("status: closed", "They talked.", "Which form?", "Parquet", "small"):
+            assert part in text
+        for part in ("- .lore/specs/export.md", "### Write the exporter (coder)", "As in .lore/specs/export.md"):
+            assert part in text
+        assert not transcript.exists()
+        assert not parlour.hall.worktrees.path(parlour.hall.projects.get("shop"), meeting.id).exists()
+        assert parlour.repo.at("claude/main", ".lore/specs/export.md") == "# Export"
+        assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
+        assert parlour.repo.git("rev-parse", f"refs/guildhall/kept/meeting/{meeting.id}")
+        assert parlour.repo.git("log", "-1", "--format=%s", "claude/main").startswith("Meeting with architect")
+        shown = parlour.shown(meeting.id)
+        assert [one.decision for one in shown.decisions] == ["Parquet"]
+        assert [one.title for one in shown.followups] == ["Write the exporter"]
+        parlour.repo.fsck()
+
+    parlour.inside(work)
+
+
+def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> None:
+    parlour.script([call("summarize_progress", summary="Half way."), say("ok")], summary=None)
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        assert "There is no summary: " in notes(parlour, meeting)
+        assert "Half way." in notes(parlour, meeting)
+
+    parlour.inside(work)
+
+
+def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None:
+    parlour.script([say("Parquet.")])
+
+    async def work() -> None:
+        meeting = await parlour.opened("Which form?")
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        (run,) = [one for one in parlour.hall.history.recent() if one.worker == "meeting-summariser"]
+        asked = parlour.hall.history.journal(run.id).kind("model_asked")
+        assert len(asked) == 1
+        assert parlour.hall.history.entries(run.id)[0].data["tools"] == []
+        assert "| Which form?" in parlour.told(run.id)
+        assert "| Parquet." in parlour.told(run.id)
+        assert "meeting-summariser" not in parlour.told(meeting.run)
+
+    parlour.inside(work)
+
+
+def test_closed_before_anybody_came(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.client.meeting_open("architect", "never mind", parlour.frame)
+        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
+        assert closed.status == "closed"
+        assert "nobody came" in notes(parlour, meeting)
+        parlour.repo.fsck()
+
+    parlour.inside(work)
+
+
+def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
+    parlour.worker(checkout="full")
+    parlour.script([call("Write", file_path="src/cart.py", content="total = 2\n"), say("changed")])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
+        await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 3\n"}, "Another", "somebody")
+        with pytest.raises(MergeConflict) as refused:
+            await parlour.client.meeting_close(meeting.id, parlour.frame)
+        assert refused.value.files == ("src/cart.py",)
+        assert meeting.id in (refused.value.hint or "")
+        assert parlour.meetings.register.get(meeting.id).status == "open"
+        assert not parlour.meetings._closing.interrupted(), "it is not tried again by itself"
+        assert parlour.repo.git("branch", "--list", "claude/meeting/*")
+        await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 1\n"}, "Taken back", "somebody")
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        assert parlour.repo.at("claude/main", "src/cart.py") == "total = 2"
+        parlour.repo.fsck()
+
+    parlour.inside(work)
+
+
+def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> None:
+    meeting = parlour.inside(parlour.opened)
+
+    async def recovers() -> None:
+        store, now = parlour.hall.store, parlour.meetings.register.now()
+        data = {CLOSING: {"summarise": True}}
+        await store.write(lambda c: records.note(c, meeting.id, "is being closed", now, **data))
+        await Recovery(parlour.hall).go_on()
+        await parlour.until(lambda: parlour.meetings.register.get(meeting.id).status == "closed")
+        await parlour.until(lambda: not parlour.meetings.expecting)
+        assert "They talked." in notes(parlour, meeting)
+        assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
+
+    parlour.inside(recovers)
+
+
+def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
+    parlour.script([say("one"), {"sleep": 30, "say": "never"}])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        talking = asyncio.create_task(parlour.said(meeting.id, "go"))
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await talking
+        assert parlour.hall.history.get(meeting.run).status == "completed"
+
+    parlour.inside(work)
+
+
+def test_two_who_close_at_once(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        closing = (parlour.client.meeting_close(meeting.id, parlour.frame) for _ in range(2))
+        came = await asyncio.gather(*closing, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in came) == ["Conflict", "Meeting"]
+        assert parlour.repo.git("log", "--format=%s", "claude/main").count("Meeting with architect: ") == 1
+
+    parlour.inside(work)
+
+
+@pytest.mark.parametrize("path", ["", "plan.md", ".lore", "../x", ".lore/../x", "/etc/passwd", ".lore/none.md", "a\0b"])
+def test_what_cannot_be_linked(parlour: Parlour, path: str) -> None:
+    parlour.script([call("link_artifact", path=path), say("no")])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        assert parlour.shown(meeting.id).meeting.linked == ()
+        ended = parlour.hall.history.journal(meeting.run).kind("tool_ended")
+        assert ended[0].data["result"]["is_error"]
+
+    parlour.inside(work)

@@ -1,0 +1,101 @@
+"""A renewed session: a new run of the same meeting, told in short what was said, and the last of it word for word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.projects.meetings.parlour import say
+
+if TYPE_CHECKING:
+    from tests.projects.meetings.parlour import Parlour
+
+TOO_LONG = {"fail": 413}
+
+
+@pytest.mark.req("MTG-10")
+def test_renewed_because_the_person_wants_it(parlour: Parlour) -> None:
+    parlour.script([say("Parquet."), say("Small.")], summary="SUMMED UP")
+
+    async def work() -> None:
+        meeting = await parlour.opened("Which form?")
+        await parlour.said(meeting.id, "It must be small")
+        parlour.script([say("We were at Parquet."), say("Yes.")], summary="SUMMED UP")
+        events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        assert any(event.data.get("renewed") for event in events)
+        now = parlour.meetings.register.get(meeting.id)
+        assert now.sittings == 2
+        assert now.run != meeting.run
+        told = parlour.told(now.run)
+        assert "SUMMED UP" in told
+        assert "| It must be small" in told
+        assert "| Small." in told
+        await parlour.said(meeting.id, "Go on")
+        assert parlour.answers(meeting.id) == [
+            ("Which form?", "Parquet."),
+            ("It must be small", "Small.\n\nWe were at Parquet."),
+            ("Go on", "Yes."),
+        ]
+
+    parlour.inside(work)
+
+
+@pytest.mark.req("MTG-10")
+def test_renewed_when_the_conversation_no_longer_fits(parlour: Parlour) -> None:
+    parlour.script([say("one"), TOO_LONG], summary="SUMMED UP")
+
+    async def work() -> None:
+        meeting = await parlour.opened("first")
+        events = await parlour.said(meeting.id, "second")
+        assert events[-1].type == "listening"
+        assert any(event.data.get("renewed") for event in events)
+        assert parlour.answers(meeting.id) == [("first", "one"), ("second", "one")]
+        run = parlour.meetings.register.get(meeting.id).run
+        assert "SUMMED UP" in parlour.told(run)
+        assert "second" in parlour.told(run)
+
+    parlour.inside(work)
+
+
+def test_one_that_never_fits_is_given_up(parlour: Parlour) -> None:
+    parlour.script([say("one")])
+
+    async def work() -> None:
+        meeting = await parlour.opened("first")
+        await parlour.quiet()
+        parlour.script([TOO_LONG, say("one"), TOO_LONG])
+        events = await parlour.said(meeting.id, "second")
+        assert events[-1].type == "run_ended"
+        assert parlour.meetings.register.get(meeting.id).sittings == 2
+        assert parlour.shown(meeting.id).answering
+
+    parlour.inside(work)
+
+
+def test_without_a_summary_it_goes_on_all_the_same(parlour: Parlour) -> None:
+    parlour.script([say("one"), say("two")], summary=None)
+
+    async def work() -> None:
+        meeting = await parlour.opened("first")
+        await parlour.said(meeting.id, "second")
+        await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        lines = [line.reason for line in parlour.shown(meeting.id).timeline]
+        assert any("without a summary" in line for line in lines)
+        told = parlour.told(parlour.meetings.register.get(meeting.id).run)
+        assert "| second" in told
+
+    parlour.inside(work)
+
+
+def test_a_run_that_somebody_has_cancelled_is_no_end_of_the_meeting(parlour: Parlour) -> None:
+    parlour.script([say("one")])
+
+    async def work() -> None:
+        meeting = await parlour.opened("first")
+        await parlour.quiet()
+        await parlour.hall.runs.cancel(meeting.run)
+        await parlour.said(meeting.id, "second")
+        assert parlour.answers(meeting.id) == [("first", "one"), ("second", "one")]
+
+    parlour.inside(work)
