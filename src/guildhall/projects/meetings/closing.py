@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, MergeConflict, NotFound
 from guildhall.projects.meetings import records
+from guildhall.projects.meetings.ground import follow
 from guildhall.projects.meetings.model import check_transition, notes_of
 from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
@@ -91,6 +92,7 @@ class Closing:
             return path
         with suppress(NotFound):  # somebody has taken the checkout away: what is on the branch is all there is
             worktrees.commit(project, meeting.id, message, meeting.worker)
+        follow(branches)
         branches.squash(meeting.branch, message, meeting.worker, also)
         return path
 
