@@ -247,8 +247,19 @@ class Meetings:
                 await self.close_meeting(meeting.id, frame, summarise=summarise)
             except GuildError as error:
                 _log.warning("%s stays open: %s", meeting.id, error)
+        await asyncio.to_thread(self._restore)
         for meeting in self._closing.left_behind():
             await self._closing.put_away(meeting)
+
+    def _restore(self) -> None:
+        """The checkouts of open meetings that somebody has sat in are there, also where they were taken away."""
+        for meeting in self.register.all(status="open"):
+            if meeting.run is not None and meeting.branch is not None:
+                try:
+                    wanted = (self._ground.project(meeting), meeting.id, meeting.branch, self.register.scope(meeting))
+                    self._ground.worktrees().restore([wanted])
+                except GuildError as error:
+                    _log.warning("%s: its checkout cannot be made: %s", meeting.id, error)
 
     @property
     def expecting(self) -> bool:
