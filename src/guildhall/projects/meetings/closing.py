@@ -85,7 +85,8 @@ class Closing:
         shown = self._register.shown(meeting.id)
         path = notes_of(meeting.id)
         done = replace(meeting, status="closed", linked=shown.meeting.linked)
-        also = {path: artifact(done, notes(shown, summary))}
+        revision = self._register.revision(meeting.id) + 1  # the transition that follows
+        also = {path: artifact(done, notes(shown, summary), revision=revision)}
         message = f"Meeting with {meeting.worker}: {meeting.topic}"
         if meeting.branch is None or not self._begun(meeting):
             branches.write(also, message, meeting.worker)

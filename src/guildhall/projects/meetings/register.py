@@ -65,6 +65,10 @@ class Register:
     def lines(self, id: str) -> list[Line]:
         return self.store.read(lambda connection: records.lines(connection, id))
 
+    def revision(self, id: str) -> int:
+        """How many transitions there were."""
+        return sum(1 for line in self.lines(id) if line.after is not None)
+
     def words(self, id: str) -> list[Words]:
         return self.store.read(lambda connection: records.all_words(connection, id))
 
