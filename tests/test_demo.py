@@ -124,6 +124,37 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
     assert list(Path(temporary["TMPDIR"]).iterdir()) == []
 
 
+@pytest.mark.req("WKR-24", "WKR-28", "X-10")
+def test_a_guild_works_in_a_repository(guild: Guild, temporary: dict[str, str]) -> None:
+    own = {"GUILDHALL_MODEL": "nobody:nothing", "GIT_DIR": "/nowhere", "GIT_CONFIG_COUNT": "x"}
+    told = guild("demo", "--guild", env={**temporary, **own}, timeout=200)
+    assert told.code == 0, told
+    for line in (
+        "Everything is real but the model",
+        "is blocked: A discount in the cart (coder).",
+        "max_turns: the run has used its 2 turns",
+        "by manager",
+        "its work is on the integration branch",
+        "$ git commit -qam 'An empty cart costs nothing'",
+        "$ kill -9",
+        "is gone",
+        "cannot be merged",
+        "the work and claude/main have both changed the same places: src/cart.js",
+        "The work waits for review on the branch claude/review/",
+        "+const DISCOUNT = 10; // percent",
+        " export function total(prices = []) {",
+        "That was it",
+    ):
+        assert line in told.out, (line, told.out)
+    assert not any(_lives(pid) for pid in _halls(told.out))
+    assert list(Path(temporary["TMPDIR"]).iterdir()) == []
+
+
+def test_there_is_one_story_at_a_time(guild: Guild, temporary: dict[str, str]) -> None:
+    for words in (("--guild", "--office"), ("--guild", "--runtime", "claude")):
+        assert guild("demo", *words, env=temporary).code == 2
+
+
 def _halls(told: str) -> set[int]:
     return {int(pid) for pid in re.findall(r"kill -9 (\d+)|process (\d+)", told) for pid in pid if pid}
 

@@ -110,7 +110,11 @@ def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlo
     """Each sitting is another process of the program, in another hall; it is walked through what was said."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     parlour.worker(runtime="claude")
-    expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}, {"expect": "So what do we do?"}]
+    expected = [
+        {"expect": "How do we store exports?"},
+        {"expect": "They must be small"},
+        {"expect": "So what do we do?"},
+    ]
     words = ["We could use Parquet.", "Then Parquet with snappy.", "Agreed on Parquet."]
     answers = [{**one, "say": text} for one, text in zip(expected, words, strict=True)]
     parlour.script(answers)
@@ -135,7 +139,9 @@ def test_a_commission_that_is_dispatched_again_knows_nothing_of_before(
     env = environment(server, "drafter")
     parlour.worker("drafter", model="anthropic:claude-sonnet-4-5")
     before = len(server.requests)
-    made = guild("commission", "new", "--worker", "drafter", "Draft the export", "--dispatch", "--wait", "--json", env=env)
+    made = guild(
+        "commission", "new", "--worker", "drafter", "Draft the export", "--dispatch", "--wait", "--json", env=env
+    )
     assert made.json["status"] == "failed", made
     id = made.json["commission"]
     guild("commission", "redispatch", id, "--wait", "--json", env=env)

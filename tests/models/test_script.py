@@ -28,7 +28,8 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import InvalidFile, ModelFailed, ScriptMismatch
 from guildhall.models.model import Query, is_transient
-from guildhall.models.script import ScriptSource, load_script, pieces, sent_text
+from guildhall.models.script import ScriptSource, load_script, pieces
+from guildhall.models.sent import sent_text
 from tests.models.scripts import asked, query, script
 
 WHOLE_FORMAT = """
@@ -238,6 +239,37 @@ def test_a_worker_that_is_not_in_the_script_is_named_with_the_nearest(tmp_path: 
     with pytest.raises(ModelFailed) as failed:
         answer(source(tmp_path, "workers: {}"), query())
     assert failed.value.hint == "Add it under `workers:`."
+
+
+def test_what_an_expectation_has_found_is_used_in_later_arguments(tmp_path: Path) -> None:
+    """Ids that are made while a run goes on: the script keeps no state, and finds them in the conversation again."""
+    scripted = source(
+        tmp_path,
+        """
+        workers:
+          coder:
+            - - {call: make}
+              - {fail: 529}
+              - expect: '(?P<made>c-[a-z]+) is (?P<how>\\w+)'
+                call: look
+                with: {id: '${made}', other: ['${made}/${how}', '$made']}
+              - {call: look, with: {id: '${made}', same: '${nobody} {made} ${}', deep: {in: ['${how}']}, number: 3}}
+              - {expect: '(?P<made>c-.)', call: look, with: '{"id": "${made}"}'}
+        """,
+    )
+    said = ["c-abc is pending", "nothing", "c-x is new"]
+    messages, answers = asked(), []
+    for step in range(4):
+        given = answer(scripted, query(messages, attempt=1 if step == 1 else 0))
+        answers.append(given.tool_calls[0].args)
+        if step < 3:
+            messages = [*messages, given, ModelRequest(parts=[UserPromptPart(said[step])])]
+    assert answers == [
+        {},
+        {"id": "c-abc", "other": ["c-abc/pending", "$made"]},
+        {"id": "c-abc", "same": "${nobody} {made} ${}", "deep": {"in": ["pending"]}, "number": 3},
+        '{"id": "c-x"}',
+    ]
 
 
 def test_a_mismatch_shows_both_what_was_expected_and_what_was_sent(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Whatever the person's own git is told to do at a commit has no part in this.
-_GIT = {
+GIT = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_AUTHOR_NAME": "Ada",
@@ -89,7 +89,7 @@ class ReviewStory(Story):
         self.title("Something changes")
         self.say("A repository, and a change in it that is full of @names: owners, a package, a decorator, an address.")
         for words in (("init", "-q"), ("add", "--all"), ("commit", "-qm", "As it was"), ("apply", "change.patch")):
-            self.other("git", *words, env=_GIT)
+            self.other("git", *words, env=GIT)
         self.say(
             "The setup of a workflow runs as you, outside every sandbox. So the file has to be trusted as it is first. "
             "You are shown what each agent may do, and:"
@@ -142,7 +142,7 @@ class ReviewStory(Story):
         runs = len(json.loads(self.quietly("show", run, "--json"))["below"]) + 1
         self.say(f"On record: {len(entries)} steps in {runs} runs of one tree, and one Edit. What came of it:")
         self.guild("doc", "read", "@review", "review.md")
-        self.other("git", "diff", "--unified=1", "shop", env=_GIT)
+        self.other("git", "diff", "--unified=1", "shop", env=GIT)
 
     def _are_replayed(self, run: str) -> None:
         self.title("The record can be played again")

@@ -12,6 +12,11 @@ EXAMPLES = {
         "guild trust review.yaml",
         "guild run review.yaml",
     ),
+    "guild": (
+        "git init -b main && git add . && git commit -m 'The shop'",
+        "guild project add .",
+        "guild run manager 'We need a discount in the cart.'",
+    ),
     "office": ("guild plan chief", "guild run chief 'Add up the invoices'", "guild test"),
 }
 SCRIPTED = "script:scripts/greeter.yaml"

@@ -103,11 +103,16 @@ class Story(ABC):
     def other(self, *words: str, env: Mapping[str, str]) -> None:
         """Runs a command that is not ours, and shows what it prints."""
         self.show(f"$ {shlex.join(words)}")
-        with self._process(words, stderr=subprocess.STDOUT, env=env) as process:
-            out, _ = process.communicate()
+        out = self.heard(*words, env=env)
         if out.strip():
             self.show(out)
+
+    def heard(self, *words: str, env: Mapping[str, str]) -> str:
+        """What a command prints that is not ours and not shown."""
+        with self._process(words, stderr=subprocess.STDOUT, env=env) as process:
+            out, _ = process.communicate()
         self._check(shlex.join(words), process.returncode, 0)
+        return out
 
     @contextmanager
     def _process(

@@ -122,7 +122,7 @@ class Trusting:
 
 
 class HallClient(
-    TeamClient, JobClient, MeetingClient, RosterClient, ProjectClient, CommissionClient, PackageClient, Protocol
+    TeamClient, JobClient, RosterClient, ProjectClient, PackageClient, CommissionClient, MeetingClient, Protocol
 ):
     """The verbs of a hall. Embedded in this process, or in a process of its own: callers cannot tell."""
 

@@ -68,7 +68,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, MeetingVerbs, RosterVerbs, ProjectVerbs, CommissionVerbs, PackageVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs, CommissionVerbs, MeetingVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.

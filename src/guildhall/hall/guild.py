@@ -159,10 +159,18 @@ class Guild(Staff):
 
         return replace(frame_at(self, folder, folder), caller=HALL)
 
-    def provided(self, worker: Worker, frame: Frame, run: str) -> tuple[Tool, ...]:
-        """What a worker is given where it works without its declaring it, beside the base toolbox."""
+    def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """What a worker is given where it works without its declaring it, beside the base toolbox.
+
+        `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
+        """
         project = self.projects.at(frame.root)
-        return self.artifact_tools(project, worker.name, frame) if project is not None else ()
+        artifacts = self.artifact_tools(project, worker.name, frame) if project is not None else ()
+        if worker.scope != "shipped":
+            return artifacts
+        from guildhall.hall.managing import managing
+
+        return (*artifacts, *managing(self, worker, frame, run, context))
 
     def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""

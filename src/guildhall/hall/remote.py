@@ -51,7 +51,7 @@ class Welcome:
 
 
 class RemoteHall(
-    RemoteTeams, RemoteJobs, RemoteMeetings, RemoteRoster, RemoteProjects, RemoteCommissions, RemotePackages
+    RemoteTeams, RemoteJobs, RemoteRoster, RemoteProjects, RemotePackages, RemoteCommissions, RemoteMeetings
 ):
     """The verbs of a hall, asked for over HTTP."""
 

@@ -335,7 +335,12 @@ class Hall(Guild):
         return await serve(worker, frame, surroundings, self.supply, more)
 
     def settings(self, frame: Frame) -> Settings:
-        return load_settings(self.home, frame.root)
+        found = load_settings(self.home, frame.root)
+        project = self.projects.at(frame.root)
+        limit = project.settings.memory_tokens if project is not None else None
+        if limit is None:
+            return found
+        return found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
 
     def source(self, model: str, frame: Frame, login: bool = False) -> Source:
         """Who answers under this name. `login`: a person's login with Claude will do in the place of a key."""

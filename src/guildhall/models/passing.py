@@ -23,7 +23,8 @@ from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.line import Line
 from guildhall.models.ordering import in_order, renamed
-from guildhall.models.script import sent_text, tokens
+from guildhall.models.script import tokens
+from guildhall.models.sent import sent_text
 from guildhall.models.through import Through, counted
 
 if TYPE_CHECKING:

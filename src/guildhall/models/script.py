@@ -10,7 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
 
@@ -20,12 +20,13 @@ from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
 from guildhall.models.case import Case
 from guildhall.models.failures import kind_of
 from guildhall.models.model import VOTER, is_transient
+from guildhall.models.sent import filled, sent_text, system_text, taken, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pydantic_ai.messages import ModelMessage, ModelRequest, ModelRequestPart, ModelResponse, ModelResponsePart
+    from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
@@ -207,7 +208,11 @@ class ScriptSource:
             )
         for piece in pieces(answer.say or ""):
             on_text(piece)
-        return _response(self.name, answer, query)
+        return _response(self.name, answer, query, self._taken(query))
+
+    def _taken(self, query: Query) -> Mapping[str, str]:
+        """What the answers up to this one took out of what they were sent."""
+        return taken([entry.expect for entry in self._run(query) if entry.fail is None], query.messages)
 
     def _find(self, query: Query) -> Answer:
         """The entry that the question leads to: the worker's list, the run's answers, the step, the attempt."""
@@ -272,8 +277,8 @@ class ScriptSource:
 
     def _expect(self, answer: Answer, query: Query) -> None:
         expected = ((answer.expect, sent_text), (answer.expect_system, system_text))
-        for pattern, text_of in expected:
-            if pattern is None or re.search(pattern, sent := text_of(query.messages)) is not None:
+        for pattern, shown_in in expected:
+            if pattern is None or re.search(pattern, sent := shown_in(query.messages)) is not None:
                 continue
             shown = sent if len(sent) <= _SHOWN else f"{sent[:_SHOWN]} ... ({len(sent)} characters)"
             raise ScriptMismatch(
@@ -285,57 +290,20 @@ class ScriptSource:
         return f"{self.path}, worker {query.worker}, run {query.ordinal + 1}, answer {query.step + 1}"
 
 
-def system_text(messages: Sequence[ModelMessage]) -> str:
-    """The system prompt that a model was sent."""
-    for message in messages:
-        if message.kind == "request" and message.instructions:
-            return message.instructions
-    return "\n".join(
-        part.content for message in messages for part in message.parts if part.part_kind == "system-prompt"
-    )
-
-
-def sent_text(messages: Sequence[ModelMessage]) -> str:
-    """What a model was newly sent: the prompts and tool results since its last answer, without the instructions."""
-    latest: list[str] = []
-    for message in reversed(messages):
-        if message.kind == "response":
-            break
-        latest[:0] = _texts(message)
-    return "\n".join(latest)
-
-
-def _texts(message: ModelRequest) -> list[str]:
-    return [text for part in message.parts if part.part_kind != "system-prompt" and (text := _text(part))]
-
-
-def _text(part: ModelRequestPart) -> str:
-    if part.part_kind == "user-prompt":
-        content = [part.content] if isinstance(part.content, str) else part.content
-        texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
-        return "\n".join(text for text in texts if isinstance(text, str))
-    if part.part_kind == "tool-return":
-        return part.model_response_str(wrap_if_error=False)
-    if part.part_kind in {"retry-prompt", "retry-feedback"}:
-        return cast("Any", part).model_response()
-    content = getattr(part, "content", None)
-    return content if isinstance(content, str) else ""
-
-
 def pieces(text: str) -> list[str]:
     """A text in a few pieces, as it comes when it is streamed."""
     size = max(1, math.ceil(len(text) / _PIECES))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _response(name: str, answer: Answer, query: Query) -> ModelResponse:
+def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str]) -> ModelResponse:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     parts: list[ModelResponsePart] = []
     if answer.say is not None:
         parts.append(TextPart(answer.say))
     calls: list[tuple[str, dict[str, Any] | str]] = [
-        (_offered(call.call, query.parameters), call.arguments or {}) for call in answer.every_call
+        (_offered(call.call, query.parameters), filled(call.arguments or {}, taken)) for call in answer.every_call
     ]
     if answer.output is not None:
         if query.parameters.output_tools:
@@ -388,7 +356,7 @@ def tokens(characters: int) -> int:
 def _length(message: ModelMessage) -> int:
     if message.kind == "response":
         return sum(_part_length(part) for part in message.parts)
-    return len(message.instructions or "") + sum(len(_text(part)) for part in message.parts)
+    return len(message.instructions or "") + sum(len(text_of(part)) for part in message.parts)
 
 
 def _part_length(part: ModelResponsePart) -> int:

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     Finder = Callable[[str, Frame], Worker]
     Described = Callable[[Code, Surroundings], Awaitable[Toolbox]]
-    # what the hall gives a worker in a frame without its declaring it, for the run of this id
-    Provided = Callable[[Worker, Frame, str], Sequence[Tool]]
+    # what the hall gives a worker in a frame without its declaring it: for the run of this id, in this context
+    Provided = Callable[[Worker, Frame, str, str], Sequence[Tool]]
     Serve = Callable[[Worker, Frame, Surroundings], Awaitable[Servers]]
 
 
@@ -139,6 +139,7 @@ class Assembler:
             given=given,
             above=seat.around if seat else caller.around(worker) if caller else frozenset(),
             seat=seat,
+            called=caller is not None,
             activation=None if worker.activate else DEFAULT,
             context=context_of(request, self._project(frame)) if worker.activate else {},
         )
@@ -281,7 +282,7 @@ class Assembler:
             system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=activation.chosen(tools),
+            tools=activation.chosen(tools, recipe.seat.tools if recipe.seat else ()),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
             bounds=activation.bounds(recipe.bounds),
             activation=activation,
@@ -292,6 +293,7 @@ class Assembler:
             callees=callees,
             given=tuple(toolbox for toolbox in recipe.given if toolbox.name in worker.definition.toolboxes),
             outsiders=outsiders,
+            called=recipe.called,
             converses=recipe.converses,
         )
 
@@ -309,7 +311,7 @@ class Assembler:
             limit = settings.memory.limit_tokens
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
             seated = {tool.name for tool in recipe.seat.tools} if recipe.seat else set[str]()
-            base = (*base_toolbox().tools, *remember, *self._provided(worker, frame, recipe.run))
+            base = (*base_toolbox().tools, *remember, *self._provided(worker, frame, recipe.run, recipe.part_of))
             system = tuple(tool for tool in base if tool.name not in seated)
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()

@@ -48,6 +48,7 @@ class Assembled:
     given: tuple[Toolbox, ...] = ()  # toolboxes of the caller's own process
     servers: Servers = field(default_factory=Servers)  # of tools, connected; they end with the run
     outsiders: Outsiders = NOBODY  # the members that it may dispatch to, or has tools of
+    called: bool = False  # by another run
     activation: Activation = DEFAULT  # how its worker has it begin
     converses: bool = False  # it is a conversation
 
@@ -88,6 +89,7 @@ class Assembled:
             "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
             "above": sorted(self.above),
+            **({"called": True} if self.called else {}),
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),
             "model": self.model,

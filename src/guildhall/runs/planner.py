@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
@@ -44,7 +43,7 @@ class Planner:
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Described
     remembering: Remembering
-    provided: Callable[[Worker, Frame, str], Sequence[Tool]]  # what the hall gives it without its declaring it
+    provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]  # as for the assembler
     priced: Callable[[str, Frame], bool | None]
 
     async def plan(
@@ -52,7 +51,10 @@ class Planner:
     ) -> Plan:
         """The plan of a worker, which need not be saved anywhere, and of all that it may call. `seat`: in a team."""
         boxes: dict[Path, Sequence[Tool]] = {}
-        facts = {one.identity: await self._learned(one, frame, boxes) for one in self._everyone(worker, frame)}
+        own = "room" if seat is not None else "run"
+        everyone = {one.identity: one for one in self._everyone(worker, frame)}
+        context = {identity: own if identity == worker.identity else "called" for identity in everyone}
+        facts = {id: await self._learned(one, frame, context[id], boxes) for id, one in everyone.items()}
         if seat is not None:
             own = facts[worker.identity]
             facts[worker.identity] = replace(own, system=(*own.system, *seat.tools))
@@ -60,7 +62,11 @@ class Planner:
 
     def at_once(self, worker: Worker, frame: Frame, request: RunRequest | None = None) -> Plan:
         """The same without a child process: the tools of toolboxes and the schemas of models stay unknown."""
-        return plan(worker, frame, self._known(frame, partial(self._read, frame=frame)), request)
+
+        def read(one: Worker) -> Facts:
+            return self._read(one, frame, "run" if one.identity == worker.identity else "called")
+
+        return plan(worker, frame, self._known(frame, read), request)
 
     def _everyone(self, worker: Worker, frame: Frame) -> list[Worker]:
         known = self._known(frame, lambda _: Facts())
@@ -78,7 +84,7 @@ class Planner:
             priced=lambda model: self.priced(model, frame),
         )
 
-    def _read(self, worker: Worker, frame: Frame) -> Facts:
+    def _read(self, worker: Worker, frame: Frame, context: str) -> Facts:
         """What can be read: nothing of the worker's code is run."""
         trust = self.supply.trust()
         found, _ = self.supply.code_of(worker, frame)
@@ -89,7 +95,7 @@ class Planner:
         lacking = self.supply.lacking(worker, frame)
         outside = self.supply.outsiders(worker, frame)
         return Facts(
-            system=(*self._system(worker, frame), *outside.tools),
+            system=(*self._system(worker, frame, context), *outside.tools),
             toolboxes={name: (expected_of_member(name),) for name in outside.toolboxes},
             members=outside.lines,
             code=code,
@@ -97,9 +103,9 @@ class Planner:
             problems=tuple(error.message for error in lacking if not isinstance(error, NotTrusted)),
         )
 
-    async def _learned(self, worker: Worker, frame: Frame, boxes: dict[Path, Sequence[Tool]]) -> Facts:
+    async def _learned(self, worker: Worker, frame: Frame, context: str, boxes: dict[Path, Sequence[Tool]]) -> Facts:
         """What can be read, and what code that may run says about itself. `boxes` has what is known already."""
-        facts, trust = self._read(worker, frame), self.supply.trust()
+        facts, trust = self._read(worker, frame, context), self.supply.trust()
         toolboxes = dict(facts.toolboxes)
         schema, problems = facts.schema, list(facts.problems)
         for code in self.supply.code_of(worker, frame)[0]:
@@ -123,7 +129,7 @@ class Planner:
             boxes[place] = (await self.describe(code, nothing)).tools
         return boxes[place]
 
-    def _system(self, worker: Worker, frame: Frame) -> tuple[Tool, ...]:
+    def _system(self, worker: Worker, frame: Frame, context: str) -> tuple[Tool, ...]:
         """What the worker has without declaring it."""
         near = worker.frame(frame)
         calling = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
@@ -131,4 +137,4 @@ class Planner:
             return calling
         limit = self.supply.settings(frame).memory.limit_tokens
         remember = self.remembering.tools(worker, frame, run="", model="", limit_tokens=limit)
-        return (*base_toolbox().tools, *remember, *self.provided(worker, frame, ""), *calling)
+        return (*base_toolbox().tools, *remember, *self.provided(worker, frame, "", context), *calling)

@@ -42,12 +42,18 @@ class Recipe:
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
     outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
     seat: Seat | None = None
+    called: bool = False  # by another run
     activation: Activation | None = None  # how it begins, where that is known; else its worker's function is called
     context: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what that is told of what the run is for
 
     @property
     def converses(self) -> bool:
         return self.seat is not None and self.seat.hear is not None
+
+    @property
+    def part_of(self) -> str:
+        """What it is part of: the name of its seat's tools, `called`, or `run` for one that stands alone."""
+        return self.seat.server if self.seat else "called" if self.called else "run"
 
 
 def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequence[Toolbox]) -> Recipe:
@@ -64,6 +70,7 @@ def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequen
         given=given,
         memory=remembered(frozen),
         above=frozenset(frozen.get("above", ())),
+        called=bool(frozen.get("called")),
         activation=on_record(frozen),
     )
 

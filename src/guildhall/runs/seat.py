@@ -82,7 +82,11 @@ class Seating(Protocol):
 
 
 def seat_on_record(
-    tools: Sequence[Tool], seated: Callable[[Worker], Worker] | None = None, *, converses: bool = False
+    tools: Sequence[Tool],
+    seated: Callable[[Worker], Worker] | None = None,
+    *,
+    converses: bool = False,
+    server: str = "room",
 ) -> Seat:
     """A seat as a replay sees it: with its tools, and nothing is carried out; `converses`: it is a conversation's."""
 
@@ -90,4 +94,4 @@ def seat_on_record(
         raise AssertionError
 
     hear = never if converses else None
-    return Seat(tools=tuple(tools), execute=never, began=never, ended=never, seated=seated, hear=hear)
+    return Seat(tools=tuple(tools), execute=never, began=never, ended=never, seated=seated, hear=hear, server=server)

@@ -6,21 +6,22 @@ only read files lives in a process that can only read files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.define import invoke
+from guildhall.tools.define import TypedHandler, invoke
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.model import Execute
+    from guildhall.tools.define import Form
+    from guildhall.tools.model import Execute, Handler
 
 
 class Executor:
@@ -43,7 +44,7 @@ class Executor:
         if isinstance(tool.handler, OnServer):
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
-            return await invoke(tool, arguments)
+            return await invoke(_known(tool, call.key), arguments)
         return await self._host(tool).call(tool.name, arguments)
 
     async def close(self) -> None:
@@ -83,6 +84,22 @@ class Executor:
             capabilities=capabilities,
         )
         return ToolHost(spec, sources=package.sources)
+
+
+class KeyedHandler(TypedHandler):
+    """A handler of the hall's that needs to know which call it is: `at` gives the function for the call of a key."""
+
+    def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
+        super().__init__(at(""), form)
+        self.at = at
+
+
+def _known(tool: Tool, key: str) -> Tool:
+    """The tool as it is for the call of this key."""
+    handler = tool.handler
+    if not isinstance(handler, KeyedHandler):
+        return tool
+    return replace(tool, handler=TypedHandler(handler.at(key), handler.form))
 
 
 @dataclass(frozen=True)

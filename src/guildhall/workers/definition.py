@@ -13,12 +13,20 @@ from guildhall.core.yaml import shown
 RuntimeName = Literal["pydantic", "claude", "codex", "opencode", "cursor"]
 Status = Literal["draft", "active", "retired"]
 EVERY_WORKER = "*"
+# The hall gives these by where a worker works, and by who it is. None of them can be asked for.
+SYSTEM_TOOLBOXES = ("base", "room", "job", "commission", "meeting", "manager")
 
 
 def _name(value: object) -> object:
     if isinstance(value, str) and not is_name(value):
         raise ValueError(f"{shown(value)} cannot be a name: use letters, digits, '_', '-' and '.', at most 64")
     return value
+
+
+def _toolbox_name(value: object) -> object:
+    if value in SYSTEM_TOOLBOXES:
+        raise ValueError(f"{value} is a toolbox of the hall's own: it is given where it belongs, and cannot be named")
+    return _name(value)
 
 
 def _plain(value: object) -> object:
@@ -60,6 +68,7 @@ def _member_name(value: object) -> object:
 
 
 Name = Annotated[StrictStr, BeforeValidator(_name)]
+ToolboxName = Annotated[StrictStr, BeforeValidator(_toolbox_name)]
 Line = Annotated[StrictStr, BeforeValidator(_plain), Field(min_length=1, max_length=4096)]
 Suffix = Annotated[StrictStr, BeforeValidator(_suffix)]
 MemberName = Annotated[StrictStr, BeforeValidator(_member_name)]
@@ -197,7 +206,7 @@ class Definition(Part):
         default="pydantic", description="What executes it. `backend` is another name for this field."
     )
     tools: tuple[Name, ...] = Field(default=(), description="Built-in tools that it may use.")
-    toolboxes: tuple[Name, ...] = Field(default=(), description="Toolboxes that it may use.")
+    toolboxes: tuple[ToolboxName, ...] = Field(default=(), description="Toolboxes that it may use.")
     members: Annotated[
         tuple[MemberName, ...],
         BeforeValidator(_everyone, json_schema_input_type=Literal["*"] | tuple[str, ...]),

@@ -28,6 +28,9 @@ _TRIES = 30
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--guild", action="store_true", help="another story: the manager has work done in a git repository"
+    )
+    parser.add_argument(
         "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
     )
 
@@ -39,15 +42,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    if args.office and args.runtime:
-        raise UsageError("--runtime is for the story of the review", hint="Leave out one of --office and --runtime.")
+    if sum(map(bool, (args.guild, args.office, args.runtime))) > 1:
+        raise UsageError("there is one story at a time", hint="Give one of --guild, --office and --runtime.")
     if args.runtime:
         Programs(os.environ).demand(ROWS[args.runtime])
     for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is to stay behind then either
         signal.signal(number, _leave)
     folder = Path(tempfile.mkdtemp(prefix="guild-demo-")).resolve()
     try:
-        _story(folder, office=args.office, runtime=args.runtime).tell()
+        _story(folder, args).tell()
     finally:
         _remove(folder)
     return exit_codes.DONE
@@ -66,11 +69,15 @@ def _leave(number: int, frame: object) -> None:
     sys.exit(exit_codes.INTERRUPTED)
 
 
-def _story(folder: Path, *, office: bool, runtime: str | None) -> Story:
-    if office:
+def _story(folder: Path, args: argparse.Namespace) -> Story:
+    if args.guild:
+        from guildhall.cli.guild_story import GuildStory
+
+        return GuildStory(folder)
+    if args.office:
         from guildhall.cli.office_story import OfficeStory
 
         return OfficeStory(folder)
     from guildhall.cli.review_story import ReviewStory
 
-    return ReviewStory(folder, runtime)
+    return ReviewStory(folder, args.runtime)

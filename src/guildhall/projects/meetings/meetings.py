@@ -24,7 +24,7 @@ from guildhall.projects.meetings.requests import Requests, refuse_too_many
 from guildhall.projects.meetings.seating import seated
 from guildhall.projects.meetings.sitting import Sittings
 from guildhall.projects.meetings.summary import Summaries
-from guildhall.projects.meetings.toolbox import meeting_tools
+from guildhall.projects.meetings.toolbox import SERVER, meeting_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
 from guildhall.runs.model import ENDED
@@ -276,4 +276,4 @@ def seat_of(run: Run) -> Seat | None:
     """The seat of a run that is a meeting, as a replay sees it."""
     if not run.request.get("meeting"):
         return None
-    return seat_on_record(meeting_tools(), seated, converses=True)
+    return seat_on_record(meeting_tools(), seated, converses=True, server=SERVER)

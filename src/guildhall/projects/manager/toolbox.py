@@ -1,0 +1,298 @@
+"""The tools of the manager, and the desk at which their calls are carried out.
+
+A system toolbox: it is given to the manager that comes with Guildhall and to nobody else (WKR-26). Made again under the
+same key, a call has no second effect: what it made bears the mark of the call. The checks that work must pass and the
+model that does it are no arguments: those are the user's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, cast
+
+from pydantic import Field
+
+from guildhall.core.errors import Refused, UsageError
+from guildhall.projects.commissions.model import UNDER_WAY, Draft, checked_status, repository_path
+from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
+from guildhall.tools.define import TypedHandler, tool
+from guildhall.tools.executor import KeyedHandler
+from guildhall.workers.registry import SHIPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.commissions import Commissions
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.manager.pull_request import Review
+    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.model import Project
+    from guildhall.projects.registry import Projects
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Worker
+
+NAME = "manager"
+CONTEXTS = ("run", "meeting")  # in which it has them: when it works for a person, and not for another run
+_READS: frozenset[str] = frozenset()
+_COMMISSIONS = frozenset({"commission"})
+TOOLS = {
+    "list_workers": _READS,
+    "list_projects": _READS,
+    "list_commissions": _READS,
+    "create_commission": _COMMISSIONS,
+    "dispatch_commission": _COMMISSIONS,
+    "redispatch_commission": _COMMISSIONS,
+    "cancel_commission": _COMMISSIONS,
+    "wait_for_commissions": _READS,
+    "open_pull_request": frozenset({"pull_request"}),
+    "request_meeting": frozenset({"meeting"}),
+}
+_SHOWN = 200  # commissions in a listing
+_MOST = 50  # that are waited for at once
+_EVERY = 0.2  # seconds between two looks at what is waited for
+
+
+def is_manager(worker: Worker) -> bool:
+    """Whether it is the one that comes with Guildhall. One of the same name elsewhere is a worker like others."""
+    return worker.scope == "shipped" and worker.path == SHIPPED / f"{NAME}.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """Where the calls of one run of the manager are carried out."""
+
+    run: str
+    frame: Frame
+    projects: Projects
+    commissions: Callable[[], Commissions]
+    meetings: Callable[[], Meetings]
+    clock: Clock
+    workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
+    review: Callable[[Project, str, str], Review]  # puts work up: title and body
+    asked: Callable[[str], bool]  # whether a run waits for a person
+    began: Callable[[str], str | None]  # when the call of a key began, the first time
+
+    def project(self, name: str | None) -> Project:
+        """The one of this name; without a name, the one that the run is in."""
+        if name is not None:
+            return self.projects.get(name)
+        if (found := self.projects.at(self.frame.root)) is not None:
+            return found
+        known = ", ".join(one.name for one in self.projects.all()) or "none"
+        raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
+
+    def within(self, project: Project) -> Frame:
+        """The frame of what is done in a project: it is the project's own folder that workers are looked for in."""
+        return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
+
+    def mark(self, key: str) -> str:
+        """What a thing that was made by a call says of who made it."""
+        return f"{self.run}#{key}"
+
+
+def manager_tools(desk: Desk) -> tuple[Tool, ...]:
+    """The tools of one run of the manager."""
+    return tuple(_tool(desk, name) for name in TOOLS)
+
+
+def _tool(desk: Desk, name: str) -> Tool:
+    made = tool(name=name, capabilities=TOOLS[name], repeatable=True, runs_in="hall")(getattr(_Verbs(desk, ""), name))
+    form = cast("TypedHandler", made.handler).form
+    return replace(made, handler=KeyedHandler(lambda key: getattr(_Verbs(desk, key), name), form))
+
+
+_Project = Annotated[str | None, Field(description="The project's name; leave it out for the one that you are in.")]
+_Id = Annotated[str, Field(description="The id of the commission, such as c-1a2b3c.", max_length=100)]
+_Paths = Annotated[list[str] | None, Field(max_length=100)]
+
+
+class _Verbs:
+    """One method for each tool; what the model is told of it is its docstring."""
+
+    def __init__(self, desk: Desk, key: str) -> None:
+        self._desk = desk
+        self._key = key
+
+    async def list_workers(self, project: _Project = None) -> str:
+        """The workers that commissions can be given to in a project: names, what each is for, what it can use."""
+        frame = self._desk.within(self._desk.project(project))
+        return worker_lines(await asyncio.to_thread(self._desk.workers, frame))
+
+    async def list_projects(self) -> str:
+        """The registered projects, with how many commissions of each stand how."""
+        desk = self._desk
+        every = await asyncio.to_thread(desk.projects.all)
+        return project_lines(every, await desk.commissions().all(), here=desk.projects.at(desk.frame.root))
+
+    async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
+        """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
+
+        Args:
+            status: Only those that stand so: pending, blocked, dispatched, in_progress, completed, failed, cancelled or
+                abandoned.
+        """
+        desk, of = self._desk, self._desk.project(project)
+        only = None if status is None else checked_status(status)
+        found = (await desk.commissions().all(of.name, only))[::-1]
+        shown = [await desk.commissions().shown(one.id) for one in found[:_SHOWN]]
+        lines = [commission_line(one) for one in shown]
+        if (more := len(found) - _SHOWN) > 0:
+            lines.append(f"... and {more:,} older ones.")
+        return "\n".join(lines) or f"There are no such commissions in {of.name}."
+
+    async def create_commission(
+        self,
+        title: str,
+        worker: str,
+        prompt: str,
+        dependencies: _Paths = None,
+        artifacts: _Paths = None,
+        linked: _Paths = None,
+        reviewer: str | None = None,
+        project: _Project = None,
+    ) -> str:
+        """Create a commission: a piece of work for one worker, in a checkout of its own. It begins when it is
+        dispatched, and when all that it depends on is there. The user sees it, and can change it or call it off.
+
+        Args:
+            title: What it is about, in one line.
+            worker: Who is to do it, as list_workers names them.
+            prompt: All that the worker has to know. It sees nothing of this conversation.
+            dependencies: Paths in the project that must be there before it can begin, such as .lore/plan.md.
+            artifacts: Paths in the project that it must have made or kept when it is done.
+            linked: Paths in the project that it should read.
+            reviewer: A worker that must approve of the work before it is complete.
+        """
+        desk, of = self._desk, self._desk.project(project)
+        draft = Draft(
+            title=title,
+            worker=worker,
+            prompt=prompt,
+            dependencies=tuple(dependencies or ()),
+            artifacts=tuple(artifacts or ()),
+            linked=tuple(linked or ()),
+            reviewer=reviewer,
+        )
+        draft.check()
+        made = await self._made(of.name)
+        if made is None:
+            if worker.rpartition("/")[2] == NAME:
+                raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
+            frame, mark = desk.within(of), desk.mark(self._key)
+            made = await desk.commissions().create(of, draft, frame, by="manager", made_by=mark)
+        return f"{made.id} is {made.status}: {made.title} ({made.worker})."
+
+    async def _made(self, project: str) -> Commission | None:
+        """What this very call has made before."""
+        mark = self._desk.mark(self._key)
+        return next((one for one in await self._desk.commissions().all(project) if one.made_by == mark), None)
+
+    async def dispatch_commission(self, id: _Id) -> str:
+        """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
+        found = self._known(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._desk.commissions().dispatch(id, self._in(found))
+        return f"{id} is {found.status}."
+
+    async def redispatch_commission(self, id: _Id) -> str:
+        """Try a commission anew that has failed or was cancelled: on a new branch, from how the project is now. What it
+        did before is kept, and not told to the worker."""
+        found = self._known(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._desk.commissions().redispatch(id, self._in(found))
+        return f"{id} is {found.status}; attempt {found.attempt}."
+
+    async def cancel_commission(self, id: _Id, reason: str) -> str:
+        """Call off a commission that the manager has made. What it did so far is kept on its branch.
+
+        Args:
+            reason: Why; the user reads it.
+        """
+        found, why = self._known(id), _words("reason", reason, 2_000)
+        if found.by != NAME:
+            raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
+        if not await self._happened(id, "cancelled"):
+            found = await self._desk.commissions().cancel(id, f"by the manager: {why}")
+        return f"{id} is {found.status}."
+
+    async def _happened(self, id: str, after: str) -> bool:
+        """Whether it has become so since this call began: it was cut off, and is made again."""
+        began = self._desk.began(self._key)
+        timeline = (await self._desk.commissions().shown(id)).timeline
+        return began is not None and any(one.after == after and one.at >= began for one in timeline)
+
+    async def wait_for_commissions(
+        self,
+        ids: Annotated[list[str], Field(min_length=1, max_length=_MOST)],
+        minutes: Annotated[int, Field(ge=1, le=24 * 60)] = 60,
+    ) -> str:
+        """Wait until each of these commissions has ended, or waits for a person or for something that nothing makes.
+        Says how each stands then, what it gave, or why it failed.
+
+        Args:
+            ids: The commissions, by their ids.
+            minutes: For how long at most; then it says how far they are.
+        """
+        desk, clock = self._desk, self._desk.clock
+        for id in ids:
+            self._known(id)
+        until = clock.monotonic() + minutes * 60
+        while not all(map(self._rests, ids)) and clock.monotonic() < until:
+            await clock.sleep(_EVERY)
+        return "\n\n".join([outcome(await desk.commissions().shown(id)) for id in dict.fromkeys(ids)])
+
+    def _rests(self, id: str) -> bool:
+        """Whether nothing will become of it by itself."""
+        desk = self._desk
+        found = desk.commissions().get(id)
+        if found.status in UNDER_WAY:
+            return found.run is not None and desk.asked(found.run)
+        if found.status != "blocked":
+            return True
+        makers = [maker for _, maker in desk.commissions().graph(found.project).get(id, ())]
+        return not any(desk.commissions().get(maker).status in (*UNDER_WAY, "blocked") for maker in makers)
+
+    async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
+        """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on
+        a review branch where there can be none. One that is open already is brought up to date. Nothing is merged.
+
+        Args:
+            title: One line: what the user gets.
+            body: What was done and why, what was decided on the way, what is still open. Markdown.
+        """
+        desk, of = self._desk, self._desk.project(project)
+        return (await asyncio.to_thread(desk.review, of, title, body)).text()
+
+    async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
+        """Ask the user for a meeting: about a decision that is theirs, a finding, work that is stuck. You are told when
+        it takes place, in that meeting; go on with what does not hang on it.
+
+        Args:
+            topic: The question or the finding, what you know about it, the choices, and what you would do.
+            linked: Paths in the project that it is about.
+        """
+        desk, of = self._desk, self._desk.project(project)
+        words, paths = _words("topic", topic, 10_000), tuple(linked or ())
+        for path in paths:
+            repository_path("linked", path)
+        made = await desk.meetings().request(of, f"shipped/{NAME}", words, by=NAME, made_by=desk.run, linked=paths)
+        return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
+
+    def _known(self, id: str) -> Commission:
+        found = self._desk.commissions().get(id)
+        self._desk.projects.get(found.project)  # one that is registered no more is left alone
+        return found
+
+    def _in(self, commission: Commission) -> Frame:
+        return self._desk.within(self._desk.projects.get(commission.project))
+
+
+def _words(name: str, text: str, most: int) -> str:
+    if not text.strip():
+        raise UsageError(f"{name}: it is empty")
+    if len(text) > most:
+        raise UsageError(f"{name}: it is longer than {most:,} characters")
+    return text.strip()

@@ -1,0 +1,112 @@
+"""Toolbox resolution: the tools of a run are exactly base + context + domain + built-in, as the model is shown them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from guildhall.core.errors import Refused, ToolUnavailable
+from guildhall.core.paths import Home
+from tests.guild.house import IN_PROJECTS, PLAIN, House
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The table of ARCHITECTURE.md, written down once more: nothing here is taken from the code that it is held against.
+BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
+ARTIFACTS = ["artifact_read", "artifact_write", "artifact_list"]
+READING = ["Read", "Grep", "Glob"]
+WRITING = ["Write", "Edit"]
+CONTEXT = {
+    "run": [],
+    "called": [],
+    "room": [
+        *["channel_send", "channel_read", "inbox_read", "inbox_ack", "status_set", "team_list"],
+        *["document_read", "document_write", "document_append", "document_list", "document_create", "document_suggest"],
+        *["proposal_create", "proposal_vote", "proposal_status", "proposal_cancel"],
+        *["resource_create", "resource_read", "no_action"],
+    ],
+    "job": ["update_summary", "record_decision", "log_question", "store_memory", "write_artifact", "submit_result"],
+    "commission": ["report_progress", "log_question", "submit_result"],
+    "meeting": ["link_artifact", "propose_followup", "summarize_progress"],
+}
+FREE = {"job": READING, "commission": [*READING, *WRITING], "meeting": [*READING, *WRITING]}  # without declaring
+DOMAIN = {"dice": ["roll", "flip"], "mail": ["weigh"]}
+MANAGER = [
+    *["list_workers", "list_projects", "list_commissions", "create_commission", "dispatch_commission"],
+    *["redispatch_commission", "cancel_commission", "wait_for_commissions", "open_pull_request", "request_meeting"],
+]
+
+
+def expected(context: str, fields: dict[str, Any], *, registered: bool) -> list[str]:
+    """All tools of a worker with these fields, in the order that its model sees."""
+    seat = [name for name in CONTEXT[context] if fields["base"] or name != "store_memory"]
+    base = [*BASE, *(ARTIFACTS if registered else [])] if fields["base"] else []
+    calling = ["worker_call"] if fields["allow_workers"] else []
+    boxes = ["sandbox_list", "sandbox_read_text"] if fields["sandboxes"] else []
+    domain = [tool for name in fields["toolboxes"] for tool in DOMAIN[name]]
+    free = FREE.get(context, [])
+    built_in = [*free, *(name for name in fields["tools"] if name not in free)]
+    return [*(name for name in base if name not in seat), *seat, *calling, *boxes, *domain, *built_in]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    folder: Path = tmp_path_factory.mktemp("house")
+    return House.built(folder, Home(folder / "home"))
+
+
+WORKERS = st.fixed_dictionaries(
+    {
+        "base": st.booleans(),
+        "tools": st.lists(st.sampled_from([*READING, *WRITING, "Bash"]), unique=True, max_size=4),
+        "toolboxes": st.lists(st.sampled_from(sorted(DOMAIN)), unique=True),
+        "allow_workers": st.sampled_from([[], ["caller"]]),
+        "sandboxes": st.sampled_from([{}, {"in": {"path": "notes"}}]),
+    }
+)
+CONTEXTS = [*PLAIN, *IN_PROJECTS]
+
+
+@pytest.mark.req("WKR-12", "WKR-16", "WKR-8")
+@settings(suppress_health_check=list(HealthCheck), max_examples=18)
+@given(context=st.sampled_from(CONTEXTS), fields=WORKERS, registered=st.booleans())
+def test_the_model_is_shown_exactly_these_tools_in_this_order(
+    house: House, context: str, fields: dict[str, Any], registered: bool
+) -> None:
+    registered = registered or context in IN_PROJECTS
+    house.furnish(**fields)
+    if context == "job" and {*fields["tools"]} & {*WRITING}:
+        with pytest.raises(Refused, match="cannot take a job: it declares tools: "):
+            house.shown(context, registered=registered)
+        return
+    assert house.shown(context, registered=registered) == expected(context, fields, registered=registered)
+
+
+@pytest.mark.req("WKR-9", "WKR-10", "WKR-11")
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_each_context_gives_its_own_toolbox(house: House, context: str) -> None:
+    fields = {"base": True, "tools": [], "toolboxes": [], "allow_workers": [], "sandboxes": {}}
+    house.furnish(**fields)
+    shown = house.shown(context)
+    assert shown == expected(context, fields, registered=True)
+    others = {tool for other, tools in CONTEXT.items() if other != context for tool in tools}
+    assert not (others - {*shown}) & {*shown}
+    assert not {*MANAGER} & {*shown}
+
+
+@pytest.mark.req("WKR-13")
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_what_is_missing_stops_it_and_is_named(house: House, context: str) -> None:
+    house.furnish(toolboxes=["dice", "cards"])
+    if context == "commission":  # it is created, and fails when its turn has come
+        assert "there is no toolbox 'cards'" in str(house.inside(lambda shop: shop.done()).reason)
+        return
+    if context == "called":  # whoever called it is told
+        assert "there is no toolbox 'cards'" in house.inside(lambda house: house.told_of_call("smith"))
+        return
+    with pytest.raises(ToolUnavailable, match="there is no toolbox 'cards'"):
+        house.shown(context)

@@ -1,0 +1,55 @@
+"""The manager at work in a workshop: its model is the script, all else is real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from guildhall.runs.model import RunRequest
+from guildhall.tools.model import ToolResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.runs.model import Run
+    from tests.projects.commissions.workshop import Answer, Workshop
+
+ID = r"c-[a-z0-9]+"
+
+
+def scripted(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None, **others: Any) -> None:
+    """What the models say: the manager's, and those that it commissions. After a crash it is the same."""
+    ending: list[Answer] = [] if "say" in answers[-1] else [{"say": "managed"}]
+    workers = {"manager": [[*answers, *ending]], "smith": smith or [], **others}
+    (shop.repo.path / "script.yaml").write_text(json.dumps({"workers": workers}))
+
+
+async def managed(shop: Workshop, worker: str = "manager", **request: Any) -> Run:
+    """A run of the manager, to its end."""
+    asked = RunRequest(worker=worker, input="Go.", override_model="script:script.yaml", **request)
+    run = ""
+    async for event in shop.client.run(asked, shop.frame):
+        run = event.root
+    return shop.hall.history.get(run)
+
+
+def results(shop: Workshop, run: Run) -> list[ToolResult]:
+    """What its tools said."""
+    ends = [entry for entry in shop.hall.history.entries(run.id) if entry.kind in ("tool_ended", "tool_refused")]
+    return [ToolResult.from_dict(entry.data["result"]) for entry in ends]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Waits for something that others do."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - what it waits for has no event
+            await asyncio.sleep(0.02)
+
+
+async def told(shop: Workshop, *answers: Answer, smith: list[list[Answer]] | None = None) -> list[str]:
+    """What the manager's tools said, with the first word `error:` for what went wrong."""
+    scripted(shop, *answers, smith=smith)
+    run = await managed(shop)
+    assert run.status == "completed", run
+    return [f"error: {one.text}" if one.is_error else one.text for one in results(shop, run)]

@@ -1,0 +1,315 @@
+"""The manager's tools: what they do, what they refuse, and that a call which is made again does nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from guildhall.core.frame import Frame
+from guildhall.hall.managing import managing
+from guildhall.tools.define import TypedHandler, invoke
+from guildhall.tools.executor import KeyedHandler
+from tests.projects.commissions.workshop import call, say, submit, write
+from tests.projects.manager.office import ID, managed, results, scripted, told, until
+
+if TYPE_CHECKING:
+    from guildhall.tools.model import Tool, ToolResult
+    from tests.projects.commissions.workshop import Answer, Workshop
+
+KEY = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
+FAILS: list[Answer] = [say("I cannot.")]
+
+
+def new(title: str = "A key", worker: str = "smith", **more: Any) -> Answer:
+    return call("create_commission", title=title, worker=worker, prompt="Forge it.", **more)
+
+
+def then(tool: str, **more: Any) -> Answer:
+    """A call about the commission that was made last."""
+    return {"expect": f"(?P<id>{ID}) is", **call(tool, id="${id}", **more)}
+
+
+def waited() -> Answer:
+    return call("wait_for_commissions", ids=["${id}"])
+
+
+@pytest.mark.req("WKR-24", "WKR-25", "WKR-27")
+def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> None:
+    workshop.worker(description="Forges keys.", tools=["Bash"])
+    answers = [
+        call("list_workers"),
+        call("list_projects"),
+        new(artifacts=["src/key.py"]),
+        then("dispatch_commission"),
+        waited(),
+        call("list_commissions"),
+        call("open_pull_request", title="A key", body="It was forged."),
+    ]
+
+    async def work(shop: Workshop) -> None:
+        scripted(shop, *answers, smith=[KEY])
+        run = await managed(shop)
+        said = [one.text for one in results(shop, run)]
+        assert run.output == "managed"
+        workers, projects, made, dispatched, outcome, listed, review = said
+        assert workers.splitlines() == [
+            "- smith: Forges keys. (uses Bash)",
+            "- guide: Answers questions about the files of the folder that you are in (uses Read, Grep, Glob)",
+        ]
+        assert projects == "- shop (you are in it): the user's branch is main; no commissions"
+        (one,) = await shop.commissions.all("shop")
+        assert made == f"{one.id} is pending: A key (smith)."
+        assert dispatched.startswith(f"{one.id} is ")
+        assert (
+            outcome
+            == f"{one.id} completed: A key (smith, made by the manager); makes src/key.py\nWhat it gave:\nForged."
+        )
+        assert listed == f"- {one.id} completed: A key (smith, made by the manager); makes src/key.py"
+        assert "on the branch claude/review/" in review
+        assert (one.by, one.made_by) == ("manager", f"{run.id}#{_key(shop, run.id, 'create_commission')}")
+
+    workshop.inside(work)
+
+
+def _key(shop: Workshop, run: str, tool: str) -> str:
+    entries = shop.hall.history.entries(run)
+    return next(one.key for one in entries if one.kind == "tool_started" and one.data["tool"] == tool)
+
+
+@pytest.mark.req("SYS-14")
+def test_what_depends_on_another_waits_for_it(workshop: Workshop) -> None:
+    answers = [
+        new("First", artifacts=["src/key.py"]),
+        {"expect": f"(?P<first>{ID}) is pending", **new("Second", dependencies=["src/key.py"])},
+        {"expect": f"(?P<second>{ID}) is blocked", **call("dispatch_commission", id="${second}")},
+        call("dispatch_commission", id="${first}"),
+        call("wait_for_commissions", ids=["${second}"]),
+        call("dispatch_commission", id="${second}"),
+        call("wait_for_commissions", ids=["${first}", "${second}", "${second}"]),
+    ]
+
+    async def work(shop: Workshop) -> None:
+        lock = [write("src/lock.py", "lock = 1\n"), submit("Locked."), say()]
+        said = await told(shop, *answers, smith=[KEY, lock])
+        assert "is blocked: it waits for src/key.py" in said[2]
+        assert "comes after" in said[4]
+        assert " pending: Second" in said[4]
+        assert said[6].count("completed: ") == 2
+        assert "What it gave:\nForged." in said[6]
+
+    workshop.inside(work)
+
+
+def test_one_that_fails_is_told_with_its_reason_and_tried_anew(workshop: Workshop) -> None:
+    answers = [
+        new(artifacts=["src/key.py"]),
+        then("dispatch_commission"),
+        waited(),
+        call("redispatch_commission", id="${id}"),
+        waited(),
+        call("redispatch_commission", id="${id}"),
+    ]
+
+    async def work(shop: Workshop) -> None:
+        said = await told(shop, *answers, smith=[FAILS])
+        assert " failed: A key (smith, made by the manager); " in said[2]
+        assert said[3].endswith("attempt 2.")
+        assert " failed: A key" in said[4]
+        assert said[5].endswith("attempt 3.")
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("WKR-27")
+def test_it_calls_off_its_own_and_nobody_else_s(workshop: Workshop) -> None:
+    slow: list[Answer] = [{"sleep": 30, "say": "late"}]
+
+    async def work(shop: Workshop) -> None:
+        theirs = await shop.new("The user's")
+        answers = [
+            new(),
+            then("dispatch_commission"),
+            call("cancel_commission", id="${id}", reason="It is not needed.\nAny more."),
+            call("cancel_commission", id=theirs.id, reason="Mine now."),
+            call("cancel_commission", id="${id}", reason="Again."),
+        ]
+        said = await told(shop, *answers, smith=[slow])
+        assert said[2].endswith(" is cancelled.")
+        assert said[3].startswith(f"error: {theirs.id} is the user's own: you cannot cancel it")
+        assert said[4].startswith("error: ")
+        assert shop.commissions.get(theirs.id).status == "pending"
+
+    workshop.inside(work)
+
+
+def test_what_waits_for_a_person_is_waited_for_no_longer(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+
+    async def work(shop: Workshop) -> None:
+        said = await told(shop, new(), then("dispatch_commission"), waited(), smith=[KEY])
+        assert "waits for a person" in said[2]
+
+    workshop.inside(work)
+
+
+# The same call once more
+
+
+def tools(shop: Workshop, run: str = "r-manager") -> dict[str, Tool]:
+    worker = shop.hall.find_worker("manager", shop.frame)
+    return {tool.name: tool for tool in managing(shop.hall, worker, shop.frame, run, "run")}
+
+
+async def called(tool: Tool, key: str, **arguments: Any) -> ToolResult:
+    assert isinstance(tool.handler, KeyedHandler)
+    return await invoke(replace(tool, handler=TypedHandler(tool.handler.at(key), tool.handler.form)), arguments)
+
+
+@pytest.mark.req("WKR-27")
+def test_a_call_that_is_made_again_makes_no_second_commission(workshop: Workshop) -> None:
+    given = {"title": "A key", "worker": "smith", "prompt": "Forge it."}
+
+    async def work(shop: Workshop) -> None:
+        create = tools(shop)["create_commission"]
+        first = await called(create, "t1", **given)
+        assert (await called(create, "t1", **given)).text == first.text
+        assert len(await shop.commissions.all()) == 1
+        assert (await called(create, "t2", **given)).text != first.text
+        other = tools(shop, "r-other")["create_commission"]
+        assert (await called(other, "t1", **given)).text != first.text
+        assert len(await shop.commissions.all()) == 3
+
+    workshop.inside(work)
+
+
+def test_after_a_crash_it_goes_on_and_nothing_is_made_or_tried_twice(workshop: Workshop) -> None:
+    """The hall leaves while it waits; the next one goes on with it, and with what it waits for."""
+    slow: list[Answer] = [{"sleep": 1.0, **write("src/key.py", "key = 1\n")}, submit("Forged."), say()]
+    answers = [
+        new(artifacts=["src/key.py"]),
+        then("dispatch_commission"),
+        waited(),
+    ]
+    scripted(workshop, *answers, smith=[slow])
+    found: dict[str, str] = {}
+
+    async def first(shop: Workshop) -> None:
+        task = asyncio.create_task(managed(shop))
+
+        def waits() -> bool:
+            found["run"] = next((run.id for run in shop.hall.history.recent() if run.worker == "manager"), "")
+            return bool(found["run"]) and _waits(shop, found["run"])
+
+        await until(waits)
+        await shop.hall.drain()
+        await task
+
+    async def second(shop: Workshop) -> None:
+        await until(lambda: shop.hall.history.get(found["run"]).status in ("completed", "failed"))
+        run = shop.hall.history.get(found["run"])
+        assert (run.status, run.output) == ("completed", "managed"), run
+        (one,) = await shop.commissions.all()
+        assert (one.status, one.attempt) == ("completed", 1)
+
+    workshop.inside(first)
+    workshop.inside(second, recover=True)
+    workshop.repo.fsck()
+
+
+def _waits(shop: Workshop, run: str) -> bool:
+    entries = shop.hall.history.entries(run)
+    return any(one.kind == "tool_started" and one.data["tool"] == "wait_for_commissions" for one in entries)
+
+
+# What cannot be
+
+
+def test_hostile_arguments_are_answered_and_change_nothing(workshop: Workshop) -> None:
+    good: dict[str, Any] = {"title": "A key", "worker": "smith", "prompt": "Forge it."}
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        *(
+            ("create_commission", {**good, **more})
+            for more in (
+                {"title": ""},
+                {"title": "a\nb"},
+                {"title": "a\0"},
+                {"title": "x" * 10_000},
+                {"title": 3},
+                {"prompt": " "},
+                {"prompt": "x" * 2_000_000},
+                {"worker": "nobody"},
+                {"worker": "../../etc/passwd"},
+                {"worker": "manager"},
+                {"worker": "shipped/manager"},
+                {"reviewer": "nobody"},
+                {"project": "nowhere"},
+                {"project": "../shop"},
+                {"artifacts": ["../../etc/passwd"]},
+                {"artifacts": ["/etc/passwd"]},
+                {"artifacts": [".git/hooks/post-commit"]},
+                {"artifacts": "src/key.py"},
+                {"artifacts": ["a"] * 101},
+                {"dependencies": ["a\0b"]},
+                {"linked": [".."]},
+                {"checks": ["rm -rf /"]},
+                {"model": "openai:gpt-5"},
+                {"max_budget_usd": 1e9},
+                {"by": "person"},
+                {"branch": "main"},
+            )
+        ),
+        *(
+            (tool, {"id": id, **more})
+            for tool, more in (
+                ("dispatch_commission", {}),
+                ("redispatch_commission", {}),
+                ("cancel_commission", {"reason": "x"}),
+            )
+            for id in ("", "c-nothere", "c-' or 1=1 --", "main", "\0", "x" * 1000)
+        ),
+        ("wait_for_commissions", {"ids": []}),
+        ("wait_for_commissions", {"ids": ["c-nothere"]}),
+        ("wait_for_commissions", {"ids": ["c-a"] * 51}),
+        ("list_commissions", {"status": "merged"}),
+        ("list_commissions", {"project": "' or 1=1"}),
+        ("list_workers", {"project": "/etc"}),
+        ("open_pull_request", {"title": "", "body": "x"}),
+        ("open_pull_request", {"title": "x", "body": "x", "branch": "main"}),
+        ("request_meeting", {"topic": ""}),
+        ("request_meeting", {"topic": "x" * 10_001}),
+        ("request_meeting", {"topic": "x", "linked": ["../x"]}),
+    ]
+
+    async def work(shop: Workshop) -> None:
+        every = tools(shop)
+        refs = shop.branches()
+        for name, arguments in wrong:
+            result = await called(every[name], "t1", **arguments)
+            assert result.is_error, (name, arguments, result.text)
+            assert len(result.text) < 2_000
+        assert await shop.commissions.all() == []
+        assert shop.branches() == refs
+        made = (await called(every["create_commission"], "t9", **good)).text.split()[0]
+        for minutes in (0, -1, 10**9, "long", 1.5):
+            assert (await called(every["wait_for_commissions"], "t2", ids=[made], minutes=minutes)).is_error
+        assert (await called(every["cancel_commission"], "t3", id=made, reason=" ")).is_error
+
+    workshop.inside(work)
+
+
+def test_outside_of_a_project_it_has_to_name_one(workshop: Workshop, tmp_path: Any) -> None:
+    elsewhere = Frame(cwd=tmp_path, root=tmp_path)
+
+    async def work(shop: Workshop) -> None:
+        worker = shop.hall.find_worker("manager", elsewhere)
+        every = {tool.name: tool for tool in managing(shop.hall, worker, elsewhere, "r-x", "run")}
+        said = await called(every["list_workers"], "t1")
+        assert said.is_error
+        assert "Name one of: shop." in said.text
+        assert "smith" in (await called(every["list_workers"], "t1", project="shop")).text
+        assert (await called(every["list_projects"], "t1")).text.startswith("- shop: ")
+
+    workshop.inside(work)
