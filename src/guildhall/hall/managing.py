@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from guildhall.memory.compact import WORKER as COMPACTOR
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
 from guildhall.projects.manager.toolbox import CONTEXTS, NAME, Desk, is_manager, manager_tools
+from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +41,14 @@ def managing(hall: Guild, worker: Worker, frame: Frame, run: str, context: str) 
             began=lambda key: _began(hall, run, key),
         )
     )
+
+
+def ruled(worker: Worker, asks_before: Sequence[str]) -> Worker:
+    """The manager as the settings want it; every other worker as it is."""
+    if not asks_before or not is_manager(worker):
+        return worker
+    rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
+    return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
 
 
 def _workers(hall: Guild, frame: Frame) -> Sequence[Worker]:
