@@ -149,6 +149,7 @@ def test_every_verb_gives_what_it_gives_inside(home: Home, frame: Frame, project
         await _jobs(both, frame, project)
         await _commissions(both, frame, project, home)
         await _members(both, frame, home)
+        await _packages(both, frame)
         await _projects(both, project)
         await _meetings(both, hall, home, project)
         await both("doctor", frame)
@@ -213,6 +214,17 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     path = await both.once("member_new", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)
+
+
+async def _packages(both: Compared, frame: Frame) -> None:
+    path = await both.once("package_new", "hours", template="timekeeper")
+    assert [one.types for one in await both("packages")] == [("worker", "toolbox")]
+    shown = await both("package", "hours", frame)
+    assert [tool.name for tool in shown.tools] == ["days_between", "add_workdays"]
+    looked = await both("package_look", path)
+    kept = await both.once("package_rm", "hours")
+    assert (await both.once("package_add", kept, seen=looked.digest)).path == path
+    await both.once("package_rm", "hours")
 
 
 async def _workers(both: Compared, frame: Frame) -> None:

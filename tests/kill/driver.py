@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _NEEDED = (
+    "guildhall.cli.commands.commission",
+    "guildhall.projects.commissions.commissions",
+    "guildhall.projects.registry",
     "guildhall.workflow.team",
     "guildhall.workflow.workflows",
     "alembic.runtime.migration",
@@ -100,11 +103,11 @@ def _command(order: dict[str, Any]) -> int:
     from guildhall.store import engine
 
     main = importlib.import_module(order.get("program") or "guildhall.cli.main").main
-
-    commits = Commits(engine._commit, order["number"], order["when"], grouped=order["grouped"])
+    number = 0 if order["function"] else order["number"]
+    commits = Commits(engine._commit, number, order["when"], grouped=order["grouped"])
     engine._commit = commits
     if order["function"]:
-        _stop_at(order["function"], order["when"], order.get("call") or 1)
+        _stop_at(order["function"], order["when"], order.get("call") or order["number"] or 1)
     code = main(order["words"])
     Path(f"{order['out']}.commits").write_text(str(commits.count))
     return code
@@ -152,7 +155,7 @@ def _stop_at(name: str, when: str, number: int) -> None:
     def stopping(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls < number:
+        if calls != number:
             return function(*arguments, **named)
         if when == "after":
             function(*arguments, **named)

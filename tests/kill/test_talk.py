@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.runtimes.catalog import ROWS
 from guildhall.testing.scripted_server import ScriptedServer
+from tests.clis import claude_program, codex_program
 from tests.kill.scene import Scene, ends, lay_out
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home
@@ -50,6 +53,17 @@ def hold(scene: Scene) -> Ended:
     return ended
 
 
+@dataclass(kw_only=True)
+class ProgramScene(Scene):
+    """The same with a program that executes the runs."""
+
+    more: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment, **self.more}
+
+
 def said(scene: Scene) -> list[tuple[str, str | None]]:
     """What is on record of the conversation, in order."""
     kinds = ("said", "model_answered", "tool_ended")
@@ -67,21 +81,7 @@ def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: Wh
     assert talk.guild_until(number, when, *WORDS, program="tests.kill.talk") is None
     answered = talk.answered() if talk.run_id() else set[str]()
     served = talk.answers_by_step()
-    assert hold(talk).json == WHOLE
-    assert talk.whole()
-    # all of it is there once, in its order
-    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
-    assert said(talk) == [
-        ("model_answered", "m1"),
-        ("said", "u1"),
-        ("model_answered", "m2"),
-        ("tool_ended", looked),
-        ("model_answered", "m3"),
-        ("said", "u2"),
-        ("model_answered", "m4"),
-    ]
-    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
-    assert words == list(WORDS)
+    goes_on_whole(talk)
     # an answer on record is never asked for again
     for key, times in talk.answers_by_step().items():
         assert times == 1 + (0 if key in answered else served[key]), (key, times)
@@ -95,6 +95,48 @@ def test_killed_at_a_commit_of_a_conversation(talk: Scene, number: int, when: Wh
         ("assistant", "Seen."),
         ("user", WORDS[1]),
     ]
+
+
+@pytest.mark.req("X-2")
+@pytest.mark.parametrize(
+    ("runtime", "number"),
+    [("claude", 5), ("claude", 12), ("codex", 12)],
+    ids=["claude, while it listens", "claude, in a turn", "codex, in a turn"],
+)
+def test_a_hall_is_killed_with_a_program(
+    project: Path, home: Home, driver: Driver, talk_server: ScriptedServer, runtime: str, number: int
+) -> None:
+    lay_out(project, home.path)
+    worker = project / "workers" / "clerk.yaml"
+    text = worker.read_text().replace("anthropic:claude-sonnet-4-5", "script:answers.yaml")
+    worker.write_text(f"{text}runtime: {runtime}\n")
+    (project / "answers.yaml").write_text(SCRIPT)
+    program = {"claude": claude_program, "codex": codex_program}[runtime]
+    scene = ProgramScene(project=project, home=home.path, driver=driver, server=talk_server)
+    scene.more = {str(ROWS[runtime].variable): str(program())}
+    try:
+        assert scene.guild_until(number, "after", *WORDS, program="tests.kill.talk") is None
+        goes_on_whole(scene)
+    finally:
+        driver.settle()
+
+
+def goes_on_whole(talk: Scene) -> None:
+    """All of it is there once, in its order."""
+    assert hold(talk).json == WHOLE
+    assert talk.whole()
+    looked = next(key for kind, key in said(talk) if kind == "tool_ended")
+    assert said(talk) == [
+        ("model_answered", "m1"),
+        ("said", "u1"),
+        ("model_answered", "m2"),
+        ("tool_ended", looked),
+        ("model_answered", "m3"),
+        ("said", "u2"),
+        ("model_answered", "m4"),
+    ]
+    words = [data["words"] for _, kind, _, data in talk.entries() if kind == "said"]
+    assert words == list(WORDS)
 
 
 def _parts(content: object) -> list[dict[str, str]]:

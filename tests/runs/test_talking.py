@@ -13,8 +13,10 @@ from sqlalchemy import delete, update
 
 from guildhall.cli.lines import entry_line
 from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
+from guildhall.models.script import load_script
 from guildhall.runs import records
 from guildhall.runs.grants import Grant
+from guildhall.runs.script import script_of
 from guildhall.runs.seat import seat_on_record
 from guildhall.runs.talking import check_words, expected, number_of
 from guildhall.runs.transcript import conversation
@@ -153,7 +155,6 @@ def test_a_hall_that_dies_in_a_turn_loses_the_run_and_it_goes_on_there(tmp_path:
 # What goes wrong in a turn
 
 
-@pytest.mark.req("WKR-21")
 @pytest.mark.parametrize(("status", "code"), [(401, "key_refused"), (413, "context_too_long")])
 def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: str) -> None:
     async def scene(bench: Bench, table: Table) -> None:
@@ -330,6 +331,32 @@ def test_the_log_shows_who_said_what(tmp_path: Path) -> None:
         ]
 
     talk(tmp_path, scene, HELLO, BYE)
+
+
+def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        await table.say("Good bye.")
+        with pytest.raises(Conflict, match="is waiting: only one that came to its end"):
+            scripted(table)
+        await table.hall.runs.conclude(table.run, "over")
+        text = scripted(table)
+        assert "# Left out: the test, because it is a conversation" in text
+        (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]
+        assert [one.say for one in load_script(written(bench, text)).workers[WORKER][0]] == [a["say"] for a in answers]
+
+    talk(tmp_path, scene, HELLO, BYE)
+
+
+def scripted(table: Table) -> str:
+    tree = [(table.state, table.hall.history.journal(table.run))]
+    return script_of(tree, table.hall.home.path, lambda text: text)
+
+
+def written(bench: Bench, text: str) -> Path:
+    path = bench.project / "recorded.yaml"
+    path.write_text(text)
+    return path
 
 
 def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +38,9 @@ def sent(word: str) -> Assignment:
     return Assignment(system_prompt="Be.", first_message=word, tools=())
 
 
-def wildly(wild: Place, word: str, doors: Doors | None = None, **options: Any) -> Any:
+def wildly(wild: Place, word: str, doors: Doors | None = None, *, converses: bool = False, **options: Any) -> Any:
     runtime = ChildRuntime(wild.nursery, **options)
-    return wild.runs(runtime.execute(sent(word), doors or Doors())).output
+    return wild.runs(runtime.execute(replace(sent(word), converses=converses), doors or Doors())).output
 
 
 def still_well(place: Place) -> bool:
@@ -268,6 +269,27 @@ def test_two_questions_at_once_are_out_of_turn(wild: Place) -> None:
     ask = '{"door": "model", "id": %d, "key": "m1", "after": 1, "requests": []}\n'
     with pytest.raises(RuntimeCrashed, match="out of turn"):
         wildly(wild, f"says {ask % 1}{ask % 2}", Doors(says("one")))
+
+
+MODEL = '{"door": "model", "id": 1, "key": "m1", "after": 1, "requests": []}\n'
+SAID = '{"door": "said", "id": 2, "key": "u%d"}\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "converses", "heard"),
+    [
+        (SAID % 1, True, []),
+        (MODEL + SAID % 1, False, []),
+        (MODEL + SAID % 1 + SAID % 2, True, ["u1"]),
+        (MODEL + SAID % 1 + SAID % 1, True, ["u1"]),
+    ],
+    ids=["before an answer", "in no conversation", "twice after one answer", "the same once more"],
+)
+def test_a_child_hears_what_is_said_in_its_turn(wild: Place, lines: str, converses: bool, heard: list[str]) -> None:
+    doors = Doors(says("one"))
+    with pytest.raises(RuntimeCrashed, match="asked for what the person says next out of turn"):
+        wildly(wild, f"asks {lines}", doors, converses=converses)
+    assert doors.heard == heard
 
 
 def test_a_child_that_never_comes_to_the_end_of_a_line_is_ended(wild: Place) -> None:

@@ -35,6 +35,10 @@ DONE = {"done": True}
 Part = list[tuple[str, Any]]
 
 
+class Over(Exception):
+    """Nobody says anything any more."""
+
+
 @dataclass
 class Stage:
     """A driver for the puppet and the doors that it comes to, by hand: what the model says is in the puppet's part."""
@@ -49,8 +53,21 @@ class Stage:
     results: list[ToolResult] = field(default_factory=list)
     closed: int = 0
     settled: int = 0
+    words: list[str] = field(default_factory=list)  # what the person says; then the run is over
+    pause: float = 0.0  # seconds that they take
+    thinks: bool = False
+    keys: list[str] = field(default_factory=list)
 
     # as the doors
+
+    async def said(self, key: str) -> str:
+        self.keys.append(key)
+        self.thinks = True
+        await asyncio.sleep(self.pause)
+        self.thinks = False
+        if len(self.keys) > len(self.words):
+            raise Over
+        return self.words[len(self.keys) - 1]
 
     def admit(self, guest: Guest) -> Entry:
         self.guest = guest
@@ -116,9 +133,13 @@ async def serve(door: socket.socket) -> Serving:
     return Serving(door)
 
 
-def play(stage: Stage, schema: Any = None, quiet: float = 60, listen: Any = serve) -> Outcome:
+def play(
+    stage: Stage, schema: Any = None, quiet: float = 60, listen: Any = serve, *, converses: bool = False
+) -> Outcome:
     runtime = CliRuntime(lambda: stage, known(), listen, quiet=quiet)
-    assignment = Assignment(system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema)
+    assignment = Assignment(
+        system_prompt="Be.", first_message="Go.", tools=(), output_schema=schema, converses=converses
+    )
 
     async def main() -> Outcome:
         async with asyncio.timeout(20):
@@ -185,6 +206,43 @@ def test_one_that_takes_no_more_words_is_started_anew_in_the_same_home() -> None
     assert play(stage).output == "hello"
     (home,) = {line["env"]["HOME"] for line in stage.seen if "env" in line}
     assert str(home)
+
+
+# A conversation
+
+
+def talk(stage: Stage, **options: Any) -> list[str]:
+    """Plays until nobody says anything any more; the keys that were asked for."""
+    with pytest.raises(Over):
+        play(stage, converses=True, **options)
+    return stage.keys
+
+
+def test_in_a_conversation_it_is_told_what_is_said_next() -> None:
+    turn: Part = [("say", HELLO), ("say", DONE), ("hear", 0)]
+    stage = Stage([*turn, *turn, *turn], words=["more", "and more"])
+    assert talk(stage) == ["u1", "u2", "u3"]
+    assert [line["heard"] for line in stage.seen if "heard" in line] == ["more\n", "and more\n"]
+
+
+def test_in_a_conversation_one_that_takes_no_more_words_is_started_anew() -> None:
+    turn: Part = [("say", HELLO), ("say", DONE), ("leave", 0)]
+    assert talk(Stage(turn, speaks=False, anew=turn, words=["more"])) == ["u1", "u2"]
+
+
+def test_while_somebody_thinks_what_to_say_it_does_not_hang() -> None:
+    turn: Part = [("say", HELLO), ("say", DONE), ("hear", 0)]
+    stage = Stage([*turn, *turn], words=["more"], pause=0.2)
+    stage.busy = lambda: not stage.thinks
+    assert talk(stage, quiet=0.1) == ["u1", "u2"]
+
+
+def test_answers_that_are_not_usable_end_a_turn_and_no_conversation() -> None:
+    empty: Part = [("say", {"answer": ""}), ("say", DONE), ("hear", 0)]
+    stage = Stage([*empty, *empty, *empty, *empty, ("say", HELLO), ("say", DONE), ("sleep", 60)], words=["well?"])
+    assert talk(stage) == ["u1", "u2"]
+    told = [line["heard"] for line in stage.seen if "heard" in line]
+    assert told[2:] == ["well?\n", "The answer was empty. Answer in text, or call a tool.\n"], "they count anew"
 
 
 @pytest.mark.parametrize("place", ["deep", "deep/er", "work", "part"])

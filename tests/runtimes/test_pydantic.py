@@ -43,6 +43,7 @@ class Doors:
         self.answers = list(answers)
         self.asked: list[tuple[str, list[ModelMessage], ModelRequestParameters]] = []
         self.calls: list[ToolCall] = []
+        self.heard: list[str] = []
         self.result = result or ToolResult.of("seen")
 
     async def model(
@@ -58,6 +59,10 @@ class Doors:
     async def tool(self, call: ToolCall) -> ToolResult:
         self.calls.append(call)
         return self.result
+
+    async def said(self, key: str) -> str:
+        self.heard.append(key)
+        return f"words {key}"
 
     def last_replies(self) -> list[Any]:
         message = self.asked[-1][1][-1]

@@ -1,31 +1,14 @@
 """Every command by name: the pages of help, the completion and the documentation are made from this table.
 
-It imports nothing, so that `guild --help` costs no more than Python itself.
+It imports nothing but its rows, so that `guild --help` costs no more than Python itself.
 """
 
 from __future__ import annotations
 
+from guildhall.cli.command import Command
+from guildhall.cli.table_guild import GUILD
+
 FIRST_PAGE = 14  # commands at most
-
-
-class Command:
-    """One row: the name as it is typed, where it is done, what it is for, and an example.
-
-    A plain class and no dataclass: the import of `dataclasses` alone takes as long as the whole page of help.
-    """
-
-    __slots__ = ("example", "first", "help", "module", "name", "syntax")
-
-    def __init__(
-        self, name: str, syntax: str, help: str, *, example: str, module: str | None = None, first: bool = False
-    ) -> None:
-        self.name = name
-        self.syntax = syntax
-        self.help = help
-        self.example = example
-        self.module = f"guildhall.cli.commands.{module or name}"
-        self.first = first  # on the first page
-
 
 COMMANDS = (
     Command(
@@ -537,6 +520,7 @@ COMMANDS = (
         "the script that lets your shell complete commands",
         example="guild completion bash >> ~/.bashrc",
     ),
+    *GUILD,
 )
 
 _HEAD = """guild runs AI workers that are files. Every model call and every tool call passes a door, on record.

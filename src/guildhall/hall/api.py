@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import inspect
 import json
 import logging
 from contextlib import aclosing, suppress
@@ -19,12 +20,6 @@ from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, Timed
 from guildhall.core.frame import Frame
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, texts_in, verb
-from guildhall.hall.commission_client import CommissionClient
-from guildhall.hall.job_client import JobClient
-from guildhall.hall.meeting_client import MeetingClient
-from guildhall.hall.project_client import ProjectClient
-from guildhall.hall.roster_client import RosterClient
-from guildhall.hall.team_client import TeamClient
 from guildhall.runs.model import is_text
 from guildhall.tools.http_guard import bearer, refused
 
@@ -48,8 +43,8 @@ _NOT_SERVED = frozenset({"settle", "close"})
 _TO_THE_LAST = frozenset(
     {"status", "show", "runs", "journal", "asks", "ask", "park", "workflow", "workflows", "workflow_of", "channel"}
 )
-_PARTS = (TeamClient, JobClient, MeetingClient, RosterClient, ProjectClient, CommissionClient, HallClient)
-VERBS = frozenset(name for kind in _PARTS for name in vars(kind) if not name.startswith("_")) - _NOT_SERVED
+_PARTS = [part for part in inspect.getmro(HallClient) if part.__module__.startswith("guildhall.")]
+VERBS = frozenset(name for part in _PARTS for name in vars(part) if not name.startswith("_")) - _NOT_SERVED
 
 _STATUSES = {
     "usage": 400,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from guildhall.hall.commission_client import CommissionClient
 from guildhall.hall.job_client import JobClient
 from guildhall.hall.meeting_client import MeetingClient
+from guildhall.hall.package_client import PackageClient
 from guildhall.hall.project_client import ProjectClient
 from guildhall.hall.roster_client import RosterClient
 from guildhall.hall.team_client import TeamClient
@@ -120,7 +121,9 @@ class Trusting:
         }
 
 
-class HallClient(TeamClient, JobClient, MeetingClient, RosterClient, ProjectClient, CommissionClient, Protocol):
+class HallClient(
+    TeamClient, JobClient, RosterClient, ProjectClient, PackageClient, CommissionClient, MeetingClient, Protocol
+):
     """The verbs of a hall. Embedded in this process, or in a process of its own: callers cannot tell."""
 
     # runs: the stream begins with run_started and ends with run_ended; leaving it early parks the run

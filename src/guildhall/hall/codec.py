@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # The names that annotations use and that their modules import for the type checker only.
 _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
 _HOMES = {
+    "Added": "guildhall.workers.package_text",
     "Answer": "guildhall.runs.model",
     "Asked": "guildhall.jobs.model",
     "Ask": "guildhall.runs.model",
@@ -73,6 +74,10 @@ _HOMES = {
     "MemberShown": "guildhall.members.model",
     "Message": "guildhall.room.model",
     "Mode": "guildhall.policy.model",
+    "PackageFile": "guildhall.workers.package_text",
+    "PackageListed": "guildhall.workers.packages",
+    "PackageShown": "guildhall.workers.package_text",
+    "PackageTool": "guildhall.workers.package_text",
     "Page": "guildhall.jobs.model",
     "Pin": "guildhall.workers.trust",
     "Place": "guildhall.memory.model",
@@ -107,6 +112,8 @@ _HOMES = {
 }
 # Where the same name means another thing.
 _HOMES_IN = {
+    ("guildhall.hall.package_client", "Kind"): ("guildhall.workers.package_text", "Kind"),
+    ("guildhall.hall.package_remote", "Kind"): ("guildhall.workers.package_text", "Kind"),
     ("guildhall.hall.client", "Remembered"): ("guildhall.memory.model", "Entry"),
     ("guildhall.hall.remote", "Remembered"): ("guildhall.memory.model", "Entry"),
     ("guildhall.hall.team_client", "DocumentListed"): ("guildhall.room.shelves", "Listed"),

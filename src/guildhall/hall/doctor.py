@@ -13,6 +13,7 @@ from guildhall.models.catalog import detected_keys
 from guildhall.models.keys import joined
 from guildhall.runtimes.catalog import ROWS
 from guildhall.tools.jail import available
+from guildhall.workers.packages import Packages
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
@@ -32,6 +33,7 @@ async def checks(hall: Hall, frame: Frame) -> list[Check]:
         _git(),
         *await _runtimes(hall, frame),
         workers,
+        *_packages(hall),
         *_members(hall, frame),
         *_databases(hall),
     ]
@@ -120,6 +122,15 @@ def _workers(hall: Hall, frame: Frame) -> Check:
     detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
     hint = "guild worker validate says why." if wrong else None
     return Check(name="workers", ok=not wrong, detail=detail, hint=hint)
+
+
+def _packages(hall: Hall) -> list[Check]:
+    """One line for all packages; none where there are none."""
+    listed = Packages(hall.home).listed()
+    wrong = [package.name for package in listed if package.error is not None]
+    detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
+    hint = "guild package ls says why." if wrong else None
+    return [Check(name="packages", ok=not wrong, detail=detail, hint=hint)] if listed else []
 
 
 def _members(hall: Hall, frame: Frame) -> list[Check]:

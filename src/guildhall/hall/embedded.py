@@ -15,6 +15,7 @@ from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.commission_verbs import CommissionVerbs
 from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.meeting_verbs import MeetingVerbs
+from guildhall.hall.package_verbs import PackageVerbs
 from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
@@ -67,7 +68,7 @@ async def open_hall(
     return EmbeddedHall(hall)
 
 
-class EmbeddedHall(TeamVerbs, JobVerbs, MeetingVerbs, RosterVerbs, ProjectVerbs, CommissionVerbs):
+class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs, CommissionVerbs, MeetingVerbs):
     """The verbs of a hall, carried out here.
 
     A hall that `stays` lets runs go on when whoever follows them is gone, and keeps only so many events for them.

@@ -12,6 +12,7 @@ from guildhall.hall.codec import decode, encode, error_of, verb
 from guildhall.hall.commission_remote import RemoteCommissions
 from guildhall.hall.job_remote import RemoteJobs
 from guildhall.hall.meeting_remote import RemoteMeetings
+from guildhall.hall.package_remote import RemotePackages
 from guildhall.hall.project_remote import RemoteProjects
 from guildhall.hall.roster_remote import RemoteRoster
 from guildhall.hall.team_remote import RemoteTeams
@@ -49,7 +50,9 @@ class Welcome:
     problem: GuildError | None = None  # the settings cannot be read, so that none may
 
 
-class RemoteHall(RemoteTeams, RemoteJobs, RemoteMeetings, RemoteRoster, RemoteProjects, RemoteCommissions):
+class RemoteHall(
+    RemoteTeams, RemoteJobs, RemoteRoster, RemoteProjects, RemotePackages, RemoteCommissions, RemoteMeetings
+):
     """The verbs of a hall, asked for over HTTP."""
 
     def __init__(self, address: Address, postcard: Postcard | None = None) -> None:

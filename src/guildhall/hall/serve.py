@@ -31,6 +31,7 @@ from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
 from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
+from guildhall.hall.packaging import log_invalid
 from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
@@ -137,6 +138,7 @@ class Process:
             await self._recovery.go_on()
         finally:
             self._recovered.set()
+        await asyncio.to_thread(log_invalid, self._hall.home)
         for name in self._hall.members.go_on(lambda root: frame_at(self._hall, root, root)):
             _log.info("the member %s was at work and is started again", name)
 

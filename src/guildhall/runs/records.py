@@ -118,6 +118,13 @@ def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
 
+def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any] | None]]:
+    """Every run that is not over: its id, its worker's name, and what it began with, if it has."""
+    first = (journal.c.run == runs.c.id) & (journal.c.kind == "assembled")
+    rows = select(runs.c.id, runs.c.worker, journal.c.data).select_from(runs.outerjoin(journal, first))
+    return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
+
+
 def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
     withdraw_asks(connection, run, now, questions=False)

@@ -12,6 +12,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.installed import Installed, Programs
-    from guildhall.runtimes.model import Assignment, Entry, OpenDoors
+    from guildhall.runtimes.model import Assignment, Doors, Entry, OpenDoors
     from guildhall.runtimes.program import Launch, Program
 
 _QUIET = 300.0  # seconds in which a program that has nothing under way says nothing: it hangs
@@ -110,7 +111,7 @@ class CliRuntime:
     async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
         driver = self._driver()
         installed = await self._programs.find(driver.row)
-        talk = _Talk(assignment, driver, self._quiet, doors.said)
+        talk = _Talk(assignment, driver, self._quiet, doors)
         entry = doors.admit(talk.guest())
         try:
             return await self._executed(assignment, driver, installed, talk, entry)
@@ -158,12 +159,9 @@ def _model(assignment: Assignment) -> str:
 class _Talk:
     """What is said between a program, its model and us, until there is an output."""
 
-    def __init__(
-        self, assignment: Assignment, driver: Driver, quiet: float, hear: Callable[[str], Awaitable[str]]
-    ) -> None:
-        """`hear`: what a person says next, in a conversation."""
-        self._hear = hear
-        self._heard_so_far = 0
+    def __init__(self, assignment: Assignment, driver: Driver, quiet: float, doors: Doors) -> None:
+        self._doors = doors
+        self._words = count(1)  # what the person says, in a conversation
         self._listening = False
         self._converses = assignment.converses
         self._schema = assignment.output_schema
@@ -282,12 +280,10 @@ class _Talk:
         self._judge.went_on()
         self._listening = True
         try:
-            words = await self._hear(f"u{self._heard_so_far + 1}")
+            return await self._doors.said(f"u{next(self._words)}")
         finally:
             self._listening = False
-        self._heard_so_far += 1
-        self._active = time.monotonic()
-        return words
+            self._active = time.monotonic()
 
     def _tell(self, started: Program, words: str) -> Anew | None:
         self._last, self._cut = None, ""

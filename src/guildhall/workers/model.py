@@ -44,6 +44,8 @@ SYSTEM_TOOLS = (
     "store_memory",
     "write_artifact",
     "submit_result",
+    "report_progress",
+    "submit_review",
     "channel_send",
     "channel_read",
     "inbox_read",

@@ -103,16 +103,20 @@ def worker_in(package: Package, lock: Lock | None = None) -> Worker:
     )
 
 
+def listed_as(package: Package) -> PackageListed:
+    return PackageListed(
+        name=package.name,
+        path=package.folder,
+        types=package.types,
+        description=package.table.description,
+        version=package.version,
+    )
+
+
 def _listed(folder: Path) -> PackageListed:
     try:
         package = read_package(folder)
         code_in(package)
     except GuildError as error:
         return PackageListed(name=folder.name, path=folder, error=str(error))
-    return PackageListed(
-        name=package.name,
-        path=folder,
-        types=package.types,
-        description=package.table.description,
-        version=package.version,
-    )
+    return listed_as(package)

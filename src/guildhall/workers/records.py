@@ -1,4 +1,4 @@
-"""The SQL of this floor: locks, and the files that a person trusts."""
+"""The SQL of this floor: locks, the files that a person trusts, and for which workers there is work."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
+from guildhall.store.tables import commissions, meetings, trust
 from guildhall.store.tables import locks as table
-from guildhall.store.tables import trust
 from guildhall.workers.model import Lock
 from guildhall.workers.trust import Pin
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sqlalchemy import Connection
+
+_OVER = ("completed", "failed", "cancelled", "abandoned", "closed", "declined")
 
 
 def all_locks(connection: Connection) -> dict[Path, Lock]:
@@ -64,3 +66,12 @@ def drop_pins(connection: Connection, paths: Iterable[Path]) -> None:
     """Takes the trust in files back."""
     for path in paths:
         connection.execute(delete(trust).where(trust.c.path == str(path)))
+
+
+def work_for(connection: Connection, workers: Iterable[str]) -> list[str]:
+    """The commissions and meetings of these workers that are not over."""
+    found: list[str] = []
+    for work in (commissions, meetings):
+        wanted = work.c.worker.in_(tuple(workers)) & work.c.status.not_in(_OVER)
+        found += connection.execute(select(work.c.id).where(wanted).order_by(work.c.id)).scalars()
+    return found

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.projects.commissions.review import review_tools
+from guildhall.projects.commissions.toolbox import commission_tools
+from guildhall.workers.model import SYSTEM_TOOLS
 from tests.projects.commissions.workshop import say, submit, write
 
 if TYPE_CHECKING:
@@ -51,3 +54,33 @@ def test_from_new_to_completed(workshop: Workshop) -> None:
     after = workshop.repo.git("status", "--porcelain", "--branch"), workshop.repo.git("rev-parse", "main")
     assert after == before
     workshop.repo.fsck()
+
+
+@pytest.mark.req("WKR-10")
+def test_the_tools_of_a_commission_are_given_there_and_nowhere_else(workshop: Workshop) -> None:
+    workshop.worker(tools=["WebFetch"])
+    workshop.script([submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        shown = [tool["name"] for tool in shop.hall.history.entries(str(done.run))[0].data["tools"]]
+        assert {"report_progress", "log_question", "submit_result"} <= set(shown)
+        assert {"Read", "Grep", "Glob", "Write", "Edit", "WebFetch", "record_decision", "memory_read"} <= set(shown)
+        assert set(shown).isdisjoint({"Bash", "WebSearch", "update_summary", "write_artifact", "submit_review"})
+        assert sorted(shown) == sorted(set(shown))
+
+    workshop.inside(work)
+    assert {tool.name for tool in (*commission_tools(None), *review_tools())} <= set(SYSTEM_TOOLS)
+
+
+def test_a_sparse_checkout_has_the_artifacts_only(workshop: Workshop) -> None:
+    workshop.worker(checkout="sparse")
+    workshop.script([write(".lore/notes.md", "noted\n"), submit("Noted."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=(".lore/notes.md",), checks=("test -e .lore/plan.md", "! test -e README.md"))
+        assert done.status == "completed", done.reason
+        assert shop.repo.at("claude/main", ".lore/notes.md") == "noted"
+        assert shop.repo.at("claude/main", "README.md") == "The shop"
+
+    workshop.inside(work)

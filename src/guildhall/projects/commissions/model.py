@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from unicodedata import category
@@ -32,7 +33,8 @@ RESTS: frozenset[Status] = frozenset({"completed", "failed", "cancelled", "aband
 
 FOLDER = ".lore/commissions"
 LONGEST_TITLE = 200  # characters
-LONGEST_PROMPT = 1_000_000  # bytes
+LONGEST_PROMPT = 50_000  # bytes
+LONGEST = 80_000  # bytes of all of it, as JSON: it is in the front matter of an artifact
 LONGEST_CHECK = 4_096  # characters of a command
 MOST_PATHS = 100  # that it may depend on, must give, or is told of
 MOST_CHECKS = 20
@@ -90,6 +92,8 @@ class Draft:
         if self.reviewer is not None:
             _line("reviewer", self.reviewer, LONGEST_TITLE)
         self._check_checks()
+        if len(json.dumps(self.as_dict())) > LONGEST:
+            raise UsageError("there is too much of it", hint="Put it into a file that it reads (`--link`).")
 
     def _check_checks(self) -> None:
         commands = _several("checks", self.checks, MOST_CHECKS)

@@ -59,7 +59,7 @@ def written(
         status=commission.status,
         tags=(TAG,),
         extra=extra,
-        body="\n\n".join(parts) + "\n",
+        body="\n" + "\n\n".join(parts) + "\n",
     )
     return artifact.render().encode()
 
@@ -86,7 +86,7 @@ def _flat(text: str) -> str:
 
 def read(data: bytes, where: str) -> tuple[str, int]:
     """The status that an artifact claims, and how many transitions it knows of."""
-    artifact = Artifact.parse(data.decode("utf-8", "replace"))
+    artifact = Artifact.parse(data.decode("utf-8", "replace"), where)
     revision = artifact.extra.get("revision")
     return str(artifact.status), revision if isinstance(revision, int) else 0
 
@@ -98,7 +98,7 @@ def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
     """
     where = f"{project}: {id}"
     try:
-        artifact = Artifact.parse(data.decode())
+        artifact = Artifact.parse(data.decode(), where)
         extra: Mapping[str, Any] = artifact.extra
         if not is_id(id, COMMISSION) or extra.get("commission") != id:
             raise InvalidFile("it is not the artifact of this commission", where=where)

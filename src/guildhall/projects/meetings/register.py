@@ -95,10 +95,14 @@ class Register:
     def _answered(self, id: str) -> int:
         """The number of the last words that are answered; 0: the worker has begun, where it was to; -1: it has not."""
         for sitting in reversed(self.sittings(id)):
-            heard = [one for one in self.entries(sitting) if one.kind in ("listening", "said")]
-            if heard:
-                return sitting.after + int((heard[-1].key or "u0")[1:]) - 1
+            if at := self.stands_at(sitting.run):
+                return sitting.after + at - 1
         return -1
+
+    def stands_at(self, run: str) -> int:
+        """The how-manieth words a run waits for, or is about to answer; 0: it is at its first message."""
+        heard = [one for one in self.history.entries(run) if one.kind in ("listening", "said")]
+        return int((heard[-1].key or "u0")[1:]) if heard else 0
 
     def shown(self, id: str) -> MeetingShown:
         meeting = self.get(id)

@@ -24,7 +24,6 @@ from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
 from guildhall.runs.model import BY_USER, PERSON, RunRequest
 from guildhall.runs.seat import Seat
-from guildhall.runs.talking import expected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -97,7 +96,7 @@ class Sittings:
                 run, after = self._last(id)
                 events = stack.enter_context(self._ground.bus.listening(run, self._most))
                 stack.callback(self._hold(run, frame, launched=prepared is not None, stays=stays))
-                mine = prepared is not None or self._waits_for(run) in (None, number - after)
+                mine = prepared is not None or self._register.stands_at(run) == number - after
                 if prepared is not None:
                     self._ground.runs().launch(prepared)
                 self._ears[id].set()
@@ -163,9 +162,6 @@ class Sittings:
     def _last(self, id: str) -> tuple[str, int]:
         last = self._register.sittings(id)[-1]
         return last.run, last.after
-
-    def _waits_for(self, run: str) -> int | None:
-        return expected(self._register.history.journal(run))
 
     async def _prepared(self, meeting: Meeting, frame: Frame, *, renew: bool) -> tuple[Prepared | None, list[Event]]:
         """The run, ready to be launched; None: it lives. With what is to be told of it."""

@@ -1,0 +1,117 @@
+"""`guild package` through the real command: what is shown, asked and refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.guild.packages import MAIL, WRITER, put_mail, put_package
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+
+def test_where_there_are_none_it_says_how_to_get_one(guild: Guild, project: Path) -> None:
+    ran = guild("package", "ls")
+    assert (ran.code, ran.out) == (0, "")
+    assert "guild package new NAME" in ran.err
+    assert guild("package", "ls", "--json").json == []
+    assert "packages" not in {check["name"] for check in guild("doctor", "--json").json}
+    gone = guild("package", "show", "mail")
+    assert gone.code == 3
+
+
+def test_one_is_made_shown_and_removed(guild: Guild, project: Path, home: Home) -> None:
+    made = guild("package", "new", "hours", "--from", "timekeeper")
+    assert (made.code, made.out) == (0, f"{home.packages}/hours\n")
+    shown = guild("package", "show", "hours").out
+    assert "days_between" in shown
+    assert "timekeeping/tools.py" in shown
+    assert "You are a timekeeper." in shown
+    told = guild("package", "show", "hours", "--json").json
+    assert (told["types"], told["export"], told["problems"]) == (["worker", "toolbox"], "timekeeping.tools", [])
+    assert told["rights"]["toolboxes"] == ["hours"]
+    assert guild("package", "validate", "hours").out == "hours: ok\n"
+    assert guild("package", "new", "hours").code == 1
+    removed = guild("package", "rm", "hours", "--json")
+    assert removed.json["kept"].startswith(f"{home.packages}/.aside/hours-")
+
+
+def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, project: Path, home: Home) -> None:
+    trap = "open('ran', 'w')\nraise SystemExit\n"
+    source = put_package(
+        home, "x", MAIL, {"post/tools.py": f"{trap}from guildhall import tool\n@tool\ndef weigh(): 'w'"}
+    )
+    source = source.rename(project / "letters")
+    asked = guild("package", "add", "letters")
+    assert asked.code == 2
+    assert "is not added without a person's word" in asked.err
+    assert "post/tools.py" in asked.out
+    assert "weigh" in asked.out
+    assert guild("package", "validate", "./letters").code == 0
+    assert guild("package", "ls", "--json").json == []
+    added = guild("package", "add", "letters", "--yes", "--json")
+    assert added.json["path"] == f"{home.packages}/mail"
+    assert guild("package", "add", "letters", "--yes").code == 1
+    assert guild("package", "add", "letters", "--yes", "--force", "--json").json["kept"]
+    assert not list(project.rglob("ran"))
+    broken = guild("package", "validate", "mail", "--json")
+    assert (broken.code, broken.json[0]["ok"]) == (1, False)
+    assert "packages/mail/post/tools.py:2" in broken.json[0]["problems"][0]
+    (project / "mail.tar.gz").write_text("x")
+    assert "Unpack an archive first" in guild("package", "add", "mail.tar.gz").err
+
+
+def test_what_is_shown_cannot_move_the_cursor(guild: Guild, project: Path, home: Home) -> None:
+    odd = WRITER.replace("Writes letters", "Writes \\u001b[31mred")
+    put_package(home, "writer", odd.replace("You write letters.", "You \\u001b[2J write."), {"a\x1b[0m.txt": ""})
+    for arguments in (("show", "writer"), ("ls",), ("validate",)):
+        ran = guild("package", *arguments)
+        assert "\x1b" not in ran.out + ran.err
+    put_package(home, "bad", '[tool.guildhall]\n"\\u001b[31m" = 5\ntype = "worker"\n')
+    assert "\x1b" not in guild("package", "ls").out
+
+
+def test_one_that_is_in_use_stays(guild: Guild, project: Path, home: Home) -> None:
+    put_mail(home)
+    put_package(home, "writer", WRITER + "\n[tool.guildhall.tool_rules.weigh]\napproval_required = true\n")
+    (project / "answers.yaml").write_text("workers: {writer: [[{call: weigh, with: {words: 1}}, {say: done}]]}")
+    ran = guild("run", "writer", "Go", "--model", "script:answers.yaml", "--output", "json")
+    assert ran.code == 4, ran.err
+    for name in ("writer", "mail"):
+        refused = guild("package", "rm", name)
+        assert refused.code == 1
+        assert f"the package '{name}' is in use: {ran.json['run']}" in refused.err
+    assert guild("stop", ran.json["run"]).code == 0
+    assert guild("package", "rm", "writer").code == 0
+
+
+@pytest.mark.req("WKR-1")
+def test_workers_of_packages_are_found_in_their_place(guild: Guild, project: Path, home: Home) -> None:
+    put_package(home, "writer", WRITER.replace('["mail"]', "[]"))
+    listed = {row["name"]: row for row in guild("worker", "ls", "--json").json}
+    assert (listed["writer"]["scope"], listed["writer"]["status"]) == ("package", "active")
+    home.workers.mkdir()
+    (home.workers / "writer.yaml").write_text("instructions: x\n")
+    both = guild("worker", "show", "writer")
+    assert both.code == 1
+    assert "Say which one: home/writer or package/writer." in both.err
+    shown = guild("worker", "show", "package/writer", "--json").json
+    assert (shown["scope"], shown["instructions"]) == ("package", "You write letters.")
+    assert guild("worker", "validate", "package/writer").code == 0
+    assert guild("worker", "lock", "package/writer").code == 0
+    (home.packages / "writer" / "pyproject.toml").write_text(WRITER.replace('["mail"]', "[]") + "\n# changed")
+    assert "is locked, and its text is not" in guild("run", "package/writer", "Go", "--model", "script:x.yaml").err
+    assert guild("worker", "unlock", "package/writer").code == 0
+    retired = guild("worker", "retire", "package/writer")
+    assert "is a package, which is not edited" in retired.err
+    (project / "elsewhere").mkdir()
+    (project / "elsewhere" / "pyproject.toml").write_text(WRITER)
+    far = guild("run", "elsewhere/pyproject.toml", "Go")
+    assert "guild package add" in far.err
+    assert json.loads(guild("worker", "ls", "--json").out)
