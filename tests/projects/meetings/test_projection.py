@@ -90,4 +90,3 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
 
     parlour.inside(work)
-
