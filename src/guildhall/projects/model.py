@@ -24,6 +24,7 @@ class ProjectSettings:
     max_meetings: int = 5
     checks: tuple[str, ...] = ()  # commands that every commission's work has to pass
     remote: str = "origin"  # where pull requests go
+    memory_tokens: int | None = None  # of the memory that a prompt may hold; None: as for every project
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,7 @@ class _Entry(BaseModel):
     max_meetings: _Count = ProjectSettings.max_meetings
     checks: tuple[_Word, ...] = ()
     remote: _Word = ProjectSettings.remote
+    memory_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] | None = None
 
 
 class Projects:
