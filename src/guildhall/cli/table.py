@@ -14,14 +14,14 @@ FIRST_PAGE = 14  # commands at most
 COMMANDS = (
     Command(
         "demo",
-        "[--office | --runtime NAME]",
+        "[--guild | --office | --runtime NAME]",
         "see the whole machinery work, without a key or a network",
         example="guild demo",
         first=True,
     ),
     Command(
         "init",
-        "[DIR] [--example review|office]",
+        "[DIR] [--example review|guild|office]",
         "make a starter folder with a worker that runs at once",
         example="guild init my-guild",
         first=True,
