@@ -170,13 +170,15 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         assert shop.repo.git("merge-base", "claude/main", tip) == tip
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
         assert (await shop.commissions.shown(made.id)).worktree is not None
-        (ask,) = shop.hall.asks.open()
-        assert ask.kind == "conflict"
-        assert "src/cart.py" in ask.question.body
+        asks = {ask.kind: ask for ask in shop.hall.asks.open()}
+        assert set(asks) == {"conflict", "meeting"}
+        assert all("src/cart.py" in f"{ask.question.title} {ask.question.body}" for ask in asks.values())
+        ask = asks["conflict"]
         await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
         assert shop.hall.asks.get(ask.id).status == "applied"
+        assert [one.kind for one in shop.hall.asks.open()] == ["meeting"]
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
 
     workshop.inside(work)
