@@ -200,9 +200,7 @@ class Commissions:
             return
         try:
             await finalise.tidy(self._ground, id)
-            commission = self.get(id)
-            if files := (stretch.error or {}).get("files"):
-                await self._ground.meet(commission, tuple(files))
+            await finalise.call_meeting(self._ground, id, stretch)
         except GuildError as error:  # the record has it, and the next start puts it right
             _log.warning("%s: %s", id, error)
         self._moved()
