@@ -275,7 +275,7 @@ class Worktrees:
 
 
 def _fresh(index: Path) -> Path:
-    """Where the next index is written. What an earlier one has left there is cleared away; a git of it may still run."""
+    """Where the next index is written. What an earlier one has left is cleared away; a git of it may still run."""
     for left in index.parent.glob("fresh-*"):
         left.unlink(missing_ok=True)
     return index.with_name(f"fresh-{secrets.token_hex(6)}")
