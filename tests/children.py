@@ -109,6 +109,12 @@ class _Killer:
         await self._message()
         return result
 
+    async def said(self, key: str) -> str:
+        await self._message()
+        words = await self._doors.said(key)
+        await self._message()
+        return words
+
     async def _message(self) -> None:
         killing = self._killing
         if self._pid is None:  # it has just been born

@@ -62,7 +62,11 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert [row["commission"] for row in guild("commission", "ls", "--json").json["commissions"]] == [id]
     assert id in guild("commission", "ls", "--status", "completed").out
     assert id in guild("ls").out
+    assert guild("ls", id, "--json").json["status"] == "completed"
+    assert guild("ls", id).out.startswith(f"{id}  completed")
     assert guild("wait", id).code == 0
+    replayed = guild("replay", id)
+    assert replayed.code == 0, replayed.err + replayed.out
 
 
 def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:

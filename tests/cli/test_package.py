@@ -42,6 +42,7 @@ def test_one_is_made_shown_and_removed(guild: Guild, project: Path, home: Home) 
     assert removed.json["kept"].startswith(f"{home.packages}/.aside/hours-")
 
 
+@pytest.mark.req("X-18")
 def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, project: Path, home: Home) -> None:
     trap = "open('ran', 'w')\nraise SystemExit\n"
     source = put_package(

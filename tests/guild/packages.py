@@ -48,12 +48,12 @@ def weigh(words: int) -> str:
     Args:
         words: How many words it has.
     """
-    import os
+    import sys
 
     from post import prices  # at last, when it is called
 
     assert prices.price is price
-    return f"{price(words)} cents, said by process {os.getpid()}"
+    return f"{price(words)} cents, said in {'the hall' if 'guildhall.hall.wiring' in sys.modules else 'a child'}"
 '''
 
 PRICES = """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.conftest import Guild, Ran
 
 BASE = ["record_decision", "memory_read", "memory_write", "memory_list"]
-WEIGHS = "workers: {writer: [[{call: weigh, with: {words: 500}}, {expect: '85 cents', say: It costs 85 cents.}]]}"
+WEIGHS = "workers: {writer: [[{call: weigh, with: {words: 500}}, {expect: said in a child, say: It costs 85 cents.}]]}"
 ACTIVE = WRITER.replace("toolboxes = [", 'activate = "begin:activate"\ntoolboxes = [')
 ACTIVATE = """
 def activate(context):
@@ -116,3 +116,77 @@ def test_a_package_is_worker_and_toolbox_at_once(guild: Guild, project: Path, ho
     put_package(home, "writer", WRITER)
     assert run(guild, WEIGHS).json["output"] == "It costs 85 cents."
     assert run(guild, WEIGHS.replace("writer", "mail"), worker="package/mail").json["output"] == "It costs 85 cents."
+
+
+BOX = """
+from guildhall import Toolbox, tool
+
+SAID = []
+
+
+@tool
+def {name}_note(text: str) -> str:
+    "Notes something."
+    SAID.append(text)
+    return ", ".join(SAID)
+
+
+@tool
+def {name}_hidden() -> str:
+    "Not exported."
+
+
+box = Toolbox("{name}", {name}_note)
+"""
+
+
+def test_two_packages_may_have_modules_of_one_name(guild: Guild, project: Path, home: Home) -> None:
+    for name in ("red", "blue"):
+        text = '[tool.guildhall]\ntype = "toolbox"\nexport = "tools:box"\n'
+        put_package(home, name, text, {"tools.py": BOX.format(name=name)})
+    put_package(home, "writer", WRITER.replace('["mail"]', '["red", "blue"]'))
+    notes = [
+        "{call: red_note, with: {text: a}}",
+        "{call: blue_note, with: {text: b}}",
+        "{call: red_note, with: {text: c}}",
+    ]
+    ends = "{expect: '^a, c$', say: done}"
+    ran = run(guild, f"workers: {{writer: [[{', '.join([*notes, ends])}]]}}")
+    assert names(begun(guild, ran)) == [*BASE, "red_note", "blue_note"]
+    assert ran.json["output"] == "done"
+
+
+def test_a_job_is_begun_as_one_and_keeps_its_own_tools(guild: Guild, project: Path, home: Home) -> None:
+    assert guild("package", "new", "writer", "--from", "writer").code == 0
+    activation = home.packages / "writer" / "activation.py"
+    activation.write_text(activation.read_text().replace("return {", 'return {"tools": [], '))
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
+    (project / "answers.yaml").write_text("workers: {writer: [[{call: submit_result, with: {output: ok}}, {say: ok}]]}")
+    job = guild("dispatch", "writer", "Write", "--wait", "--json")
+    assert job.code == 0, job.err + job.out
+    frozen = json.loads(guild("log", job.json["jobId"], "--json").out.splitlines()[0])["data"]
+    assert "Write the text as an artifact" in frozen["system_prompt"]
+    assert "submit_result" in names(frozen)
+    assert "memory_read" not in names(frozen)
+
+
+def test_a_package_is_called_by_others_and_tested_without_a_model(guild: Guild, project: Path, home: Home) -> None:
+    put_package(home, "writer", ACTIVE, {"begin.py": ACTIVATE})
+    put_mail(home)
+    (project / "workers").mkdir()
+    (project / "workers" / "boss.yaml").write_text("instructions: x\nallow_workers: [package/writer]\n")
+    calls = "[[{call: worker_call, with: {worker_name: package/writer, input_data: Go}}, {say: It is done.}]]"
+    ran = run(guild, WEIGHS.replace("{writer", f"{{boss: {calls}, writer"), worker="boss")
+    assert ran.json["output"] == "It is done.", ran.err
+    (project / "tests").mkdir()
+    assert guild("script", ran.json["run"], "--out", "tests/boss.yaml").code == 0
+    tested = guild("test", "tests/boss.yaml")
+    assert tested.code == 0, tested.out + tested.err
+
+
+def test_an_output_schema_of_the_package(guild: Guild, project: Path, home: Home) -> None:
+    model = "from dataclasses import dataclass\n\n@dataclass\nclass Letter:\n    text: str\n"
+    text = WRITER.replace('["mail"]', "[]").replace("limits", 'output_schema_ref = "letters:Letter"\nlimits')
+    put_package(home, "writer", text, {"src/letters.py": model})
+    ran = run(guild, "workers: {writer: [[{output: {text: Dear Ada}}]]}")
+    assert ran.json["output"] == {"text": "Dear Ada"}, ran.err

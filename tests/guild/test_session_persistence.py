@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
+from tests.clis import claude_program
 from tests.projects.meetings.parlour import Parlour
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.conftest import GuildWithHall
+    from tests.conftest import Guild, GuildWithHall
 
 SCRIPT = """
 workers:
@@ -26,6 +27,11 @@ workers:
         with: {path: .lore/plan.md}
       - say: It is linked.
       - say: Agreed on Parquet.
+  drafter:
+    - - say: I give up on the draft.
+        call: record_decision
+        with: {question: how, decision: not at all, reasoning: tired}
+      - say: That is all.
   meeting-summariser:
     - - say: They agreed on Parquet.
 """
@@ -97,6 +103,53 @@ def test_a_meeting_over_three_processes_with_the_hall_stopped_and_killed(
     assert closed.json["linked"] == [".lore/plan.md"]
     assert "Then Parquet with snappy." in json.dumps((server.requests[-1].body or {})["messages"])
     parlour.repo.fsck()
+
+
+@pytest.mark.req("WKR-20", "WKR-14")
+def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlour) -> None:
+    """Each sitting is another process of the program, in another hall; it is walked through what was said."""
+    env = {"GUILDHALL_CLAUDE": str(claude_program())}
+    parlour.worker(runtime="claude")
+    expected = [
+        {"expect": "How do we store exports?"},
+        {"expect": "They must be small"},
+        {"expect": "So what do we do?"},
+    ]
+    words = ["We could use Parquet.", "Then Parquet with snappy.", "Agreed on Parquet."]
+    answers = [{**one, "say": text} for one, text in zip(expected, words, strict=True)]
+    parlour.script(answers)
+    opened = guild_hall("meet", "architect", "How do we store exports?", "--output", "json", env=env)
+    assert opened.code == 0, opened
+    id = opened.json["meeting"]
+    guild_hall.kill_hall()
+    assert guild_hall("meet", id, "They must be small", env=env).out == f"{words[1]}\n"
+    assert guild_hall("hall", "stop").code == 0
+    third = guild_hall("meet", id, "So what do we do?", "--output", "json", env=env)
+    assert [one["answer"] for one in third.json["exchanges"]] == [words[2]]
+    shown = guild_hall("show", third.json["run"], "--json").json
+    said = [(message["role"], message["content"]) for message in shown["messages"] if message["role"] != "system"]
+    assert [text for role, text in said if role == "assistant"] == words
+    assert [text for role, text in said if role == "user"][-1].endswith("So what do we do?")
+
+
+@pytest.mark.req("WKR-20")
+def test_a_commission_that_is_dispatched_again_knows_nothing_of_before(
+    guild: Guild, parlour: Parlour, server: ScriptedServer
+) -> None:
+    env = environment(server, "drafter")
+    parlour.worker("drafter", model="anthropic:claude-sonnet-4-5")
+    before = len(server.requests)
+    made = guild(
+        "commission", "new", "--worker", "drafter", "Draft the export", "--dispatch", "--wait", "--json", env=env
+    )
+    assert made.json["status"] == "failed", made
+    id = made.json["commission"]
+    guild("commission", "redispatch", id, "--wait", "--json", env=env)
+    asked = [spoken(exchange.body or {}) for exchange in server.requests[before:]]
+    first = [one for one in asked if not any(role == "assistant" for role, _ in one)]
+    assert len(first) == 2, "each attempt begins anew"
+    assert "I give up on the draft." not in json.dumps(first)
+    assert any(("assistant", "I give up on the draft.") in one for one in asked[: len(asked) // 2])
 
 
 @pytest.mark.req("WKR-20")

@@ -251,7 +251,6 @@ class Scene:
         number: int = 0,
         when: str = "",
         function: str = "",
-        call: int = 1,
         grouped: bool = False,
         program: str = "",
     ) -> Path:
@@ -262,7 +261,6 @@ class Scene:
             number=number,
             when=when,
             function=function,
-            call=call,
             grouped=grouped,
             program=program,
             env=self.environment,

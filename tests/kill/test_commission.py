@@ -142,3 +142,11 @@ def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) 
     assert bench.workshop.repo.at(ref, "src/key.py") == "key = 1"
     assert f"status: {found.status}" in bench.workshop.repo.at("claude/main", found.path)
     bench.sound()
+
+
+@pytest.mark.req("COM-27")
+def test_killed_and_gone_on_with_by_hand(bench: Bench) -> None:
+    assert bench.killed(WRITTEN, "after")
+    assert not bench.killed(0, "", "resume", bench.id)
+    assert bench.workshop.repo.at("claude/main", "src/key.py") == "key = 1"
+    done_once(bench)

@@ -83,7 +83,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
     assert not list((scene.home / "worktrees" / "shop").glob("t-*"))
     assert not list((scene.home / "projects" / "shop" / "meetings").glob("*"))
     assert parlour.repo.git("status", "--porcelain", "--untracked-files=no") == ""
-    assert scene.guild("replay", meeting["run"]).code == 0
+    assert scene.guild("replay", scene.guild("meeting", "show", id, "--json").json["run"]).code == 0
 
 
 async def recovered(parlour: Parlour) -> None:
@@ -124,10 +124,10 @@ def test_killed_while_it_is_closed(scene: Scene, parlour: Parlour, number: int, 
 
 
 @pytest.mark.req("X-7")
-@pytest.mark.parametrize("call", (1, 2, 3) if DEEP else (2,))
+@pytest.mark.parametrize("number", (1, 2, 3) if DEEP else (2,))
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_where_a_ref_is_moved(scene: Scene, parlour: Parlour, call: int, when: When) -> None:
+def test_killed_where_a_ref_is_moved(scene: Scene, parlour: Parlour, number: int, when: When) -> None:
     """When it is closed: the work on its branch, all of it on the integration branch, the branch put away."""
     id = meet(scene, "architect", "first").json["meeting"]
-    assert scene.guild_until(0, when, "meeting", "close", id, function=MOVES, call=call) is None
+    assert scene.guild_until(number, when, "meeting", "close", id, function=MOVES) is None
     judge(scene, parlour)

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.runtimes.catalog import ROWS
+from guildhall.testing.bench import WORKER, Bench, write
 from guildhall.testing.scripted_server import ScriptedServer
+from tests.children import Killing
 from tests.clis import claude_program, codex_program
-from tests.kill.scene import Scene, ends, lay_out
+from tests.kill.scene import DEEP, Scene, ends, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from tests.children import Place
     from tests.kill.scene import Driver, Ended, When
 
 SCRIPT = """
@@ -28,6 +31,7 @@ workers:
       - {say: Bye.}
 """
 WORDS = ("Look around.", "Good bye.")
+MESSAGES = 16  # at the doors
 COMMITS = 22  # of a conversation that nobody disturbs; the first test holds it to what is really there
 WHOLE = {"status": "waiting", "reason": "person", "same": True}
 
@@ -119,6 +123,28 @@ def test_a_hall_is_killed_with_a_program(
         goes_on_whole(scene)
     finally:
         driver.settle()
+
+
+@pytest.mark.req("AW-21", "X-2")
+@pytest.mark.parametrize("number", range(1, MESSAGES + 1, 1 if DEEP else 3))
+def test_its_process_is_killed_at_a_message(place: Place, tmp_path: Path, number: int) -> None:
+    killing = Killing(place.nursery, number)
+    bench = Bench(tmp_path, "pydantic", {}, own=killing)
+    bench.put({"say": "I listen."}, write("a.md"), {"say": "Seen."}, {"say": "Bye."})
+
+    async def lived() -> list[str | None]:
+        async with bench.table(held=True) as table:
+            await table.begin(WORKER, "Hi.")
+            for words in WORDS:
+                await table.say(words)
+            if number == MESSAGES:
+                assert killing.count == MESSAGES - 1, "the last one is what nobody says"
+            else:
+                assert [entry.data["code"] for entry in table.record("crashed")] == ["runtime_crashed"]
+            assert [entry.data["words"] for entry in table.record("said")] == list(WORDS)
+            return [entry.key for entry in table.record("model_answered", "said", "tool_ended")]
+
+    assert place.runs(lived()) == ["m1", "u1", "m2", "m2/call_1_0", "m3", "u2", "m4"]
 
 
 def goes_on_whole(talk: Scene) -> None:

@@ -92,5 +92,5 @@ def branches(shop: Project, git: Git) -> Branches:
 
 
 @pytest.fixture
-def worktrees(home: Home, git: Git) -> Worktrees:
-    return Worktrees(home, lambda project: git)
+def worktrees(home: Home) -> Worktrees:
+    return Worktrees(home, lambda project: Git(project.path, home.desks / project.name))

@@ -200,6 +200,9 @@ def test_answers_that_are_not_usable_end_the_turn_and_not_the_conversation(tmp_p
         await table.begin(WORKER, "Hi.")
         told = await table.say("More.")
         assert types(told, "error", "listening", "run_ended") == ["error", "error", "error", "listening", "run_ended"]
+        errors = [event.data for event in told if event.type == "error"]
+        assert [bool(one.get("transient")) for one in errors] == [True, True, False]
+        assert errors[-1]["message"] == "the turn is over: the answer was cut off at its maximum length"
         assert (table.state.status, table.state.reason) == ("waiting", "person")
         last = await table.say("Shorter.")
         assert types(last, "error", "turn_end", "listening") == ["turn_end", "listening"]

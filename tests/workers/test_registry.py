@@ -63,10 +63,7 @@ def test_a_path_is_found_from_where_one_is(registry: Registry, write: Write, hom
     [
         ("evaluater", "Did you mean 'evaluator'?"),
         ("home/evaluator", "Make one: guild worker new NAME."),
-        (
-            "team/evaluator",
-            "Write the name alone, one of project/evaluator, home/evaluator, package/evaluator, shipped/evaluator",
-        ),
+        ("team/evaluator", "one of project/evaluator, home/evaluator, package/evaluator, shipped/evaluator"),
         ("workers/evaluatr.yaml", "Did you mean 'evaluator.yaml'?"),
         ("nowhere/x.yaml", None),
         ("", "Known: common, evaluator."),

@@ -25,7 +25,7 @@ EventType = Literal[
     "tool_result",  # id, tool, text, is_error
     "turn_end",  # turn, input_tokens, output_tokens, cost_usd
     # number: of the words that a conversation waits for now, from 1. The n-th are answered when it listens for a later
-    # one; it may be told of an earlier one before, where the run has come back and did not hear at once.
+    # one. Of words that are there already when a turn is over it does not say that it waits for them.
     "listening",
     "workflow",  # phase, reason, steps (of its setup): of the workflow that the run is
     "message",  # id, kind, content, reached: something was said in the room, by the actor

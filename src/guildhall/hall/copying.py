@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict
+from guildhall.workers.package_change import ASIDE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ def copy_home(home: Home, target: Home) -> None:
     theirs = (home.workers, home.toolboxes, home.packages)
     for folder, copied in zip(theirs, (target.workers, target.toolboxes, target.packages), strict=True):
         if folder.is_dir():
-            copy_project(folder, copied)
+            copy_project(folder, copied, without=home.packages / ASIDE)
 
 
 def empty_folder(folder: Path, project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -52,7 +53,11 @@ class InWorktree:
             return []
 
     def files(self, under: str) -> dict[str, bytes]:
-        return {path: data for path in self.list(under) if (data := self.read(path)) is not None}
+        found: dict[str, bytes] = {}
+        for path in self.list(under):
+            with suppress(GuildError):  # a link that leads out, or a file that went away meanwhile
+                found[path] = self.read(path) or b""
+        return found
 
     def write(self, path: str, data: bytes) -> None:
         self._rooted.write(self._rooted.spot(path), data)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects import trees
+from guildhall.projects.following import with_users
 from guildhall.projects.git import checkouts
 from guildhall.projects.model import INTEGRATION, KEPT, LORE, OURS, Author, Followed
 
@@ -145,11 +146,8 @@ class Branches:
         if before is not None and before != tip and not self._contains(tip, before):
             kept = self._another(kept, tip)
             before = self.git.resolve(kept)
-        zero = "0" * len(tip)
-        lines = f"start\nupdate {kept} {tip} {before or zero}\ndelete {ref} {tip}\nprepare\ncommit\n"
-        self.git.theirs(
-            "update-ref", "--create-reflog", "-m", f"guildhall: keep {branch}", "--stdin", input=lines.encode()
-        )
+        put = f"update {kept} {tip} {before or '0' * len(tip)}"
+        self.git.move(f"keep {branch}", put, f"delete {ref} {tip}")
         return kept
 
     def _another(self, kept: str, tip: str) -> str:
@@ -169,7 +167,13 @@ class Branches:
         return found
 
     def _with_users(self, now: str, user: str) -> str:
-        merged = trees.merge(self.git, now, user)
+        if self._base(now, user) is None:
+            raise Conflict(
+                f"{self.project.branch} and {INTEGRATION} have no common history any more",
+                where=str(self.project.path),
+                hint=f"Move the old one away: `git branch -m {INTEGRATION} claude/old`. A new one is made.",
+            )
+        merged = with_users(self.git, now, user)
         if merged.conflicts:
             files = _shown(merged.conflicts)
             raise MergeConflict(
@@ -207,11 +211,8 @@ class Branches:
     def _move(self, ref: str, new: str, old: str | None, why: str) -> bool:
         """Compare-and-swap; False where the ref is not (any more) at `old`."""
         self._demand_free(ref)
-        line = why.splitlines()[0] if why else "move"
         try:
-            self.git.theirs(
-                "update-ref", "--create-reflog", "-m", f"guildhall: {line}", ref, new, old or "0" * len(new)
-            )
+            self.git.move(why, f"update {ref} {new} {old or '0' * len(new)}")
         except GitFailed:
             if self.git.resolve(ref) == old:
                 raise

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +32,9 @@ _PATIENCE = 300.0  # seconds for one call
 _HALL = ("Guildhall", "hall@guildhall.invalid")
 _SAID = 2000  # characters of git's own words in an error
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
+_LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
+_STALE = 0.9  # seconds; git itself has waited for longer
+_STALE_SHARED = 60.0  # of a lock that may be the user's
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 # What is off in every call, whatever config says. `-c` counts more than any file.
@@ -38,7 +42,7 @@ _OFF = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.untrackedCache=false", "core.pager=cat",
     "core.editor=false", "core.askPass=", "credential.helper=", "gc.auto=0", "maintenance.auto=false",
     "submodule.recurse=false", "commit.gpgSign=false", "tag.gpgSign=false", "log.showSignature=false",
-    "core.filesRefLockTimeout=3000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
+    "core.filesRefLockTimeout=1000", "core.packedRefsTimeout=3000", "core.quotePath=false", "advice.detachedHead=false",
     "core.excludesFile=/dev/null", "core.attributesFile=/dev/null", "protocol.allow=never",
 )  # fmt: skip
 # At the desk: files are bytes. No line ends are changed, no filter is asked, no driver of anybody's merges.
@@ -76,13 +80,13 @@ class Git:
         *args: str,
         tree: Path | None = None,
         index: Path | None = None,
-        input: bytes | None = None,
+        input: bytes | int | None = None,
         ok: tuple[int, ...] = (0,),
         author: Author | None = None,
     ) -> Completed:
         """Git on objects, an index or a checkout, at the desk. Refs of the user's are not seen: give commits by id.
 
-        `tree`: the checkout; none: an empty one. `index`: its index; none: an empty one.
+        `tree`: the checkout; none: an empty one. `index`: its index; none: an empty one. `input`: or a descriptor.
         """
         env = {
             "GIT_DIR": str(self.desk),
@@ -105,6 +109,34 @@ class Git:
             ref = f"refs/heads/{ref}"
         found = self.theirs("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
         return found.line if found.code == 0 else None
+
+    def move(self, why: str, *lines: str) -> None:
+        """Moves refs of the hall's, all of them or none: `update REF NEW OLD`, `delete REF OLD`. OLD is what it has to
+        be now; zeros: it is not to be there."""
+        told = "".join(f"{line}\n" for line in ("start", *lines, "prepare", "commit")).encode()
+        reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
+        reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
+        words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
+        try:
+            self.theirs(*words, input=told)
+        except GitFailed as error:
+            if not self._unlocked(error.message):
+                raise
+            self.theirs(*words, input=told)
+
+    def _unlocked(self, said: str) -> bool:
+        """Takes away the lock of a ref of ours that a git has left which was killed: a live one has it for a moment."""
+        found = _LOCKED.search(said)
+        lock = Path(found[1]) if found else self.common
+        own = any(lock.is_relative_to(self.common / place) for place in ("refs/heads/claude", "refs/guildhall"))
+        shared = lock == self.common / "packed-refs.lock"
+        try:
+            if not (own or shared) or time.time() - lock.stat().st_mtime < (_STALE if own else _STALE_SHARED):
+                return False
+            lock.unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
 
     @contextmanager
     def scratch(self) -> Generator[Path]:
@@ -214,7 +246,7 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _call(
-    args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | None, ok: tuple[int, ...] = (0,)
+    args: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], input: bytes | int | None, ok: tuple[int, ...] = (0,)
 ) -> Completed:
     program = shutil.which("git")
     if program is None:
@@ -225,10 +257,11 @@ def _call(
             [program, *off, *args],
             cwd=cwd,
             env=_environment(env),
-            input=input if input is not None else b"",
             capture_output=True,
             timeout=_PATIENCE,
             check=False,
+            stdin=input if isinstance(input, int) else None,
+            input=None if isinstance(input, int) else input or b"",
         )
     except subprocess.TimeoutExpired:
         raise TimedOut(f"git {args[0]} did not end within {_PATIENCE:.0f} s", where=str(cwd)) from None

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
+import unicodedata
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.projects.trees import Entry
@@ -24,6 +25,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DEEPEST = 200
 _SPARSE = ("-c", "core.sparseCheckout=true")  # so that a file is seen that was made where none was checked out
+_UNFIT = "git can hold nothing of this name"
+_LARGE = 32 * 1024**2  # bytes
 _LINK, _SUBMODULE = "120000", "160000"
 
 
@@ -35,25 +38,45 @@ class Taken:
     left: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass
 class _Found:
-    """What is to be stored, in the order in which it was read."""
+    """What is to be kept. Contents are stored many at a time, and a large one by itself."""
 
-    blobs: list[tuple[bytes, str, bytes]] = field(default_factory=list[tuple[bytes, str, bytes]])  # path, mode, content
-    gone: list[bytes] = field(default_factory=list[bytes])
-    left: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    def __init__(self, git: Git) -> None:
+        self.changes: list[Entry] = []
+        self.left: list[tuple[str, str]] = []
+        self._git = git
+        self._waiting: list[tuple[bytes, str, bytes]] = []
+        self._bytes = 0
+
+    def gone(self, path: bytes) -> None:
+        self.changes.append(Entry(path=path))
+
+    def put(self, path: bytes, mode: str, content: bytes) -> None:
+        self._waiting.append((path, mode, content))
+        self._bytes += len(content)
+        if self._bytes > _LARGE:
+            self.store()
+
+    def put_large(self, path: bytes, mode: str, descriptor: int) -> None:
+        id = self._git.run("hash-object", "-w", "--stdin", input=descriptor).line
+        self.changes.append(Entry(path=path, mode=mode, object=id))
+
+    def store(self) -> None:
+        ids = _store(self._git, [content for _, _, content in self._waiting])
+        for (path, mode, _), id in zip(self._waiting, ids, strict=True):
+            self.changes.append(Entry(path=path, mode=mode, object=id))
+        self._waiting, self._bytes = [], 0
 
 
 def take(git: Git, tree: Path, index: Path) -> Taken:
     """Stores all that is new or changed in a checkout since its index was written. The index is not touched."""
-    found = _Found()
+    found = _Found(git)
     with _opened(tree) as root:
         for path in _changed(git, tree, index):
             _look(root, path, found)
+    found.store()
     found.left += _in_submodules(git, tree, index)
-    stored = _store(git, [content for _, _, content in found.blobs])
-    put = [Entry(path=path, mode=mode, object=id) for (path, mode, _), id in zip(found.blobs, stored, strict=True)]
-    return Taken(changes=(*(Entry(path=path) for path in found.gone), *put), left=tuple(found.left))
+    return Taken(changes=tuple(found.changes), left=tuple(found.left))
 
 
 def _changed(git: Git, tree: Path, index: Path) -> list[bytes]:
@@ -87,6 +110,9 @@ def _in_submodules(git: Git, tree: Path, index: Path) -> list[tuple[str, str]]:
 def _look(root: int, path: bytes, found: _Found) -> None:
     """Reads what is at a path: a file, a link, or all files of a repository inside."""
     *above, name = path.rstrip(b"/").split(b"/")
+    if any(map(_unfit, (*above, name))):
+        found.left.append((os.fsdecode(path), _UNFIT))
+        return
     opened: list[int] = []
     try:
         parent = root
@@ -96,7 +122,7 @@ def _look(root: int, path: bytes, found: _Found) -> None:
         _look_at(parent, name, path.rstrip(b"/"), found, 0)
     except (FileNotFoundError, NotADirectoryError, OSError) as error:
         if isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == 40:  # ELOOP: a link in the way
-            found.gone.append(path.rstrip(b"/"))
+            found.gone(path.rstrip(b"/"))
         else:
             found.left.append((os.fsdecode(path), error.strerror or "it cannot be read"))
     finally:
@@ -107,10 +133,12 @@ def _look(root: int, path: bytes, found: _Found) -> None:
 def _look_at(parent: int, name: bytes, path: bytes, found: _Found, depth: int) -> None:
     status = os.stat(name, dir_fd=parent, follow_symlinks=False)
     if stat.S_ISLNK(status.st_mode):
-        found.blobs.append((path, _LINK, os.readlink(name, dir_fd=parent)))
+        if name.lower() == b".gitmodules":
+            found.left.append((os.fsdecode(path), _UNFIT))
+        else:
+            found.put(path, _LINK, os.readlink(name, dir_fd=parent))
     elif stat.S_ISREG(status.st_mode):
-        mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
-        found.blobs.append((path, mode, _content(parent, name)))
+        _read(parent, name, path, found)
     elif stat.S_ISDIR(status.st_mode):
         _look_below(parent, name, path, found, depth)
     # Pipes, sockets and devices have no content.
@@ -123,20 +151,37 @@ def _look_below(parent: int, name: bytes, path: bytes, found: _Found, depth: int
     folder = os.open(name, _FOLDER, dir_fd=parent)
     try:
         for inner in sorted(os.fsencode(entry.name) for entry in os.scandir(folder)):
-            if inner.lower() != b".git":
+            if inner == b".git":
+                continue
+            if _unfit(inner):
+                found.left.append((os.fsdecode(path + b"/" + inner), _UNFIT))
+            else:
                 _look_at(folder, inner, path + b"/" + inner, found, depth + 1)
     finally:
         os.close(folder)
 
 
-def _content(parent: int, name: bytes) -> bytes:
+def _read(parent: int, name: bytes, path: bytes, found: _Found) -> None:
     try:
         descriptor = os.open(name, _FILE, dir_fd=parent)
     except PermissionError:
         _open_up(parent, name)
         descriptor = os.open(name, _FILE, dir_fd=parent)
     with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+        status = os.fstat(descriptor)
+        mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if status.st_size > _LARGE:
+            found.put_large(path, mode, descriptor)
+        else:
+            found.put(path, mode, file.read())
+
+
+def _unfit(name: bytes) -> bool:
+    """Whether git refuses a name, because on some system it would be the one of its own folder."""
+    text = "".join(one for one in os.fsdecode(name) if unicodedata.category(one) != "Cf").casefold()
+    return text.partition(":")[0].rstrip(" .") in (".git", "git~1")
 
 
 def _open_up(parent: int, name: bytes) -> None:

@@ -132,7 +132,6 @@ class Worktrees:
 
     def _remove(self, project: Project, path: Path, record: Worktree) -> None:
         if path.is_dir():
-            self._ensure_branch(project, record.branch, record.tip)
             self._check_out(project, path, record)
             _, taken = self._commit(project, path, record, "What was there in the end", _BY)
             if taken.left:
@@ -152,7 +151,7 @@ class Worktrees:
             return now
         start = (git.resolve(tip) if tip else None) or Branches(project, git).ensure()
         try:
-            git.theirs("update-ref", "--create-reflog", "-m", "guildhall: begin", ref, start, "0" * len(start))
+            git.move("begin", f"update {ref} {start} {'0' * len(start)}")
         except GitFailed:
             if git.resolve(ref) is None:
                 raise
@@ -222,12 +221,12 @@ class Worktrees:
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)
         tree = git.run("write-tree", index=fresh).line
-        now = self._ensure_branch(project, wanted.branch, wanted.tip)
+        now = git.resolve(wanted.branch) or wanted.tip or Branches(project, git).ensure()
         new = None
         if tree != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
+            now = self._ensure_branch(project, wanted.branch, wanted.tip)
             new = trees.commit(git, tree, [now], message, Author(name=author))
-            ref = f"refs/heads/{wanted.branch}"
-            git.theirs("update-ref", "--create-reflog", "-m", "guildhall: commit", ref, new, now)
+            git.move("commit", f"update refs/heads/{wanted.branch} {new} {now}")
             self._write_record(path, replace(wanted, tip=new))
         git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         fresh.replace(index)

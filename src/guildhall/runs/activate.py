@@ -41,8 +41,10 @@ class Activation:
     def prompt(self, posture: str) -> str:
         return posture if self.system_prompt is None else self.system_prompt
 
-    def chosen(self, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-        return tuple(tool for tool in tools if self.tools is None or tool.name in self.tools)
+    def chosen(self, tools: Iterable[Tool], seat: Iterable[Tool] = ()) -> tuple[Tool, ...]:
+        """The tools of the run. Those of its `seat` always are: by them it says what came of it."""
+        names = {*(self.tools or ()), *(tool.name for tool in seat)}
+        return tuple(tool for tool in tools if self.tools is None or tool.name in names)
 
     def bounds(self, bounds: Bounds) -> Bounds:
         """Bounds, no wider than they were."""

@@ -282,7 +282,7 @@ class Assembler:
             system_prompt=_prompt(activation.prompt(worker.instructions), outsiders.prompt, memory),
             memory=memory,
             first_message=recipe.input,
-            tools=activation.chosen(tools),
+            tools=activation.chosen(tools, recipe.seat.tools if recipe.seat else ()),
             rules=tuple(replace(rule, timeout=patience if rule.timeout is None else rule.timeout) for rule in rules),
             bounds=activation.bounds(recipe.bounds),
             activation=activation,

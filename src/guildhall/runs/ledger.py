@@ -129,7 +129,8 @@ class LiveLedger(Asking):
         await self.journal.append("model_asked", data, key=call.key)
         spoken = bool(self.journal.kind("said")) and not limits.turns(self.journal)  # the question is the person's
         if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
-            self._publish_unusable(f"the answer was not usable, the model is told why: {problem}")
+            said = f"the answer was not usable, the model is told why: {problem}"
+            self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
@@ -183,14 +184,11 @@ class LiveLedger(Asking):
         first = self.journal.last(key, "listening") is None
         await self.journal.append("listening", {}, key=key)
         if first and (problem := talking.unusable(self.journal)) is not None:
-            self._publish_unusable(f"the turn is over without a usable answer: {problem}")
+            self.publish("error", code=RuntimeFailed.code, message=f"the turn is over: {problem}")
         self.publish("listening", number=number)
 
     async def hears(self, number: int, words: str) -> None:
         await self.journal.append("said", {"words": words}, key=talking.key_of(number))
-
-    def _publish_unusable(self, message: str) -> None:
-        self.publish("error", code=RuntimeFailed.code, message=message, transient=True)
 
     async def more_time(self) -> bool:
         """Whether a run whose time is over gets more of it: in a terminal the person is asked, elsewhere nobody is."""

@@ -140,7 +140,7 @@ def toolbox_code(worker: Worker, name: str, frame: Frame, home: Home, given: Col
         return exported(read_package(path.parent))
     own = path.parent.resolve() == home.toolboxes.resolve()
     files = (code_file(path, path.parent if own else root, anywhere=own),)
-    return Code(kind="toolbox", name=name, root=root, files=files, own=own or root.parent == home.packages)
+    return Code(kind="toolbox", name=name, root=root, files=files, own=own or worker.scope == "package")
 
 
 def toolbox_files(worker: Worker, name: str, frame: Frame, home: Home) -> list[Path]:
@@ -178,9 +178,9 @@ def activation_of(package: Package) -> Code:
 def package_code(
     package: Package, kind: Literal["toolbox", "activation"], name: str, field: str, reference: str
 ) -> Code:
-    """The modules of a package, all of them: in its `src/` if it has one, else in its folder."""
+    """The modules of a package, all of them."""
     folder = package.folder
-    top = folder / "src" if (folder / "src").is_dir() else folder
+    top = source_root(folder)
     files = tuple(code_file(path, folder, top) for path in modules_in(top))
     if sum(len(file.content) for file in files) > _MOST_BYTES:
         raise ToolUnavailable(f"the package {name} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
@@ -210,7 +210,7 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     if top in sys.stdlib_module_names or top == "guildhall":
         message = f"output_schema_ref: {top} is the name of a module that does not belong to the project"
         raise InvalidFile(message, where=worker.place, hint=_HOW)
-    root = worker.beside(frame)
+    root = source_root(worker.beside(frame)) if worker.scope == "package" else worker.beside(frame)
     folder = _package(root, top)
     paths = [root / f"{top}.py"] if folder is None else list(modules_in(folder))
     wanted = root.joinpath(top, *inner)
@@ -220,8 +220,13 @@ def module_code(worker: Worker, frame: Frame, home: Home) -> Code:
     files = tuple(code_file(path, root) for path in paths)
     if sum(len(file.content) for file in files) > _MOST_BYTES:
         raise ToolUnavailable(f"the package {top} is too large: over {_MOST_BYTES:,} bytes", where=str(folder))
-    own = root.resolve() == home.path.resolve() or root.parent == home.packages
+    own = root.resolve() == home.path.resolve() or worker.scope == "package"
     return Code(kind="module", name=reference, root=root, files=files, own=own, folder=folder)
+
+
+def source_root(folder: Path) -> Path:
+    """Where the modules of a package start: in its `src/` if it has one, else in its folder."""
+    return folder / "src" if os.path.isdir(folder / "src") else folder  # noqa: PTH112 - what cannot be seen is not there
 
 
 def toolboxes_in(root: Path) -> tuple[list[Code], list[GuildError]]:

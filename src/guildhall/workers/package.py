@@ -98,6 +98,13 @@ class Package:
 
 def read_package(folder: Path, *, named: bool = True) -> Package:
     """The package in a folder. `named`: it lies where packages lie, so that the folder has its name."""
+    try:
+        return _package(folder, named)
+    except OSError as error:
+        raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
+
+
+def _package(folder: Path, named: bool) -> Package:
     if folder.is_symlink():
         hint = "A package is a folder of its own: guild package add DIR copies one."
         raise InvalidFile("the package is a link", where=str(folder), hint=hint)

@@ -157,6 +157,8 @@ def add_package(
     except InvalidFile as error:
         error.where = (error.where or "").replace(str(incoming), str(source)) or None
         raise
+    except OSError as error:
+        raise Conflict(f"the package cannot be copied: {error.strerror or error}", where=str(source)) from None
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
     return Added(name=package.name, path=folder, kept=kept)

@@ -107,6 +107,13 @@ def _unreadable(error: OSError) -> None:
 
 def described_files(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
     """The files of a package, and a digest of all of them."""
+    try:
+        return _described(folder, code)
+    except OSError as error:
+        raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
+
+
+def _described(folder: Path, code: Iterable[Code]) -> tuple[tuple[PackageFile, ...], str]:
     runs = {file.path for one in code for file in one.files}
     found: list[PackageFile] = []
     digests: dict[str, str] = {}

@@ -296,3 +296,74 @@ def test_a_worker_that_is_not_there_changes_nothing(workshop: Workshop) -> None:
             await shop.commissions.create(shop.hall.projects.get("shop"), draft, shop.frame)
 
     workshop.inside(work)
+
+
+def test_it_waits_for_an_approval_and_goes_on_by_itself(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new(artifacts=("src/key.py",))
+        begun = await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.so(lambda: shop.hall.history.get(str(begun.run)).status == "waiting")
+        (ask,) = shop.hall.asks.open()
+        shown = await shop.commissions.shown(made.id)
+        assert (shown.commission.status, shown.waiting) == ("in_progress", [ask.id])
+        await shop.client.answer(ask.id, Answer(choice="yes"))
+        done = await shop.quiet(made.id)
+        assert done.status == "completed", done.reason
+
+    workshop.inside(work)
+
+
+def test_cancelled_while_it_waits_for_a_person(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        await shop.so(lambda: shop.hall.history.get(str(begun.run)).status == "waiting")
+        (ask,) = shop.hall.asks.open()
+        assert (await shop.commissions.cancel(begun.id)).status == "cancelled"
+        assert shop.hall.asks.get(ask.id).status == "withdrawn"
+
+    workshop.inside(work)
+
+
+def test_cancel_after_the_result_comes_too_late(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), LATE])
+
+    async def work(shop: Workshop) -> None:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        await shop.so(lambda: shop.commissions.get(begun.id).result == "Forged.")
+        await shop.so(
+            lambda: any(
+                e.kind == "tool_ended" and "submitted" in str(e.data) for e in shop.hall.history.entries(str(begun.run))
+            )
+        )
+        done = await shop.commissions.cancel(begun.id)
+        assert (done.status, done.result) == ("completed", "Forged.")
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+        assert shop.hall.history.get(str(begun.run)).status == "completed"
+
+    workshop.inside(work)
+
+
+def test_what_belongs_to_no_project_any_more_does_not_wait_for_ever(workshop: Workshop) -> None:
+    async def leave(shop: Workshop) -> str:
+        made = await shop.new()
+        columns = {"attempt": 1, "branch": f"claude/commission/{made.id}-1"}
+        await shop.hall.store.write(lambda c: records.move(c, made.id, "dispatched", "x", "now", **columns))
+        return made.id
+
+    id = workshop.inside(leave)
+    workshop.home.settings.write_text("projects: {}\n")
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        found = await shop.commissions.shown(id)
+        assert found.commission.status == "failed"
+        assert "shop" in str(found.commission.reason)
+        assert found.doubts
+
+    workshop.inside(later, recover=True)

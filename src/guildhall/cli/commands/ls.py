@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
+from guildhall.cli.commissions import print_line
 from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
 from guildhall.cli.member_jobs import how_to_answer
@@ -16,6 +17,7 @@ from guildhall.cli.reach import with_look
 from guildhall.cli.screen import money
 from guildhall.cli.teams import given_up, how_to_try_again, name_of, print_agents, print_workflow, working_rows
 from guildhall.core.clock import SystemClock
+from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +37,9 @@ _SHOWN = 10  # finished runs, unless all are wanted
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag")
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"
+    )
     parser.add_argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done")
     parser.add_argument("--json", action="store_true", help="print an object with needs_you, working and done")
 
@@ -108,7 +112,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
-    """One workflow and its agents, or one agent."""
+    """One workflow and its agents, one agent, or one commission."""
+    if is_id(args.target, COMMISSION):
+        commission = (await client.commission(args.target)).commission
+        screen.json(commission.as_dict()) if args.json else screen.table([print_line(commission, screen)])
+        return exit_codes.DONE
     target = target_of(args.target)
     workflow = await client.workflow(target)
     agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]

@@ -136,8 +136,12 @@ class Commissions:
     async def _then_turn(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
         """After a transition by which its turn may have come."""
         self._queue.add(id, frame)
-        await work
-        await self._queue.turn()
+        try:
+            await work
+            await self._queue.turn()
+        finally:
+            if self.get(id).status != "dispatched":
+                self._queue.drop(id)
         return self.get(id)
 
     def _moved(self) -> None:

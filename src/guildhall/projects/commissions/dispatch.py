@@ -59,14 +59,15 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     return await ground.store.write(write)
 
 
-async def begin(ground: Ground, id: str, frame: Frame, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:
+async def begin(ground: Ground, id: str, frame: Frame | None, *, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:
     """Its turn has come: it gets a checkout and a run, or has failed and says why."""
     async with ground.steering[id]:
         commission = ground.get(id)
         if commission.status != "dispatched":  # somebody has cancelled it
             return
         try:
-            await _begin(ground, commission, frame, seat_for)
+            came = frame or ground.frame_at(ground.project(commission).path)
+            await _begin(ground, commission, came, seat_for)
         except Exception as error:  # noqa: BLE001 - nothing stays dispatched with nobody behind it
             if not isinstance(error, GuildError):
                 _log.exception("%s", id)

@@ -12,7 +12,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled
+from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.jobs.register import LATE
 from guildhall.jobs.toolbox import not_taken, submitted
 from guildhall.projects.commissions import records
@@ -50,6 +50,10 @@ async def judge(ground: Ground, id: str, run: str, stretch: Stretch) -> Stretch:
         if isinstance(error, MergeConflict):
             told["files"] = list(error.files)
         return Stretch(status="failed", reason=error.code, error=told, output=stretch.output)
+    except Exception as error:  # noqa: BLE001 - the disk is full, say: it has failed, and what it did lies in its checkout
+        _log.exception("%s", id)
+        broken = RuntimeFailed(f"its work could not be taken in: {error}")
+        return Stretch(status="failed", reason=broken.code, error=broken.as_dict(), output=stretch.output)
 
 
 async def _judged(ground: Ground, commission: Commission, run: str, stretch: Stretch) -> Stretch:
@@ -149,7 +153,7 @@ async def clear(ground: Ground, commission: Commission) -> None:
     try:
         with suppress(NotFound):
             await asyncio.to_thread(remove)
-    except GuildError as error:
+    except (GuildError, OSError) as error:
         _log.warning("%s: its checkout stays: %s", commission.id, error)
 
 

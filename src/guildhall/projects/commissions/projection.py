@@ -52,7 +52,7 @@ async def project_row(ground: Ground, id: str) -> None:
 
     try:
         await asyncio.to_thread(write)
-    except GuildError as error:
+    except (GuildError, OSError) as error:
         _log.warning("%s: its artifact could not be written: %s", id, error)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Queue:
     """Lets those begin whose turn has come."""
 
-    def __init__(self, ground: Ground, begin: Callable[[str, Frame], Awaitable[None]]) -> None:
+    def __init__(self, ground: Ground, begin: Callable[[str, Frame | None], Awaitable[None]]) -> None:
         self._ground = ground
         self._begin = begin
         self._turn = asyncio.Lock()
@@ -29,14 +29,16 @@ class Queue:
     def add(self, id: str, frame: Frame) -> None:
         self._frames[id] = frame
 
+    def drop(self, id: str) -> None:
+        self._frames.pop(id, None)
+
     async def turn(self) -> None:
         """Those begin for which there is room, until there is none."""
         async with self._turn:
             tried: set[str] = set()
             while (found := self._next(tried)) is not None:
                 tried.add(found.id)
-                frame = self._frames.pop(found.id, None)
-                await self._begin(found.id, frame or self._ground.frame_at(self._ground.project(found).path))
+                await self._begin(found.id, self._frames.pop(found.id, None))
 
     def _next(self, tried: set[str]) -> Commission | None:
         under_way = self._ground.store.read(records.under_way)
@@ -52,5 +54,5 @@ class Queue:
     def _limit(self, commission: Commission) -> int:
         try:
             return self._ground.project(commission).settings.max_commissions
-        except NotFound:  # its project is registered no more: it waits for that
-            return 0
+        except NotFound:  # its project is registered no more: it cannot begin, and says so
+            return self._ground.most()

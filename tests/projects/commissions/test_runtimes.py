@@ -1,0 +1,55 @@
+"""The same commission by our own runtime and by the real Claude Code: with equal result."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.clis import claude_program
+from tests.projects.commissions.workshop import call, say, submit, write
+
+if TYPE_CHECKING:
+    from tests.conftest import Guild
+    from tests.projects.commissions.workshop import Workshop
+
+
+@pytest.mark.req("WKR-10", "COM-2")
+@pytest.mark.timeout(180)
+def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> None:
+    env = {"GUILDHALL_CLAUDE": str(claude_program())}
+    steps = [
+        call("report_progress", summary="The iron is hot."),
+        call("record_decision", question="Which iron?", decision="Wrought", reasoning="It bends."),
+        submit("Too early."),
+        write("src/key.py", "key = 1\n"),
+        submit("Forged."),
+        say(),
+    ]
+    came: dict[str, Any] = {}
+    for runtime in ("pydantic", "claude"):
+        workshop.worker(runtime=runtime)
+        path = f"src/{runtime}.py"
+        steps[3] = write(path, "key = 1\n")
+        workshop.script(steps)
+        words = ("commission", "new", "--worker", "smith", "Forge a key.", "--title", "A key", "--artifact", path)
+        done = guild(*words, "--dispatch", "--wait", "--json", env=env, timeout=150)
+        assert done.code == 0, done.err + done.out
+        one = done.json
+        assert workshop.repo.at("claude/main", path) == "key = 1"
+        artifact = workshop.repo.at("claude/main", f".lore/commissions/{one['commission']}.md")
+        assert "Wrought" in artifact
+        came[runtime] = {
+            "standing": [one[name] for name in ("status", "result", "summary", "attempt", "decisions")],
+            "timeline": [(line["before"], line["after"]) for line in one["timeline"]],
+            "commits": workshop.repo.git("log", "-1", "--format=%an|%cn|%s", "claude/main"),
+            "tools": _tools(guild, one["run"]),
+        }
+    assert came["pydantic"] == came["claude"]
+    workshop.repo.fsck()
+
+
+def _tools(guild: Guild, run: str) -> list[str]:
+    first = json.loads(guild("log", run, "--json").out.splitlines()[0])
+    return sorted(tool["name"] for tool in first["data"]["tools"])
