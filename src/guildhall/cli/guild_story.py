@@ -106,11 +106,13 @@ class GuildStory(HallStory):
         lost = json.loads(self.quietly("ls", "--json"))["needs_you"]["runs"]
         self.guild("resume", next(one["run"] for one in lost if one["worker"] == "manager"))
         self.guild("ls")
-        ask = next(
-            one for one in json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"] if one["kind"] == "conflict"
+        asks = {one["kind"]: one["ask"] for one in json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"]}
+        self.say(
+            "The coder would talk with you about it. You need no meeting: you have it done anew, on what you have now."
         )
-        self.say("You have it done anew, on what your branch has now; claude/main follows it first:")
-        self.guild("answer", ask["ask"], "redispatch")
+        if "meeting" in asks:
+            self.guild("answer", asks["meeting"], "no")
+        self.guild("answer", asks["conflict"], "redispatch")
         self.guild("wait", code)
         attempts = {one["worker"]: one["attempt"] for one in self._commissions()}
         if attempts != {"writer": 2, "coder": 2}:
