@@ -132,3 +132,18 @@ def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -
     assert met.code == 0, met
     (one,) = commissions(guild)
     assert (one["by"], one["status"]) == ("manager", "pending")
+
+
+@pytest.mark.req("WKR-28", "WKR-24")
+def test_what_it_leaves_to_the_user_is_in_its_posture(guild: Guild, project: Path) -> None:
+    shown = guild("worker", "show", "manager")
+    assert shown.code == 0, shown
+    said = " ".join(shown.out.split())
+    for words in (
+        "What changes the scope or the direction of the project",
+        "Everything about the user's own branch",
+        "What needs knowledge that you do not have",
+        "Dispatch first, the user reviews after",
+        "It is the user who merges; you cannot",
+    ):
+        assert words in said
