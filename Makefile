@@ -18,7 +18,7 @@ setup: $(STAMP)           ## the environment in .venv, and bubblewrap where it m
 	@echo "ready. Next: source $(VENV)/bin/activate"
 
 demo: $(STAMP)            ## the whole machinery in seconds: no key, no network
-	@$(VENV)/bin/guild demo
+	@$(VENV)/bin/guild demo && $(VENV)/bin/guild demo --guild
 
 test: $(STAMP)            ## every test
 	@scripts/test

@@ -162,3 +162,14 @@ def test_only_scripts_are_looked_for_in_a_folder(tmp_path: Path):
     assert anchored("script:/a/b.yaml", tmp_path) == "script:/a/b.yaml"
     assert anchored("openai:gpt-4o", tmp_path) == "openai:gpt-4o"
     assert anchored("script:", tmp_path) == "script:"
+
+
+def test_a_project_may_have_the_manager_ask_about_more_and_never_about_less(home: Home, tmp_path: Path) -> None:
+    assert settings(home, tmp_path, "").manager.asks_before == ()
+    found = settings(home, tmp_path, "manager: {asks_before: [pull_request]}", "manager: {asks_before: [commission]}")
+    assert found.manager.asks_before == ("pull_request", "commission")
+    assert settings(home, tmp_path, "manager: {asks_before: [meeting]}", "manager: {}").manager.asks_before == (
+        "meeting",
+    )
+    with pytest.raises(InvalidFile, match="asks_before"):
+        settings(home, tmp_path, "manager: {asks_before: [merge]}")

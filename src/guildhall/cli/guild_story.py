@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.review_story import GIT
-from guildhall.cli.story import Story
+from guildhall.cli.hall_story import GIT, HallStory
 from guildhall.core.errors import GuildError
-from guildhall.core.paths import Home
-from guildhall.hall.start import find, process_of, stop
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,25 +14,13 @@ if TYPE_CHECKING:
 _MINE = "export function total(prices = []) {"
 
 
-class GuildStory(Story):
-    """Has a hall of its own, which is a process; none is left when the story is told, or cannot be told to its end."""
+class GuildStory(HallStory):
+    """A manager, a writer and a coder, and the repository of a shop."""
 
     def __init__(self, top: Path) -> None:
-        super().__init__(top, "shop", {})
-        self._hall = Home(self.home)
+        super().__init__(top, {})
 
-    def tell(self) -> None:
-        if shutil.which("git") is None:
-            raise GuildError(
-                "the guild works in a git repository, and there is no git here", hint="guild demo --office"
-            )
-        try:
-            self._tell()
-        finally:
-            if (pid := process_of(self._hall)) is not None:
-                stop(pid)
-
-    def _tell(self) -> None:
+    def play(self) -> None:
         self.say(
             "Guildhall runs AI workers that are files. You will see a manager commission two of them with work in a "
             "git repository: one fails and is tried anew, one conflicts with what you did meanwhile, all of it is "
@@ -103,11 +85,9 @@ class GuildStory(Story):
         ) as process:
             for line in process.stdout or ():
                 self.show_line(line)
-                if "→ wait_for_commissions" in line and not killed and (hall := find(self._hall)) is not None:
-                    killed = True
+                if "→ wait_for_commissions" in line and not killed:
                     self._changes()
-                    self.show(f"$ kill -9 {hall.pid}")
-                    os.kill(hall.pid, signal.SIGKILL)
+                    killed = self.kill()
         self.guild("ls")
 
     def _changes(self) -> None:
@@ -126,11 +106,13 @@ class GuildStory(Story):
         lost = json.loads(self.quietly("ls", "--json"))["needs_you"]["runs"]
         self.guild("resume", next(one["run"] for one in lost if one["worker"] == "manager"))
         self.guild("ls")
-        ask = next(
-            one for one in json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"] if one["kind"] == "conflict"
+        asks = {one["kind"]: one["ask"] for one in json.loads(self.quietly("ls", "--json"))["needs_you"]["asks"]}
+        self.say(
+            "The coder would talk with you about it. You need no meeting: you have it done anew, on what you have now."
         )
-        self.say("You have it done anew, on what your branch has now; claude/main follows it first:")
-        self.guild("answer", ask["ask"], "redispatch")
+        if "meeting" in asks:
+            self.guild("answer", asks["meeting"], "no")
+        self.guild("answer", asks["conflict"], "redispatch")
         self.guild("wait", code)
         attempts = {one["worker"]: one["attempt"] for one in self._commissions()}
         if attempts != {"writer": 2, "coder": 2}:

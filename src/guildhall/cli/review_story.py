@@ -4,49 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import signal
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.story import Story
+from guildhall.cli.hall_story import GIT, HallStory
 from guildhall.core.errors import GuildError
-from guildhall.core.paths import Home
-from guildhall.hall.start import find, process_of, stop
 from guildhall.runtimes.catalog import ROWS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Whatever the person's own git is told to do at a commit has no part in this.
-GIT = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_AUTHOR_NAME": "Ada",
-    "GIT_AUTHOR_EMAIL": "ada@shop.example",
-    "GIT_COMMITTER_NAME": "Ada",
-    "GIT_COMMITTER_EMAIL": "ada@shop.example",
-}
 
-
-class ReviewStory(Story):
-    """Has a hall of its own, which is a process; none is left when the story is told, or cannot be told to its end."""
+class ReviewStory(HallStory):
+    """A coordinator, a reviewer and a coder, and a change."""
 
     def __init__(self, top: Path, runtime: str | None = None) -> None:
         """`runtime` executes the agents, in the place of pydantic."""
-        super().__init__(top, "shop", _named(runtime))
-        self._hall = Home(self.home)
+        super().__init__(top, _named(runtime))
         self._runtime = runtime
 
-    def tell(self) -> None:
-        if shutil.which("git") is None:
-            raise GuildError("the review is one of a git diff, and there is no git here", hint="guild demo --office")
-        try:
-            self._tell()
-        finally:
-            if (pid := process_of(self._hall)) is not None:
-                stop(pid)
-
-    def _tell(self) -> None:
+    def play(self) -> None:
         self.say(
             "Guildhall runs AI workers that are files, and teams of them. You will see three agents review a change: "
             "talk, vote, ask you, be killed with all that they run in, go on, be replayed, and become a test."
@@ -122,9 +98,8 @@ class ReviewStory(Story):
         with self.started("answer", ask, "yes") as process:
             for line in process.stdout or ():
                 self.show_line(line)
-                if "← Edit" in line and (hall := find(self._hall)) is not None:
-                    self.show(f"$ kill -9 {hall.pid}")
-                    os.kill(hall.pid, signal.SIGKILL)
+                if "← Edit" in line:
+                    self.kill()
         self.guild("ls")
 
     def _go_on(self, run: str) -> None:

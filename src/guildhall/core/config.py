@@ -255,8 +255,8 @@ def _timeout(settings: _File) -> float | None:
 
 
 def _asking_more(user: Manager | None, project: Manager | None) -> Manager:
-    named = [name for one in (user, project) if one is not None for name in one.asks_before]
-    return Manager(asks_before=tuple(sorted(set(named), key=named.index)))
+    both = ((user or Manager()).asks_before, (project or Manager()).asks_before)
+    return Manager(asks_before=tuple(dict.fromkeys(name for one in both for name in one)))
 
 
 def _tighter_memory(user: Memory | None, project: Memory | None) -> Memory:

@@ -195,6 +195,43 @@ def test_a_call_that_is_made_again_makes_no_second_commission(workshop: Workshop
     workshop.inside(work)
 
 
+def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
+    topic = {"topic": "Which lock?"}
+
+    async def work(shop: Workshop) -> None:
+        scripted(shop, call("request_meeting", **topic))
+        run = await managed(shop)
+        (meeting,) = shop.hall.meetings.register.all("shop")
+        await shop.hall.meetings.decline(meeting.id, "not now")
+        again = tools(shop, run.id)["request_meeting"]
+        said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
+        assert f"The meeting {meeting.id} is declined" in said.text
+        assert len(shop.hall.meetings.register.all("shop")) == 1
+
+    workshop.inside(work)
+
+
+def test_what_it_did_before_it_was_cut_off_is_not_done_again(workshop: Workshop) -> None:
+    """Each call is made once more under its key, long after what it did has had its own consequences."""
+    answers = [new(artifacts=["src/key.py"]), then("dispatch_commission"), waited()]
+    more = [call("redispatch_commission", id="${id}"), waited()]
+
+    async def work(shop: Workshop) -> None:
+        scripted(shop, *answers, *more, smith=[FAILS])
+        run = await managed(shop)
+        (one,) = await shop.commissions.all()
+        assert (one.status, one.attempt) == ("failed", 2)
+        for name in ("dispatch_commission", "redispatch_commission"):
+            said = await called(tools(shop, run.id)[name], _key(shop, run.id, name), id=one.id)
+            assert not said.is_error, said.text
+        assert shop.commissions.get(one.id).attempt == 2
+        other = await called(tools(shop, run.id)["redispatch_commission"], "another", id=one.id)
+        assert not other.is_error
+        assert (await shop.quiet(one.id)).attempt == 3
+
+    workshop.inside(work)
+
+
 def test_after_a_crash_it_goes_on_and_nothing_is_made_or_tried_twice(workshop: Workshop) -> None:
     """The hall leaves while it waits; the next one goes on with it, and with what it waits for."""
     slow: list[Answer] = [{"sleep": 1.0, **write("src/key.py", "key = 1\n")}, submit("Forged."), say()]

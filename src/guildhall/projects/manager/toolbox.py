@@ -16,6 +16,7 @@ from pydantic import Field
 from guildhall.core.errors import Refused, UsageError
 from guildhall.projects.commissions.model import UNDER_WAY, Draft, checked_status, repository_path
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
+from guildhall.projects.meetings.model import checked_topic
 from guildhall.tools.define import TypedHandler, tool
 from guildhall.tools.executor import KeyedHandler
 from guildhall.workers.registry import SHIPPED
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
     from guildhall.tools.model import Tool
@@ -278,8 +280,18 @@ class _Verbs:
         words, paths = _words("topic", topic, 10_000), tuple(linked or ())
         for path in paths:
             repository_path("linked", path)
-        made = await desk.meetings().request(of, f"shipped/{NAME}", words, by=NAME, made_by=desk.run, linked=paths)
+        made = self._asked_before(of, words)
+        if made is None:
+            made = await desk.meetings().request(of, f"shipped/{NAME}", words, by=NAME, made_by=desk.run, linked=paths)
         return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
+
+    def _asked_before(self, project: Project, topic: str) -> Meeting | None:
+        """The meeting that this very call has asked for, whatever the user has said to that since."""
+        desk, began, about = self._desk, self._desk.began(self._key), checked_topic(topic)
+        for one in desk.meetings().register.all(project.name) if began is not None else ():
+            if (one.made_by, one.topic) == (desk.run, about) and one.created_at >= str(began):
+                return one
+        return None
 
     def _known(self, id: str) -> Commission:
         found = self._desk.commissions().get(id)

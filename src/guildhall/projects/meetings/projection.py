@@ -7,7 +7,7 @@ that knows as many and says something else was changed by hand, which is told an
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
