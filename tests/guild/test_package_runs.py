@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.guild.packages import MAIL, TOOLS, WRITER, put_mail, put_package
+from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
@@ -210,3 +212,19 @@ def test_an_output_schema_of_the_package(guild: Guild, project: Path, home: Home
     put_package(home, "writer", text, {"src/letters.py": model})
     ran = run(guild, "workers: {writer: [[{output: {text: Dear Ada}}]]}")
     assert ran.json["output"] == {"text": "Dear Ada"}, ran.err
+
+
+def test_in_a_meeting_it_is_told_so_with_the_project(guild: Guild, project: Path, home: Home) -> None:
+    repository(project).commit({"a.md": "one"})
+    assert guild("project", "add", ".", "--name", "letters").code == 0
+    assert guild("package", "new", "writer", "--from", "writer").code == 0
+    (project / "guildhall.yaml").write_text("model: script:answers.yaml\n")
+    (project / "answers.yaml").write_text("workers: {writer: [[{say: What is it about?}]]}")
+    met = guild("meet", "writer", "A letter")
+    assert "What is it about?" in met.out, met.err
+    refused = guild("package", "rm", "writer")
+    (meeting,) = re.findall(r"\bt-\w{10}", refused.err)
+    frozen = json.loads(guild("log", meeting, "--json").out.splitlines()[0])["data"]
+    assert "You talk with a person." in frozen["system_prompt"]
+    assert "You work for the project letters." in frozen["system_prompt"]
+    assert names(frozen)[: len(BASE)] == BASE
