@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import COMMISSION, new_id
+from guildhall.core.ids import COMMISSION, is_name, new_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission
@@ -54,6 +54,17 @@ def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by
         for name in ("checks", "model"):
             if getattr(draft, name):
                 raise UsageError(f"{name}: that is for a person to say", hint="Leave it out.")
+        for name in (
+            draft.worker,
+            draft.reviewer or draft.worker,
+        ):  # a path could be that of a file that a worker wrote
+            if not is_name(name.rpartition("/")[2]) or name.partition("/")[0] not in (
+                name,
+                "project",
+                "home",
+                "shipped",
+            ):
+                raise UsageError(f"{name[:60]!r} is no worker's name", hint="A file is for a person to name.")
     place = ground.place(project, frame)
     ground.find(draft.worker, place)
     if draft.reviewer is not None:
