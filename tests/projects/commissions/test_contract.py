@@ -109,11 +109,12 @@ def test_checks_and_the_model_are_for_people_to_say(workshop: Workshop) -> None:
             {"worker": file},
             {"worker": "workers/smith.yaml"},
             {"worker": "home/../smith"},
+            {"worker": "smith.yaml"},
             {"reviewer": file},
         ]
         for more in wrong:
             draft = Draft(**{"title": "A key", "worker": "smith", "prompt": "Forge.", **more})
-            with pytest.raises(UsageError, match="for a person to say|no worker's name"):
+            with pytest.raises(UsageError, match=r"for a person to say|no worker's name"):
                 await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
         made = await shop.new(checks=("true",))
         edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")
