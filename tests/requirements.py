@@ -33,7 +33,6 @@ _OUTSIDE = ("guildhall", "tests.members.small")  # the public API; members, spok
 IN_PART: dict[str, str] = {
     "AW-22": "Cursor by a stand-in only",
     "MTG-15": "runs; there are no meetings yet",
-    "WKR-12": "plain runs",
     "X-6": "artifacts and the schema; there are no checks and no reviewers yet",
     "X-15": "approvals, questions, limits, loops and unknown effects",
 }

@@ -117,6 +117,16 @@ def test_what_goes_wrong_in_a_turn_ends_the_turn_only(guild: Guild, parlour: Par
     terminal.close()
 
 
+def test_an_approval_is_given_at_the_terminal_and_the_command_ends(guild: Guild, parlour: Parlour) -> None:
+    parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
+    parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
+    ran = guild("meet", "architect", "first", "--output", "json")
+    terminal = Terminal(guild, "answer", ran.json["asks"][0]["ask"], "yes", whole=True)
+    terminal.until("written")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+
+
 # by a program
 
 
@@ -157,7 +167,8 @@ def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parl
     ran = guild("meet", "architect", "first", "--output", "json")
     assert ran.code == 4
     ask = ran.json["asks"][0]["ask"]
-    assert guild("answer", ask, "yes").code in (0, 4)
+    answered = guild("answer", ask, "yes")
+    assert (answered.code, answered.out) == (0, "written\n")
     shown = guild("show", ran.json["meeting"], "--json").json
     assert shown["exchanges"][0]["answer"] == "written"
     assert not shown["answering"]
@@ -201,6 +212,8 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert guild("wait", id).code == 4
     assert guild("rm", id).code == 1
     assert guild("resume", id).code == 0
+    assert guild("resume", guild("show", id, "--json").json["run"]).code == 0
+    assert "Nothing lives here" in guild("stop", "--all").err
     assert "is closed" in guild("stop", id).out
     assert "none was asked for" in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0

@@ -1,75 +1,134 @@
-"""Dispatch review: what the manager has dispatched is seen at once, and a person can cancel or change it afterwards."""
+"""Dispatch review: what the manager dispatches can be seen, changed and called off, through the real command."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
+from tests.projects.commissions.workshop import submit, write
+from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.core.paths import Home
-    from tests.conftest import Guild
+    from tests.conftest import Guild, GuildWithHall
+    from tests.projects.conftest import Repository
 
-MANAGER = "r-2222222222"  # the run that has commissioned it
+ID = "(?P<id>c-[a-z0-9]+)"
+NEW = {"call": "create_commission", "with": {"title": "A key", "worker": "smith", "prompt": "Forge it."}}
+DISPATCH = {"expect": f"{ID} is pending", "call": "dispatch_commission", "with": {"id": "${id}"}}
+WAIT = {"call": "wait_for_commissions", "with": {"ids": ["${id}"]}}
+REVIEW = {"call": "open_pull_request", "with": {"title": "A key", "body": "Forged."}}
+KEY = [write("src/key.py", "key = 1\n"), submit("Forged."), {"say": "done"}]
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
-    made = Workshop.at(tmp_path, home)
-    monkeypatch.chdir(made.repo.path)
-    return made
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A repository, and in it a worker whose model is a script."""
+    repo = repository(tmp_path / "shop")
+    repo.commit({"README.md": "The shop\n"}, "Start")
+    (repo.path / "workers").mkdir()
+    smith = {"name": "smith", "instructions": "You forge.", "model": "script:answers.yaml", "checkout": "full"}
+    (repo.path / "workers" / "smith.yaml").write_text(json.dumps(smith))
+    monkeypatch.chdir(repo.path)
+    return repo
 
 
-async def commissioned(shop: Workshop) -> str:
-    """What the manager's tools do."""
-    draft = Draft(title="A key", worker="smith", prompt="Forge a key.")
-    project = shop.hall.projects.get("shop")
-    made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=MANAGER)
-    await shop.commissions.dispatch(made.id, shop.frame)
-    return made.id
+def answers(repo: Repository, *manager: dict[str, Any], smith: list[dict[str, Any]] | None = None) -> None:
+    told = {"manager": [[*manager, {"say": "managed"}]], "smith": [smith or KEY]}
+    (repo.path / "answers.yaml").write_text(json.dumps({"workers": told}))
 
 
-@pytest.mark.req("WKR-27")
-def test_it_is_seen_and_cancelled(guild: Guild, workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "half\n"), LATE])
+def manage(guild: Guild, *more: str) -> Any:
+    return guild("run", "manager", "A key, please.", "--model", "script:answers.yaml", "--output", "json", *more)
 
-    async def begin(shop: Workshop) -> str:
-        id = await commissioned(shop)
-        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
-        await shop.so((path / "src/key.py").exists)
-        return id
 
-    id = workshop.inside(begin)
-    (row,) = guild("commission", "ls", "--json").json["commissions"]
-    assert (row["commission"], row["status"], row["by"], row["made_by"]) == (id, "in_progress", "manager", MANAGER)
+def commissions(guild: Guild) -> list[dict[str, Any]]:
+    return guild("commission", "ls", "--json").json["commissions"]
+
+
+@pytest.mark.req("WKR-24", "WKR-25", "WKR-27")
+def test_the_manager_dispatches_and_the_user_reviews(guild: Guild, shop: Repository) -> None:
+    assert guild("project", "add", ".").code == 0
+    answers(shop, NEW, DISPATCH, WAIT, REVIEW)
+    before = shop.git("rev-parse", "main"), shop.git("status", "--porcelain")
+    ran = manage(guild)
+    assert (ran.code, ran.json["output"]) == (0, "managed"), ran
+    (one,) = commissions(guild)
+    assert (one["status"], one["by"]) == ("completed", "manager")
+    assert one["made_by"].startswith(ran.json["run"])
     assert "by manager" in guild("commission", "ls").out
-    assert id in guild("ls").out
-    done = guild("commission", "cancel", id, "--reason", "not this one", "--json").json
-    assert (done["status"], done["reason"]) == ("cancelled", "not this one")
-    assert workshop.repo.at(done["branch"], "src/key.py") == "half"
-    assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-    lines = guild("show", id, "--json").json["timeline"]
-    assert lines[0]["reason"] == f"created by manager, in {MANAGER}"
-    assert lines[-1]["after"] == "cancelled"
+    assert f"manager, in {ran.json['run']}\n" in guild("show", one["commission"]).out
+    assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
+    (branch,) = shop.git("branch", "--list", "--format=%(refname:short)", "claude/review/*").split()
+    assert shop.at(branch, "src/key.py") == "key = 1"
+    again = manage(guild, "--override-model", f"replay:{ran.json['run']}")
+    assert again.code == 0, again
+    played = guild("replay", ran.json["run"])
+    assert (played.code, len(commissions(guild))) == (0, 2), "a replay makes nothing"
 
 
 @pytest.mark.req("WKR-27")
-def test_it_is_changed_while_it_works(workshop: Workshop) -> None:
-    workshop.script([LATE])
+def test_what_it_dispatched_can_be_changed_and_called_off(guild_hall: GuildWithHall, shop: Repository) -> None:
+    guild = guild_hall
+    assert guild("project", "add", ".").code == 0
+    answers(shop, NEW, DISPATCH, smith=[{"sleep": 60, "say": "late"}])
+    assert manage(guild).code == 0
+    (one,) = commissions(guild)
+    assert one["status"] == "in_progress"
+    edited = guild("commission", "edit", one["commission"], "--prompt", "Forge two.", "--json")
+    assert edited.code == 0, edited
+    (changed,) = commissions(guild)
+    assert (changed["prompt"], changed["by"], changed["attempt"]) == ("Forge two.", "manager", 2)
+    assert guild("commission", "cancel", one["commission"], "--reason", "not now").code == 0
+    (gone,) = commissions(guild)
+    assert (gone["status"], gone["reason"]) == ("cancelled", "not now")
+    shop.fsck()
 
-    async def work(shop: Workshop) -> None:
-        id = await commissioned(shop)
-        shop.script([write("src/key.py", "gold\n"), submit("Of gold."), say()])
-        changed = await shop.client.commission_edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
-        assert (changed.attempt, changed.by) == (2, "manager")
-        done = await shop.quiet(id)
-        assert (done.status, done.result) == ("completed", "Of gold.")
-        reasons = await shop.reasons(id)
-        assert "edited by person: prompt, max_turns" in reasons
 
-    workshop.inside(work)
+@pytest.mark.req("WKR-27", "WKR-28")
+@pytest.mark.parametrize(
+    ("capability", "tool"), [("commission", "create_commission"), ("pull_request", REVIEW["call"])]
+)
+def test_where_the_user_wants_to_be_asked_first_it_asks(
+    guild: Guild, shop: Repository, capability: str, tool: str
+) -> None:
+    assert guild("project", "add", ".").code == 0
+    (shop.path / "guildhall.yaml").write_text(json.dumps({"manager": {"asks_before": [capability]}}))
+    answers(shop, NEW if capability == "commission" else REVIEW)
+    ran = manage(guild)
+    assert ran.code == 4, ran
+    (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
+    assert ask["title"] == f"manager wants to call {tool}"
+    assert commissions(guild) == []
+    assert guild("answer", ask["ask"], "no").code == 0
+    assert commissions(guild) == []
+
+
+def test_a_plan_says_what_it_could_do(guild: Guild, shop: Repository) -> None:
+    assert guild("project", "add", ".").code == 0
+    answers(shop, NEW)
+    plan = guild("plan", "manager", "--model", "script:answers.yaml")
+    assert plan.code == 0, plan
+    for tool in ("create_commission", "open_pull_request", "request_meeting"):
+        assert tool in plan.out
+
+
+@pytest.mark.req("WKR-25", "MTG-4")
+def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -> None:
+    assert guild("project", "add", ".").code == 0
+    topic = "Which lock?\nThe old one is cheaper, the new one is safer."
+    answers(shop, {"call": "request_meeting", "with": {"topic": topic, "linked": [".lore/locks.md"]}})
+    assert manage(guild).code == 0
+    (meeting,) = guild("meeting", "ls", "--json").json["meetings"]
+    assert (meeting["status"], meeting["by"], meeting["topic"]) == ("requested", "manager", "Which lock?")
+    (ask,) = guild("ls", "--json").json["needs_you"]["asks"]
+    assert "the new one is safer" in ask["body"]
+    assert guild("meeting", "accept", meeting["meeting"]).code == 0
+    answers(shop, NEW, {"say": "I have commissioned it."})
+    met = guild("meet", meeting["meeting"], "The new one. Go on.", env={"GUILDHALL_MODEL": "script:answers.yaml"})
+    assert met.code == 0, met
+    (one,) = commissions(guild)
+    assert (one["by"], one["status"]) == ("manager", "pending")

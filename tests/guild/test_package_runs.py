@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from guildhall.testing.scripted_server import ScriptedServer
 from tests.guild.packages import MAIL, TOOLS, WRITER, put_mail, put_package
 
 if TYPE_CHECKING:
@@ -117,6 +118,25 @@ def test_a_package_is_worker_and_toolbox_at_once(guild: Guild, project: Path, ho
     assert run(guild, WEIGHS).json["output"] == "It costs 85 cents."
     assert run(guild, WEIGHS.replace("writer", "mail"), worker="package/mail").json["output"] == "It costs 85 cents."
 
+
+@pytest.mark.req("WKR-16", "WKR-12")
+def test_a_real_client_shows_the_model_those_tools_and_no_other(guild: Guild, project: Path, home: Home) -> None:
+    put_package(home, "writer", ACTIVE.replace('["mail"]', '["mail"]\ntools = ["Read"]'), {"begin.py": READS})
+    put_mail(home)
+    (project / "answers.yaml").write_text(WEIGHS)
+    with ScriptedServer(project / "answers.yaml") as server:
+        provider = {"ANTHROPIC_API_KEY": "script-writer", "ANTHROPIC_BASE_URL": server.anthropic_url}
+        ran = guild("run", "writer", "Go", "--model", "anthropic:claude-sonnet-4-5", env=provider)
+        shown = [[tool["name"] for tool in exchange.body["tools"]] for exchange in server.requests]
+    assert ran.out == "It costs 85 cents.\n", ran.err
+    assert shown == [["weigh", "Read"]] * 2
+
+
+READS = """
+def activate(context):
+    assert [tool["name"] for tool in context["tools"]][-2:] == ["weigh", "Read"]
+    return {"tools": ["Read", "weigh"]}
+"""
 
 BOX = """
 from guildhall import Toolbox, tool

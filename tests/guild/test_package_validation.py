@@ -156,8 +156,9 @@ WORKER = '[tool.guildhall]\ntype = "worker"\nposture = "x"\n'
         ("a = " + "9" * 5000, "not TOML"),
         ("a = " + "[" * 50_000, "not TOML: nested too deeply"),
         ("a" + ".a" * 50_000 + " = 1", "not TOML: nested too deeply"),
-        ("'a'" + " . 'a'" * 50_000 + " = 1", "not TOML: nested too deeply"),
+        ("'a'" + " . 'a'" * 20_000 + " = 1", "not TOML: nested too deeply"),
         ("[" + "a." * 50_000 + "a]", "not TOML: nested too deeply"),
+        ("a = '" + "x" * 200_000 + "'", "the file is larger than 200,000 characters"),
         ("a = '" + "x" * 1_000_000 + "'", "the file is larger than 1,000,000 bytes"),
     ],
 )

@@ -77,14 +77,12 @@ class Scene:
 
     def state(self) -> dict[str, object]:
         """How it stands: which refs with which content and how many commits, and what lies in the worktree."""
-        told = self.repo.git("for-each-ref", "--format=%(refname) %(objectname)")
-        refs = dict(line.split() for line in told.splitlines())
-        trees = {name: self.repo.git("rev-parse", f"{id}^{{tree}}") for name, id in refs.items()}
-        counts = {name: self.repo.git("rev-list", "--count", id) for name, id in refs.items()}
+        trees = self.repo.git("for-each-ref", "--format=%(refname) %(tree)")
+        count = self.repo.git("rev-list", "--all", "--count")
         path = self.worktrees.path(self.shop, "c-one")
         files = sorted(str(one.relative_to(path)) for one in path.rglob("*")) if path.exists() else None
         listed = sorted(line.split()[-1] for line in self.repo.git("worktree", "list").splitlines())
-        return {"trees": trees, "counts": counts, "files": files, "listed": listed}
+        return {"trees": trees, "count": count, "files": files, "listed": listed}
 
 
 def killed(operation: Callable[[], None], after: float | None) -> float:

@@ -61,6 +61,8 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
         screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
+    for doubt in shown.doubts:
+        screen.note(doubt, "yellow")
     _say_what_next(meeting, screen)
 
 

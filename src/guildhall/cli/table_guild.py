@@ -6,6 +6,34 @@ from guildhall.cli.command import Command
 
 GUILD = (
     Command(
+        "project",
+        "add|rm|ls|check",
+        "the repositories that the guild works for",
+        example="guild project ls",
+    ),
+    Command(
+        "project add",
+        "[PATH] [--name N] [--branch B]",
+        "register a git repository; nothing in it changes",
+        example="guild project add ~/src/shop --branch main",
+        module="project",
+    ),
+    Command(
+        "project rm",
+        "NAME",
+        "take a project out of the register; its branches stay",
+        example="guild project rm shop",
+        module="project",
+    ),
+    Command("project ls", "", "the registered projects", example="guild project ls --json", module="project"),
+    Command(
+        "project check",
+        "[NAME ...]",
+        "what is wrong with a project; with all, when none is named",
+        example="guild project check shop",
+        module="project",
+    ),
+    Command(
         "package",
         "ls|show|validate|new|add|rm",
         "the packages: workers and toolboxes as folders of their own",

@@ -144,6 +144,14 @@ class Talk:
 
         return self._turn(work)
 
+    async def once(self, id: str, client: HallClient, frame: Frame) -> int:
+        """What is left to be answered in a meeting, and nothing more; for commands that let its run go on."""
+        self._id = id
+        before = sum(bool(one.answer) for one in (await client.meeting(id)).exchanges)
+        await self._told(client, client.meeting_come(id, frame))
+        await self._print_result(client, before)
+        return self._code
+
     async def _print_result(self, client: HallClient, before: int) -> None:
         shown = await client.meeting(self._id)
         form = self._screen.wanted.form

@@ -132,6 +132,12 @@ class Commissions(_Part):
     max: Annotated[StrictInt, Field(gt=0, le=1000)] = 10
 
 
+class Manager(_Part):
+    """What the manager asks about first, each time; everything else it does, and the user reviews it after."""
+
+    asks_before: tuple[Literal["commission", "pull_request", "meeting"], ...] = ()
+
+
 class WorkerCreation(_Part):
     """The rights that a worker may give to one that it writes."""
 
@@ -153,6 +159,7 @@ class _File(_Part):
     worker_creation: WorkerCreation | None = None
     hall: HallSettings | None = None
     commissions: Commissions | None = None
+    manager: Manager | None = None
     projects: dict[str, Any] | None = None
 
 
@@ -172,6 +179,7 @@ class Settings(_Part):
     worker_creation: WorkerCreation | None = None
     hall: HallSettings = HallSettings()
     commissions: Commissions = Commissions()
+    manager: Manager = Manager()
     projects: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -193,6 +201,7 @@ def load_settings(home: Home, root: Path) -> Settings:
         worker_creation=user.worker_creation,
         hall=user.hall or HallSettings(),
         commissions=user.commissions or Commissions(),
+        manager=_asking_more(user.manager, project.manager),
         projects=user.projects or {},
     )
 
@@ -243,6 +252,11 @@ def _smaller(one: float | None, other: float | None) -> float | None:
 
 def _timeout(settings: _File) -> float | None:
     return settings.approvals.timeout if settings.approvals else None
+
+
+def _asking_more(user: Manager | None, project: Manager | None) -> Manager:
+    named = (name for one in (user, project) if one is not None for name in one.asks_before)
+    return Manager(asks_before=tuple(dict.fromkeys(named)))
 
 
 def _tighter_memory(user: Memory | None, project: Memory | None) -> Memory:

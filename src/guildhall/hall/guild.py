@@ -109,6 +109,15 @@ class Guild(Staff):
         on_record = self.store.read(lambda connection: living(connection, project))
         return tuple(dict.fromkeys((*on_record, *self.worktrees.activities(project))))
 
+    def find_worker(self, name: str, frame: Frame) -> Worker:
+        """A worker by name or file. The manager asks first about what the settings say."""
+        worker = super().find_worker(name, frame)
+        if worker.scope != "shipped":
+            return worker
+        from guildhall.hall.managing import ruled
+
+        return ruled(worker, self.settings(frame).manager.asks_before)
+
     def seating(self, request: Mapping[str, Any]) -> Seating | None:
         """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
         if request.get("meeting"):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.memory.compact import WORKER as COMPACTOR
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
-from guildhall.projects.manager.toolbox import CONTEXTS, NAME, Desk, is_manager, manager_tools
+from guildhall.projects.manager.toolbox import CONTEXTS, Desk, is_manager, manager_tools
+from guildhall.runs.model import SHUTDOWN
+from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,21 +37,37 @@ def managing(hall: Guild, worker: Worker, frame: Frame, run: str, context: str) 
             clock=hall.clock,
             workers=partial(_workers, hall),
             review=partial(_review, hall),
-            asked=lambda id: any(ask.status == "open" for ask in hall.asks.of_run(id)),
+            asked=partial(_waits, hall),
             began=lambda key: _began(hall, run, key),
         )
     )
 
 
+def ruled(worker: Worker, asks_before: Sequence[str]) -> Worker:
+    """The manager as the settings want it; every other worker as it is."""
+    if not asks_before or not is_manager(worker):
+        return worker
+    rules = {**worker.definition.tool_rules, **{name: ToolRule(approval_required=True) for name in asks_before}}
+    return replace(worker, definition=worker.definition.model_copy(update={"tool_rules": rules}))
+
+
 def _workers(hall: Guild, frame: Frame) -> Sequence[Worker]:
+    """Without the manager itself, and without those that only the hall runs, which have no tools at all."""
     found = hall.active_workers(frame)
-    return [one for one in found if one.scope != "shipped" or one.name not in (NAME, COMPACTOR)]
+    return [one for one in found if one.scope != "shipped" or (one.definition.base and not is_manager(one))]
 
 
 def _review(hall: Guild, project: Project, title: str, body: str) -> Review:
     outward = Outward(project.path, hall.environ)
     git, branches = hall.git(project), hall.branches(project)
     return PullRequests(project, git=git, branches=branches, outward=outward, clock=hall.clock).open(title, body)
+
+
+def _waits(hall: Guild, run: str) -> bool:
+    """Whether a run goes on only when a person has done something. A question alone holds up nobody."""
+    found = hall.history.get(run)
+    held = (ask.status == "open" and ask.kind != "question" for ask in hall.asks.of_run(run))
+    return found.status == "waiting" or (found.status == "parked" and found.reason != SHUTDOWN) or any(held)
 
 
 def _began(hall: Guild, run: str, key: str) -> str | None:

@@ -24,7 +24,7 @@ class MeetingVerbs:
         return self._hall.meetings.register.all(project, status)
 
     async def meeting(self, id: str) -> MeetingShown:
-        return self._hall.meetings.register.shown(id)
+        return await self._hall.meetings.shown(id)
 
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
         return await self._hall.meetings.open(worker, words, frame, project=project)

@@ -33,6 +33,7 @@ _HALL = ("Guildhall", "hall@guildhall.invalid")
 _SAID = 2000  # characters of git's own words in an error
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _LOCKED = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
+_LOCKS = 5  # that one move may meet
 _STALE = 0.9  # seconds; git itself has waited for longer
 _STALE_SHARED = 60.0  # of a lock that may be the user's
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -117,12 +118,13 @@ class Git:
         reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
-        try:
-            self.theirs(*words, input=told)
-        except GitFailed as error:
-            if not self._unlocked(error.message):
-                raise
-            self.theirs(*words, input=told)
+        for left in reversed(range(_LOCKS)):
+            try:
+                self.theirs(*words, input=told)
+                return
+            except GitFailed as error:
+                if not left or not self._unlocked(error.message):
+                    raise
 
     def _unlocked(self, said: str) -> bool:
         """Takes away the lock of a ref of ours that a git has left which was killed: a live one has it for a moment."""

@@ -11,6 +11,7 @@ import fcntl
 import json
 import logging
 import os
+import secrets
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -165,8 +166,7 @@ class Worktrees:
             making = _beside(path, _MAKING)
             _vanish(making)
             making.mkdir(parents=True)
-            fresh = index.with_name("index.fresh")
-            fresh.unlink(missing_ok=True)
+            fresh = _fresh(index)
             sparse = ("-c", f"core.sparseCheckout={str(wanted.scope == 'sparse').lower()}")
             git.run(*sparse, "read-tree", "-m", "-u", wanted.tip or wanted.branch, tree=making, index=fresh)
             _put(making / ".git", f"gitdir: {index.parent}\n")
@@ -196,8 +196,7 @@ class Worktrees:
 
     def _index_again(self, git: Git, path: Path, index: Path, wanted: Worktree) -> None:
         """An index as of the branch's tip, for a checkout that has lost its own; the files are not touched."""
-        fresh = index.with_name("index.fresh")
-        fresh.unlink(missing_ok=True)
+        fresh = _fresh(index)
         tip = git.resolve(wanted.branch) or str(wanted.tip)
         git.run("read-tree", tip, index=fresh)
         if wanted.scope == "sparse":
@@ -215,7 +214,7 @@ class Worktrees:
     ) -> tuple[str | None, Taken]:
         git = self._git(project)
         index = self._index(project, path)
-        fresh = index.with_name("index.fresh")
+        fresh = _fresh(index)
         shutil.copyfile(index, fresh)
         taken = self._taken(project, path, fresh)
         if taken.changes:
@@ -273,6 +272,13 @@ class Worktrees:
             yield
         finally:
             os.close(descriptor)
+
+
+def _fresh(index: Path) -> Path:
+    """Where the next index is written. What an earlier one has left there is cleared away; a git of it may still run."""
+    for left in index.parent.glob("fresh-*"):
+        left.unlink(missing_ok=True)
+    return index.with_name(f"fresh-{secrets.token_hex(6)}")
 
 
 def _beside(path: Path, ending: str) -> Path:

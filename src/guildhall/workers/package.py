@@ -32,7 +32,8 @@ Type = Literal["worker", "toolbox"]
 _REFERENCE = re.compile(rf"{MODULE.pattern}(?:\.{MODULE.pattern}){{0,20}}(:{MODULE.pattern})?")
 _AT_LINE = re.compile(r" \(at line (\d+), column \d+\)$")
 # tomllib takes minutes over a name of thousands of parts.
-_ENDLESS_NAME = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+){100}""")
+_ENDLESS_NAME = re.compile(r"""(?<!["'\w-])(?:["'\w-]++[ \t]*+\.[ \t]*+){20}""")
+_MOST = 200_000
 _NOT_OF_WORKERS = frozenset({"type", "name", "description", "export"})
 
 
@@ -128,6 +129,8 @@ def _read(path: Path) -> Source:
     if path.is_symlink():
         raise InvalidFile("this is a link", where=str(path), hint="Put a copy into the package.")
     text = read_text(path)
+    if len(text) > _MOST:
+        raise InvalidFile(f"the file is larger than {_MOST:,} characters", where=str(path))
     if _ENDLESS_NAME.search(text):
         raise InvalidFile("not TOML: nested too deeply", where=str(path))
     try:

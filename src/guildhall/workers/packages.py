@@ -89,7 +89,7 @@ def worker_in(package: Package, lock: Lock | None = None) -> Worker:
     if package.posture is None:
         hint = "A toolbox is named by workers: toolboxes = [...]."
         raise package.error(f"the package {package.name!r} is a toolbox and no worker", "type", hint)
-    fields = package.table.model_dump(mode="json", include=set(Definition.model_fields))
+    fields = package.table.model_dump(mode="json", include=set(Definition.model_fields), exclude_unset=True)
     files = {file.shown: file.digest for code in code_in(package) for file in code.files}
     text = f"{package.source.text}\0{package.posture}\0{ids.canonical(files)}"
     return Worker(

@@ -155,6 +155,16 @@ def test_what_waits_for_a_person_is_waited_for_no_longer(workshop: Workshop) -> 
     workshop.inside(work)
 
 
+def test_a_question_of_a_worker_that_goes_on_ends_no_waiting(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        asks = [call("log_question", question="Which metal?"), {"sleep": 0.5, **KEY[0]}, *KEY[1:]]
+        said = await told(shop, new(), then("dispatch_commission"), waited(), smith=[asks])
+        assert " completed: A key" in said[2]
+        assert "It asks a person: Which metal?" in said[2]
+
+    workshop.inside(work)
+
+
 # The same call once more
 
 

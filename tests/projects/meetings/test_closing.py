@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,3 +178,29 @@ def test_what_cannot_be_linked(parlour: Parlour, path: str) -> None:
         assert ended[0].data["result"]["is_error"]
 
     parlour.inside(work)
+
+
+@pytest.mark.req("SYS-38")
+def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlour) -> None:
+    parlour.script([call("Write", file_path=".lore/new.md", content="new"), say("one"), say("two")])
+
+    async def gone() -> Meeting:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        place = parlour.hall.projects.get("shop")
+        await asyncio.to_thread(parlour.hall.worktrees.commit, place, meeting.id, "kept", "architect")
+        shutil.rmtree(parlour.hall.worktrees.path(place, meeting.id))
+        return meeting
+
+    meeting = parlour.inside(gone)
+
+    async def back() -> None:
+        await Recovery(parlour.hall).go_on()
+        await parlour.until(lambda: not parlour.meetings.expecting)
+        path = parlour.hall.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
+        assert (path / ".lore/new.md").read_text() == "new"
+        shutil.rmtree(path)
+        await parlour.said(meeting.id, "still there?")
+        assert (path / ".lore/new.md").read_text() == "new"
+
+    parlour.inside(back)

@@ -124,6 +124,10 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     """
     shown = await client.show(run)
     alone = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
+    if alone and (meeting := shown.run.request.get("meeting")):
+        from guildhall.cli.talk import Talk
+
+        return await Talk(screen).once(meeting["id"], client, frame)
     if shown.run.status == "waiting" and (alone or shown.run.request.get("workflow")):
         return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):

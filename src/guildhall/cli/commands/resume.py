@@ -36,6 +36,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
+        if meeting := (await client.show(run)).run.request.get("meeting"):
+            from guildhall.cli.talk import Talk
+
+            return await Talk(screen).once(meeting["id"], client, frame)
         more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
         return await go_on(run, client, frame, screen, **more)
 

@@ -78,9 +78,14 @@ async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen
 async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
     """What fails to stop is told, and keeps nothing else from being stopped."""
     living = {one.run: str(one.target) for one in await client.workflows(over=False)}
-    living |= {run.id: run.id for run in await client.runs(everything=True) if run.status == "running"} | living
+    running = [run for run in await client.runs(everything=True) if run.status == "running"]
+    meetings = [run.request["meeting"]["id"] for run in running if run.request.get("meeting")]
+    living |= {run.id: run.id for run in running if not run.request.get("meeting")} | living
     stopped: list[str] = []
     code = exit_codes.DONE
+    for id in meetings:  # only a person who names it closes a meeting
+        await client.meeting_interrupt(id)
+        screen.note(f"{id}: the answer is cut off; the meeting stays open")
     for run, name in living.items():
         try:
             await client.stop(run)
@@ -93,6 +98,6 @@ async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
             screen.result(f"{name} is stopped")
     if as_json:
         screen.json({"stopped": stopped})
-    elif not living:
+    elif not living and not meetings:
         screen.note("Nothing lives here.")
     return code

@@ -111,6 +111,8 @@ def _print(worker: Worker, screen: Screen) -> None:
     for name, value in told.items():
         if name not in ("status", "locked", "attachment_policy"):
             screen.result(f"{name}: {_short(value)}")
+    if worker.activate:
+        screen.result(f"activate: {worker.activate}")
     screen.heading("\ninstructions")
     screen.result(worker.instructions)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, MergeConflict, NotFound
 from guildhall.projects.meetings import records
+from guildhall.projects.meetings.ground import follow
 from guildhall.projects.meetings.model import check_transition, notes_of
 from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
@@ -84,13 +85,15 @@ class Closing:
         shown = self._register.shown(meeting.id)
         path = notes_of(meeting.id)
         done = replace(meeting, status="closed", linked=shown.meeting.linked)
-        also = {path: artifact(done, notes(shown, summary))}
+        revision = self._register.revision(meeting.id) + 1  # the transition that follows
+        also = {path: artifact(done, notes(shown, summary), revision=revision)}
         message = f"Meeting with {meeting.worker}: {meeting.topic}"
         if meeting.branch is None or not self._begun(meeting):
             branches.write(also, message, meeting.worker)
             return path
         with suppress(NotFound):  # somebody has taken the checkout away: what is on the branch is all there is
             worktrees.commit(project, meeting.id, message, meeting.worker)
+        follow(branches)
         branches.squash(meeting.branch, message, meeting.worker, also)
         return path
 

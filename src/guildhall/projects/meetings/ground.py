@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from guildhall.core.errors import MergeConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
     from guildhall.workers.model import Worker
+
+
+def follow(branches: Branches) -> None:
+    """The integration branch takes in what the user has done, as far as that can be done."""
+    with suppress(MergeConflict):  # what is there already does not fit the user's: a meeting is not to blame for it
+        branches.follow()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +49,15 @@ class Ground:
 
     async def checkout(self, meeting: Meeting, scope: Scope) -> Path:
         """The checkout that a meeting has for itself: made, or made again where it is gone."""
+        return await asyncio.to_thread(self._checkout, meeting, scope)
+
+    def _checkout(self, meeting: Meeting, scope: Scope) -> Path:
         assert meeting.branch is not None
-        make = self.worktrees().make
-        return await asyncio.to_thread(make, self.project(meeting), meeting.id, meeting.branch, scope)
+        project = self.project(meeting)
+        branches = self.branches(project)
+        if not branches.exists(meeting.branch):
+            follow(branches)
+        return self.worktrees().make(project, meeting.id, meeting.branch, scope)
 
     def frame(self, meeting: Meeting, frame: Frame, worktree: Path | None = None) -> Frame:
         """Where a run of a meeting is: in its project, of which it sees its own checkout only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError, NotDeletable, UsageError
@@ -17,9 +18,8 @@ from guildhall.projects.meetings.model import (
     checked_topic,
     checked_words,
     demand_open,
-    notes_of,
 )
-from guildhall.projects.meetings.notes import artifact
+from guildhall.projects.meetings.projection import Projection
 from guildhall.projects.meetings.requests import Requests, refuse_too_many
 from guildhall.projects.meetings.seating import seated
 from guildhall.projects.meetings.sitting import Sittings
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.projects.meetings.ground import Ground
+    from guildhall.projects.meetings.model import MeetingShown
     from guildhall.projects.meetings.register import Register
     from guildhall.projects.model import Project
     from guildhall.runs.grants import Grant
@@ -59,6 +60,7 @@ class Meetings:
         self._requests = Requests(register)
         self._sittings = Sittings(register, ground, self._summaries, most_events=_MOST_EVENTS)
         self._closing = Closing(register, ground, self._summaries)
+        self._projection = Projection(register, ground)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # asked for
@@ -172,6 +174,11 @@ class Meetings:
             if meeting.run is not None:
                 await self._sittings.cut_short(meeting)
 
+    async def shown(self, id: str) -> MeetingShown:
+        """All about a meeting, and what does not fit together."""
+        shown = self.register.shown(id)
+        return replace(shown, doubts=await asyncio.to_thread(self._projection.doubts, shown.meeting))
+
     # over
 
     async def close_meeting(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
@@ -193,14 +200,7 @@ class Meetings:
         await self.register.store.write(lambda connection: records.remove(connection, id))
 
     async def _project(self, meeting: Meeting) -> None:
-        """The artifact says how the meeting stands. The row is what counts: what cannot be written is tried no more."""
-        try:
-            branches = self._ground.branches(self._ground.project(meeting))
-            what = f"Meeting with {meeting.worker}, {meeting.status}: {meeting.topic}"
-            files = {notes_of(meeting.id): artifact(meeting)}
-            await asyncio.to_thread(branches.write, files, what, meeting.worker)
-        except GuildError as error:
-            _log.warning("%s: its artifact could not be written: %s", meeting.id, error)
+        await asyncio.to_thread(self._projection.write, meeting)
 
     # as those who give runs their seats (runs/seat.py)
 
@@ -240,15 +240,27 @@ class Meetings:
         task.add_done_callback(self._tasks.discard)
 
     async def recover(self) -> None:
-        """Closes what was being closed, puts away what is closed, and has its checkouts there again."""
+        """Closes what was being closed, puts away what is closed, and has rows, artifacts and checkouts there again."""
+        await asyncio.to_thread(self._projection.recover)
         for meeting, summarise in self._closing.interrupted():
             try:
                 frame = self._ground.frame_at(self._ground.project(meeting).path)
                 await self.close_meeting(meeting.id, frame, summarise=summarise)
             except GuildError as error:
                 _log.warning("%s stays open: %s", meeting.id, error)
+        await asyncio.to_thread(self._restore)
         for meeting in self._closing.left_behind():
             await self._closing.put_away(meeting)
+
+    def _restore(self) -> None:
+        """The checkouts of open meetings that somebody has sat in are there, also where they were taken away."""
+        for meeting in self.register.all(status="open"):
+            if meeting.run is not None and meeting.branch is not None:
+                try:
+                    wanted = (self._ground.project(meeting), meeting.id, meeting.branch, self.register.scope(meeting))
+                    self._ground.worktrees().restore([wanted])
+                except GuildError as error:
+                    _log.warning("%s: its checkout cannot be made: %s", meeting.id, error)
 
     @property
     def expecting(self) -> bool:

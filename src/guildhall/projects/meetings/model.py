@@ -135,6 +135,7 @@ class MeetingShown:
     answering: bool = False  # words of the person wait for an answer, or it is under way
     cost_usd: float | None = None
     worktree: str | None = None
+    doubts: Sequence[str] = ()  # what does not fit together, such as a status that was written by hand
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -146,6 +147,7 @@ class MeetingShown:
             "answering": self.answering,
             "cost_usd": self.cost_usd,
             "worktree": self.worktree,
+            "doubts": list(self.doubts),
         }
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.summary import Summary
 
 
-def artifact(meeting: Meeting, body: str = "") -> bytes:
-    """A meeting as its artifact says it."""
+def artifact(meeting: Meeting, body: str = "", *, revision: int) -> bytes:
+    """A meeting as its artifact says it; `revision`: how many transitions there were."""
     extra = {
         "meeting": meeting.id,
         "worker": meeting.worker,
@@ -22,6 +22,7 @@ def artifact(meeting: Meeting, body: str = "") -> bytes:
         **({"deferred_to": meeting.deferred_to} if meeting.deferred_to else {}),
         **({"reason": meeting.reason} if meeting.reason and meeting.status == "declined" else {}),
         **({"linked": list(meeting.linked)} if meeting.linked else {}),
+        "revision": revision,
     }
     made = Artifact(
         title=meeting.topic,

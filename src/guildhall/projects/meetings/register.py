@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.paths import Home
     from guildhall.projects.meetings.model import Exchange, Line, Meeting, MeetingStatus, Words
+    from guildhall.projects.model import Scope
     from guildhall.runs.history import History
     from guildhall.runs.model import Entry
     from guildhall.store.engine import Store
@@ -63,6 +64,10 @@ class Register:
 
     def lines(self, id: str) -> list[Line]:
         return self.store.read(lambda connection: records.lines(connection, id))
+
+    def revision(self, id: str) -> int:
+        """How many transitions there were."""
+        return sum(1 for line in self.lines(id) if line.after is not None)
 
     def words(self, id: str) -> list[Words]:
         return self.store.read(lambda connection: records.all_words(connection, id))
@@ -126,6 +131,13 @@ class Register:
         if meeting.run is None or meeting.status != "open":
             return None
         return self.history.get(meeting.run).request["frame"].get("worktree")
+
+    def scope(self, meeting: Meeting) -> Scope:
+        """How much of the project its worker has in its checkout, as it was when the last sitting began."""
+        if meeting.run is None:
+            return "sparse"
+        definition = self.history.entries(meeting.run)[0].data["worker"]["definition"]
+        return "full" if definition.get("checkout") == "full" else "sparse"
 
     def keep_transcript(self, id: str) -> None:
         """Writes the transcript of an open meeting, as far as it goes. All of it is on record, should this fail."""

@@ -22,6 +22,9 @@ meeting is closed.
 - record_decision: what was decided, by the person or by you, with the reason. It goes into the notes.
 - propose_followup: work that should be commissioned afterwards. You begin nothing: the person does.
 - summarize_progress: where the meeting stands, whenever that changes, in a few sentences."""
+_LOST = """\
+You are in a meeting that is about: {topic}
+What was said in it so far is lost. Say so, in a sentence, and ask the person where you were."""
 _LAST_WHOLE = 4  # exchanges that a renewed session is given as they were
 _LONGEST_WHOLE = 40_000  # characters of them
 
@@ -42,6 +45,8 @@ def first_message(meeting: Meeting, words: Sequence[str]) -> str:
     """What the worker hears first: the person's own words, or why it is here."""
     if words and meeting.by == "person":
         return "\n\n".join([*words, *_linked(meeting)])
+    if meeting.by == "person":  # what was said is lost with the record of an earlier hall
+        return "\n\n".join([_LOST.format(topic=meeting.topic), *_linked(meeting)])
     who = "You have" if meeting.by == "worker" else "The manager has" if meeting.by == "manager" else "The guild has"
     parts = [f"{who} asked for this meeting, and the person has come. It is about: {meeting.topic}", *_linked(meeting)]
     begin = "Begin: say in a few sentences what there is to talk about, and what you need."

@@ -240,8 +240,7 @@ class Sittings:
         told = run.request["meeting"]
         meeting = self._register.get(told["id"])
         demand_open(meeting)
-        definition = self._register.history.entries(run.id)[0].data["worker"]["definition"]
-        await self._ground.checkout(meeting, definition.get("checkout", "sparse"))
+        await self._ground.checkout(meeting, self._register.scope(meeting))
         return await self._ground.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=self.seat(told))
 
     def seat(self, told: Mapping[str, Any], reason: str = "") -> Seat:

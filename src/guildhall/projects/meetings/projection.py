@@ -1,0 +1,132 @@
+"""The artifact of a meeting against its row: written again where it is behind, and the row where that is missing.
+
+The row is what counts. `revision` says how many transitions an artifact knows of: one that knows fewer is older, one
+that knows as many and says something else was changed by hand, which is told and not obeyed.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.ids import MEETING, is_id
+from guildhall.projects.artifact import Artifact
+from guildhall.projects.meetings import records
+from guildhall.projects.meetings.model import FOLDER, STATES, Meeting, branch_of, checked_topic, notes_of
+from guildhall.projects.meetings.notes import artifact
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.projects.branches import Branches
+    from guildhall.projects.meetings.ground import Ground
+    from guildhall.projects.meetings.model import MeetingStatus
+    from guildhall.projects.meetings.register import Register
+    from guildhall.projects.model import Project
+
+_log = logging.getLogger("guildhall.meetings")
+
+
+class Projection:
+    """Keeps artifacts and rows of meetings together."""
+
+    def __init__(self, register: Register, ground: Ground) -> None:
+        self._register = register
+        self._ground = ground
+
+    def write(self, meeting: Meeting) -> None:
+        """The artifact says how the meeting stands. What it cannot say now it says when the next hall starts."""
+        try:
+            branches = self._ground.branches(self._ground.project(meeting))
+            what = f"Meeting with {meeting.worker}, {meeting.status}: {meeting.topic}"
+            files = {notes_of(meeting.id): artifact(meeting, revision=self._register.revision(meeting.id))}
+            branches.write(files, what, meeting.worker)
+        except GuildError as error:
+            _log.warning("%s: its artifact could not be written: %s", meeting.id, error)
+
+    def doubts(self, meeting: Meeting) -> list[str]:
+        """What the artifact says that the row does not: somebody has written it by hand."""
+        try:
+            status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
+        except GuildError as error:
+            return [f"{notes_of(meeting.id)}: {error.message}"]
+        if status in (None, meeting.status) or revision < self._register.revision(meeting.id):
+            return []
+        said = f"{notes_of(meeting.id)} says {str(status)[:40]!r}, written by hand"
+        return [f"{said}: the meeting is {meeting.status} all the same"]
+
+    def recover(self) -> None:
+        """Rows that are missing are made from artifacts, and artifacts that are missing or behind from rows."""
+        for project in self._ground.projects().all():
+            try:
+                self._rebuild(project)
+            except GuildError as error:
+                _log.warning("%s: its meetings cannot be read: %s", project.name, error)
+        for meeting in self._register.all():
+            try:
+                self._write_again(meeting)
+            except GuildError as error:
+                _log.warning("%s: %s", meeting.id, error)
+
+    def _write_again(self, meeting: Meeting) -> None:
+        status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
+        if meeting.status == "closed" and status is not None:
+            return  # it has the notes, whatever else it says
+        if status is None or (status != meeting.status and revision < self._register.revision(meeting.id)):
+            self.write(meeting)
+
+    def _rebuild(self, project: Project) -> None:
+        branches = self._ground.branches(project)
+        if not branches.exists("claude/main"):
+            return
+        known = {one.id for one in self._register.all()}
+        for path in branches.list(FOLDER):
+            id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
+            if id in known or not is_id(id, MEETING) or path != notes_of(id):
+                continue
+            try:
+                meeting = self._made_of(project, id, branches.read(path) or b"", exists=branches.exists(branch_of(id)))
+            except GuildError as error:
+                _log.warning("%s of %s is no meeting: %s", path, project.name, error)
+                continue
+            self._register.store.submit(lambda c, meeting=meeting: _add(c, meeting)).result()
+
+    def _made_of(self, project: Project, id: str, data: bytes, *, exists: bool) -> Meeting:
+        said = Artifact.parse(data.decode("utf-8", "replace"), notes_of(id))
+        worker = said.extra.get("worker")
+        if said.status not in STATES or not isinstance(worker, str) or not worker.strip():
+            raise InvalidFile("it does not say how it stands, or with whom it is")
+        if said.status == "open" and not exists:  # a worker writes files, and no refs: nobody has sat in this one
+            raise InvalidFile("it says that it is open, and has no branch")
+        now = self._register.now()
+        status: MeetingStatus = said.status
+        linked: Any = said.extra.get("linked") or ()
+        return Meeting(
+            id=id,
+            project=project.name,
+            worker=worker,
+            topic=checked_topic(said.title),
+            status=status,
+            reason="rebuilt from its artifact: the record of the hall was lost",
+            by=str(said.extra.get("by") or "person"),
+            linked=tuple(map(str, linked)) if isinstance(linked, list | tuple) else (),
+            branch=branch_of(id) if exists else None,
+            notes=notes_of(id) if status == "closed" else None,
+            created_at=now,
+            changed_at=now,
+        )
+
+    def _read(self, branches: Branches, id: str) -> tuple[str | None, int]:
+        """What the artifact says of its status, and how many transitions it knows of; None: there is none."""
+        data = branches.read(notes_of(id)) if branches.exists("claude/main") else None
+        if data is None:
+            return None, 0
+        said = Artifact.parse(data.decode("utf-8", "replace"), notes_of(id))
+        revision = said.extra.get("revision")
+        return said.status, revision if isinstance(revision, int) else 0
+
+
+def _add(connection: Connection, meeting: Meeting) -> None:
+    if records.find(connection, meeting.id) is None:
+        records.add(connection, meeting, meeting.reason or "")

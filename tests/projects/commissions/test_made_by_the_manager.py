@@ -1,0 +1,75 @@
+"""Dispatch review: what the manager has dispatched is seen at once, and a person can cancel or change it afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.projects.commissions.model import Draft
+from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.conftest import Guild
+
+MANAGER = "r-2222222222"  # the run that has commissioned it
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop.at(tmp_path, home)
+    monkeypatch.chdir(made.repo.path)
+    return made
+
+
+async def commissioned(shop: Workshop) -> str:
+    """What the manager's tools do."""
+    draft = Draft(title="A key", worker="smith", prompt="Forge a key.")
+    project = shop.hall.projects.get("shop")
+    made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=MANAGER)
+    await shop.commissions.dispatch(made.id, shop.frame)
+    return made.id
+
+
+@pytest.mark.req("WKR-27")
+def test_it_is_seen_and_cancelled(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), LATE])
+
+    async def begin(shop: Workshop) -> str:
+        id = await commissioned(shop)
+        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
+        await shop.so((path / "src/key.py").exists)
+        return id
+
+    id = workshop.inside(begin)
+    (row,) = guild("commission", "ls", "--json").json["commissions"]
+    assert (row["commission"], row["status"], row["by"], row["made_by"]) == (id, "in_progress", "manager", MANAGER)
+    assert "by manager" in guild("commission", "ls").out
+    assert id in guild("ls").out
+    done = guild("commission", "cancel", id, "--reason", "not this one", "--json").json
+    assert (done["status"], done["reason"]) == ("cancelled", "not this one")
+    assert workshop.repo.at(done["branch"], "src/key.py") == "half"
+    assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+    lines = guild("show", id, "--json").json["timeline"]
+    assert lines[0]["reason"] == f"created by manager, in {MANAGER}"
+    assert lines[-1]["after"] == "cancelled"
+
+
+@pytest.mark.req("WKR-27")
+def test_it_is_changed_while_it_works(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        id = await commissioned(shop)
+        shop.script([write("src/key.py", "gold\n"), submit("Of gold."), say()])
+        changed = await shop.client.commission_edit(id, {"prompt": "Of gold.", "max_turns": 9}, shop.frame)
+        assert (changed.attempt, changed.by) == (2, "manager")
+        done = await shop.quiet(id)
+        assert (done.status, done.result) == ("completed", "Of gold.")
+        reasons = await shop.reasons(id)
+        assert "edited by person: prompt, max_turns" in reasons
+
+    workshop.inside(work)

@@ -1,0 +1,92 @@
+"""The row is what counts: an artifact that is behind is written again, a missing row is made from it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from guildhall.hall.recover import Recovery
+from guildhall.projects.meetings import records
+from tests.projects.meetings.parlour import say
+
+if TYPE_CHECKING:
+    from guildhall.projects.meetings.model import Meeting
+    from tests.projects.meetings.parlour import Parlour
+
+
+async def recovered(parlour: Parlour) -> None:
+    await Recovery(parlour.hall).go_on()
+    await parlour.until(lambda: not parlour.meetings.expecting)
+
+
+class Broken:
+    """A meeting that never was one."""
+
+    id = "t-7k2m9x4qpw"
+
+
+async def put(parlour: Parlour, meeting: Meeting | type[Broken], text: str | None) -> None:
+    branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
+    files = {f".lore/meetings/{meeting.id}.md": text.encode() if text is not None else None}
+    await asyncio.to_thread(branches.write, files, "By hand", "Ada")
+
+
+def artifact(parlour: Parlour, meeting: Meeting) -> str:
+    return parlour.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
+
+
+def test_a_status_that_was_written_by_hand_is_told_and_not_obeyed(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await put(parlour, meeting, artifact(parlour, meeting).replace("status: open", "status: closed"))
+        (doubt,) = (await parlour.client.meeting(meeting.id)).doubts
+        assert "'closed', written by hand" in doubt
+        await recovered(parlour)
+        assert parlour.meetings.register.get(meeting.id).status == "open"
+        assert "status: closed" in artifact(parlour, meeting), "what a hand has written stays"
+
+    parlour.inside(work)
+
+
+def test_an_artifact_that_is_missing_or_behind_is_written_again(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = artifact(parlour, meeting)
+        await put(parlour, meeting, None)
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == before.strip()
+        await put(parlour, meeting, before.replace("revision: 1", "revision: 0").replace("open", "requested"))
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == before.strip()
+
+    parlour.inside(work)
+
+
+def test_a_worker_opens_no_meeting_by_writing_a_file(parlour: Parlour) -> None:
+    async def work() -> None:
+        await parlour.opened()
+        await put(parlour, Broken, "---\ntitle: mine\nstatus: open\nworker: architect\n---\n")
+        await recovered(parlour)
+        assert len(parlour.meetings.register.all()) == 1
+
+    parlour.inside(work)
+
+
+def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting, other = await parlour.opened("Which form?"), await parlour.opened("Which name?")
+        await parlour.quiet()
+        await parlour.client.meeting_close(other.id, parlour.frame)
+        for one in (meeting, other):
+            await parlour.hall.store.write(lambda c, one=one: records.remove(c, one.id))
+        await put(parlour, Broken, "---\nstatus: open\ntitle: [x\n---\n")
+        await recovered(parlour)
+        again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
+        assert (again.status, again.topic, again.worker) == ("open", "Which form?", "architect")
+        assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
+        parlour.script([say("Where were we?")])
+        await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
+        assert parlour.answers(again.id) == [("", "Where were we?")]
+        assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
+
+    parlour.inside(work)
