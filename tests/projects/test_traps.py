@@ -18,7 +18,9 @@ from tests.projects.conftest import repository
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.core.paths import Home
     from guildhall.projects.worktrees import Worktrees
+    from tests.conftest import Guild
     from tests.projects.conftest import Repository
 
 BRANCH = "claude/commission/c-one-1"
@@ -264,6 +266,24 @@ def test_the_user_squash_merges_and_goes_on(repo: Repository, branches: Branches
     assert repo.git("merge-base", "--is-ancestor", tip, "claude/main") == ""
     assert repo.git("diff", "--name-only", "main...claude/main") == "later.txt"
     repo.fsck()
+
+
+@pytest.mark.req("SYS-38")
+def test_a_hall_that_starts_makes_again_what_is_missing(
+    guild_hall: Guild, repo: Repository, worktrees: Worktrees, shop: Project, home: Home
+) -> None:
+    added = guild_hall("project", "add", repo.path)
+    assert added.code == 0, added.err
+    made = [worktrees.make(shop, name, f"claude/meeting/{name}", "full") for name in ("t-one", "t-two")]
+    (made[0] / "work").write_text("work\n")
+    worktrees.commit(shop, "t-one", "Work", "coder")
+    worktrees.remove(shop, "t-two")
+    guild_hall("hall", "stop")
+    shutil.rmtree(made[0])
+    assert guild_hall("dispatch", "nobody", "x").code == 3  # which starts a hall
+    assert (made[0] / "work").read_text() == "work\n"
+    assert not made[1].exists()
+    assert "t-one in shop was missing and is there again" in home.log.read_text()
 
 
 @pytest.mark.req("SYS-38", "X-7")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from guildhall.core.errors import GuildError
 from guildhall.hall.staff import Staff
 from guildhall.runs.model import HALL
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
+
+
+_log = logging.getLogger("guildhall.hall")
 
 
 class Guild(Staff):
@@ -101,6 +106,18 @@ class Guild(Staff):
         )
         register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
         return Meetings(register, ground)
+
+    def restore_worktrees(self) -> None:
+        """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
+        if not self.home.worktrees.is_dir():
+            return
+        for shown in self.projects.listed():
+            if shown.project is None:
+                continue
+            try:
+                self.worktrees.restore(self.worktrees.missing(shown.project))
+            except GuildError as error:
+                _log.warning("the worktrees of %s: %s", shown.name, error)
 
     def living(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""

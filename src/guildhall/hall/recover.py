@@ -44,6 +44,7 @@ class Recovery:
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
+            await asyncio.to_thread(self._hall.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for part, run, crashes in self._left:
                 if crashes >= MOST_CRASHES and not _was_quiet(part, run):

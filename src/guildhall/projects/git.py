@@ -149,10 +149,10 @@ class Git:
     @cached_property
     def desk(self) -> Path:
         """The hall's own git directory for this repository, made if it is not there or not whole."""
-        made = self._desk / "made"
-        if not made.exists():
+        made = self._desk / "made"  # for which repository: another one may have got the name since
+        if not made.exists() or made.read_text() != str(self.common):
             self._make_desk()
-            made.touch()
+            made.write_text(str(self.common))
         return self._desk
 
     def _make_desk(self) -> None:

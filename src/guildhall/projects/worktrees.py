@@ -89,6 +89,17 @@ class Worktrees:
 
     recreate = make
 
+    def missing(self, project: Project) -> list[tuple[Project, str, str, Scope]]:
+        """The checkouts of a project that ought to be there and are not: somebody has removed their folders."""
+        found: list[tuple[Project, str, str, Scope]] = []
+        for file in sorted((self._home.worktrees / project.name).glob("*.json")):
+            path = file.with_suffix("")
+            record = self._record(path)
+            going = _beside(path, _REMOVING).exists() or not self._index(project, path).parent.exists()
+            if record is not None and not path.exists() and not going:
+                found.append((project, path.name, record.branch, record.scope))
+        return found
+
     def restore(self, wanted: Iterable[tuple[Project, str, str, Scope]]) -> list[Path]:
         """Makes what is missing of the checkouts of living activities; what cannot be made is logged."""
         made: list[Path] = []
@@ -275,7 +286,7 @@ class Worktrees:
 
 
 def _fresh(index: Path) -> Path:
-    """Where the next index is written. What an earlier one has left there is cleared away; a git of it may still run."""
+    """Where the next index is written. What an earlier one has left is cleared away; a git of it may still run."""
     for left in index.parent.glob("fresh-*"):
         left.unlink(missing_ok=True)
     return index.with_name(f"fresh-{secrets.token_hex(6)}")
