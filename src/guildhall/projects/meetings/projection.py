@@ -101,7 +101,7 @@ class Projection:
             raise InvalidFile("it says that it is open, and has no branch")
         now = self._register.now()
         status: MeetingStatus = said.status
-        linked = said.extra.get("linked") or ()
+        linked: object = said.extra.get("linked")
         return Meeting(
             id=id,
             project=project.name,
