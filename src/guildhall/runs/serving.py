@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import ToolUnavailable
 from guildhall.runs.arrange import server_capabilities
 from guildhall.tools.jail import Confinement
 from guildhall.tools.mcp_client import Servers
@@ -14,6 +15,7 @@ from guildhall.workers.servers import program_of, seen_by, variables_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from guildhall.core.frame import Frame
     from guildhall.runs.supply import Supply
@@ -67,6 +69,8 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
     if server.url is not None:
         return replace(spec, url=server.url, token=next(iter(variables.values()), None))
     program = program_of(worker, name, frame)
+    if frame.worktree is not None:
+        _demand_outside(worker, name, program, frame)
     confinement = Confinement(
         view=_view(worker, frame, surroundings.view, spec.capabilities),
         network="net" in spec.capabilities,
@@ -74,6 +78,22 @@ def _spec(worker: Worker, name: str, server: McpServer, frame: Frame, surroundin
         read_only=seen_by(worker, name, program, frame),
     )
     return replace(spec, command=(str(program), *(server.command or ())[1:]), confinement=confinement)
+
+
+def _demand_outside(worker: Worker, name: str, program: Path, frame: Frame) -> None:
+    """Raises for a program of the project, where a run has a checkout of its own.
+
+    Its copy there is not the one that was trusted, and the user's is not to be seen.
+    """
+    root = frame.root.resolve()
+    words = (str(program), *(worker.definition.mcp_servers[name].command or ())[1:])
+    for path in ((worker.folder(frame) / word).resolve() for word in words):
+        if path.is_relative_to(root) and path.is_file():
+            raise ToolUnavailable(
+                f"mcp_servers.{name}: {path} lies in the project, and is not started for a worktree of it",
+                where=worker.place,
+                hint="Install the server outside the project, and name it by its whole path.",
+            )
 
 
 def _view(worker: Worker, frame: Frame, view: View, capabilities: frozenset[str]) -> View:

@@ -108,6 +108,9 @@ def draft(
 
     `taken` are the names of all workers that can be reached: none is shadowed by a new one.
     """
+    if frame.worktree is not None:
+        hint = "Propose it in words, or as a file of the project; a person takes it over."
+        raise Refused("in a worktree of a project no workers are made: they would lie in the user's folder", hint=hint)
     root = creator.folder(frame) if creator else frame.root
     path = root / WORKERS / GENERATED / f"{spec.name}.yaml"
     schema_path = root / SCHEMAS / GENERATED / f"{spec.name}.json"
