@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -258,3 +259,25 @@ def test_it_goes_on_after_a_failure(parlour: Parlour) -> None:
         assert parlour.answers(id)[-1] == ("more", "two")
 
     parlour.inside(again)
+
+
+def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(parlour: Parlour) -> None:
+    parlour.script(TALK)
+
+    async def work() -> None:
+        frame = replace(parlour.frame, interactive=True)
+        meeting = await parlour.client.meeting_open("architect", "hello", frame)
+        await parlour.seen(parlour.client.meeting_come(meeting.id, frame))
+        run = parlour.meetings.register.get(meeting.id).run
+        await asyncio.sleep(0.15)
+        assert parlour.hall.runs.alive(run), "the person may say more in a moment"
+        await parlour.seen(parlour.client.meeting_say(meeting.id, "more", frame))
+        assert not parlour.hall.history.journal(run).kind("resumed")
+        parlour.meetings._sittings._let_go(run)
+        await parlour.until(lambda: not parlour.hall.runs.alive(run))
+        assert parlour.hall.history.get(run).status == "waiting"
+        parlour.meetings._sittings._let_go(run)  # nobody is there twice
+        await parlour.said(meeting.id, "and more")
+        await parlour.quiet()
+
+    parlour.inside(work)

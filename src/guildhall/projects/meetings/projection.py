@@ -7,7 +7,7 @@ that knows as many and says something else was changed by hand, which is told an
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import MEETING, is_id
@@ -101,7 +101,7 @@ class Projection:
             raise InvalidFile("it says that it is open, and has no branch")
         now = self._register.now()
         status: MeetingStatus = said.status
-        linked: Any = said.extra.get("linked") or ()
+        linked: object = said.extra.get("linked")
         return Meeting(
             id=id,
             project=project.name,
@@ -110,7 +110,7 @@ class Projection:
             status=status,
             reason="rebuilt from its artifact: the record of the hall was lost",
             by=str(said.extra.get("by") or "person"),
-            linked=tuple(map(str, linked)) if isinstance(linked, list | tuple) else (),
+            linked=tuple(map(str, cast("list[Any]", linked))) if isinstance(linked, list) else (),
             branch=branch_of(id) if exists else None,
             notes=notes_of(id) if status == "closed" else None,
             created_at=now,

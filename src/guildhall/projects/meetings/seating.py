@@ -47,7 +47,7 @@ def first_message(meeting: Meeting, words: Sequence[str]) -> str:
         return "\n\n".join([*words, *_linked(meeting)])
     if meeting.by == "person":  # what was said is lost with the record of an earlier hall
         return "\n\n".join([_LOST.format(topic=meeting.topic), *_linked(meeting)])
-    who = "You have" if meeting.by == "worker" else "The manager has" if meeting.by == "manager" else "The guild has"
+    who = "The guild has" if meeting.by == "hall" else "You have"
     parts = [f"{who} asked for this meeting, and the person has come. It is about: {meeting.topic}", *_linked(meeting)]
     begin = "Begin: say in a few sentences what there is to talk about, and what you need."
     return "\n\n".join([*parts, "The person says:", *words] if words else [*parts, begin])

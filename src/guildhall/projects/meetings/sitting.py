@@ -137,7 +137,7 @@ class Sittings:
         runs = self._ground.runs()
         if (kept := self._kept.pop(run, None)) is not None:
             kept.cancel()
-            runs.hold(run, -1)
+            self._let_go(run)
         if not frame.interactive:
             return lambda: None
         if not launched:  # one that is launched for a person counts that person
@@ -149,13 +149,15 @@ class Sittings:
             if stays:
                 self._kept[run] = asyncio.get_running_loop().call_later(_KEPT, self._let_go, run)
             else:
-                runs.hold(run, -1)
+                self._let_go(run)
 
         return leave
 
     def _let_go(self, run: str) -> None:
+        """Nobody counts as being there any more; the run may have been put away, and live again, meanwhile."""
         self._kept.pop(run, None)
-        self._ground.runs().hold(run, -1)
+        if self._ground.alive(run) and self._ground.runs().attended(run):
+            self._ground.runs().hold(run, -1)
 
     # the run
 
