@@ -102,10 +102,19 @@ def test_checks_and_the_model_are_for_people_to_say(workshop: Workshop) -> None:
         from guildhall.projects.commissions.model import Draft
 
         project = shop.hall.projects.get("shop")
-        wrong: list[dict[str, Any]] = [{"checks": ("true",)}, {"model": "script:x"}]
+        file = str(shop.repo.path / "workers" / "smith.yaml")
+        wrong: list[dict[str, Any]] = [
+            {"checks": ("true",)},
+            {"model": "script:x"},
+            {"worker": file},
+            {"worker": "workers/smith.yaml"},
+            {"worker": "home/../smith"},
+            {"worker": "smith.yaml"},
+            {"reviewer": file},
+        ]
         for more in wrong:
-            draft = Draft(title="A key", worker="smith", prompt="Forge.", **more)
-            with pytest.raises(UsageError, match="for a person to say"):
+            draft = Draft(**{"title": "A key", "worker": "smith", "prompt": "Forge.", **more})
+            with pytest.raises(UsageError, match=r"for a person to say|no worker's name"):
                 await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
         made = await shop.new(checks=("true",))
         edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")

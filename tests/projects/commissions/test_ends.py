@@ -180,6 +180,7 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
         assert shop.hall.asks.get(ask.id).status == "applied"
+        assert [one.kind for one in shop.hall.asks.open()] == ["meeting"]
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
 
     workshop.inside(work)

@@ -367,3 +367,17 @@ def test_what_belongs_to_no_project_any_more_does_not_wait_for_ever(workshop: Wo
         assert found.doubts
 
     workshop.inside(later, recover=True)
+
+
+def test_a_repository_that_is_gone_is_said_and_stops_nothing_else(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new(dependencies=(".lore/design.md",))
+        shop.repo.path.rename(shop.repo.path.with_name("moved"))
+        assert [one.id for one in await shop.commissions.all()] == [made.id]
+        shown = await shop.commissions.shown(made.id)
+        assert (shown.commission.status, len(shown.doubts)) == ("blocked", 1)
+        await recover(shop.commissions._ground)
+        assert shop.commissions.get(made.id).status == "blocked"
+        shop.repo.path.with_name("moved").rename(shop.repo.path)
+
+    workshop.inside(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.waiting import lacks, settle
 from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.records import find_run
 from guildhall.runs.seat import Seat, seat_on_record
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Commissions:
         self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._hearing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
 
     # looking
 
@@ -184,7 +187,7 @@ class Commissions:
 
         inquiry = Inquiry(
             title=f"{commission.worker} asks, in the commission {commission.id} ({commission.title})",
-            writing=asyncio.Lock(),
+            writing=self._hearing[commission.id],
             store=ground.store,
             ledger=lambda: ground.runs().ledger(run),
             keep=keep,
@@ -200,9 +203,7 @@ class Commissions:
             return
         try:
             await finalise.tidy(self._ground, id)
-            commission = self.get(id)
-            if files := (stretch.error or {}).get("files"):
-                await self._ground.meet(commission, tuple(files))
+            await finalise.call_meeting(self._ground, id, stretch)
         except GuildError as error:  # the record has it, and the next start puts it right
             _log.warning("%s: %s", id, error)
         self._moved()
@@ -269,8 +270,9 @@ class Commissions:
         ground = self._ground
         self._awaiting = Awaiting(asks=ground.asks, history=ground.history, clock=ground.clock, go_on=go_on)
         for one in ground.store.read(records.under_way):
-            if one.run is not None and ground.history.get(one.run).status == "waiting":
-                self._awaiting.expect(one.run)
+            found = ground.store.read(lambda c, run=one.run: find_run(c, run) if run else None)
+            if found is not None and found.status == "waiting":
+                self._awaiting.expect(found.id)
 
         async def put_right() -> None:
             await recovery.recover(ground)

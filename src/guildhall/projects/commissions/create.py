@@ -7,18 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import COMMISSION, new_id
+from guildhall.core.ids import COMMISSION, is_name, new_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import lacks
+from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import By, Draft
     from guildhall.projects.model import Project
+
+_SCOPES = ("", "project", "home", "package", "shipped")  # that may stand before a name
 
 
 async def create(
@@ -54,7 +57,16 @@ def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by
         for name in ("checks", "model"):
             if getattr(draft, name):
                 raise UsageError(f"{name}: that is for a person to say", hint="Leave it out.")
+        for name in filter(None, (draft.worker, draft.reviewer)):
+            _refuse_file(name)
     place = ground.place(project, frame)
     ground.find(draft.worker, place)
     if draft.reviewer is not None:
         ground.find(draft.reviewer, place)
+
+
+def _refuse_file(name: str) -> None:
+    """Who is no person names workers by their names: a file could be one that a worker has written."""
+    scope, _, bare = name.rpartition("/")
+    if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILES):
+        raise UsageError(f"{name[:60]!r} is no worker's name", hint="A file is for a person to name.")

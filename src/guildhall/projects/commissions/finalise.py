@@ -117,6 +117,16 @@ async def conclude(ground: Ground, commission: Commission, stretch: Stretch) -> 
 
     await ground.store.write(write)
     await tidy(ground, commission.id)
+    await call_meeting(ground, commission.id, judged)
+
+
+async def call_meeting(ground: Ground, id: str, stretch: Stretch) -> None:
+    """Asks for a meeting about what could not be merged. The ask about it is there already, whatever comes of this."""
+    if files := (stretch.error or {}).get("files"):
+        try:
+            await ground.meet(ground.get(id), tuple(files))
+        except GuildError as error:
+            _log.warning("%s: no meeting could be asked for: %s", id, error)
 
 
 async def concluded(ground: Ground, commission: Commission) -> bool:

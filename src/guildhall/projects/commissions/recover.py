@@ -27,7 +27,12 @@ _log = logging.getLogger("guildhall.commissions")
 
 async def recover(ground: Ground) -> None:
     """After the runs that were left behind go on, or could not. What is wrong with one keeps no other from it."""
-    for project in ground.projects().all():
+    try:
+        projects = ground.projects().all()
+    except GuildError as error:  # config.yaml cannot be read: what is on record goes on all the same
+        _log.warning("%s", error)
+        projects = []
+    for project in projects:
         try:
             await asyncio.to_thread(rebuild, ground, project)
         except GuildError as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, NotFound
+from guildhall.core.errors import Conflict, GuildError
 from guildhall.projects.commissions import graph, records
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
+
+
+_log = logging.getLogger("guildhall.commissions")
 
 
 def lacks(ground: Ground, commission: Commission) -> list[str]:
@@ -41,7 +45,8 @@ async def settle(ground: Ground, project: str | None = None) -> None:
 async def _settle(ground: Ground, commission: Commission) -> None:
     try:
         missing = await asyncio.to_thread(lacks, ground, commission)
-    except NotFound:  # its project is registered no more
+    except GuildError as error:  # its project is registered no more, or its repository is gone: it stays as it is
+        _log.info("%s: %s", commission.id, error)
         return
     wanted = "blocked" if missing else "pending"
     if commission.status == wanted:
