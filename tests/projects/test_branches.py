@@ -76,3 +76,18 @@ def test_a_conflict_changes_nothing(repo: Repository, branches: Branches, worktr
     branches.write({"src/cart.py": b"total = 1\n"}, "Back", "other")
     squash = branches.squash(COMMISSION, "Carts count", "coder")
     assert repo.at(squash, ".lore/plan.md") == "Their plan"
+
+
+def test_two_that_never_moved_from_the_same_commit_are_two(
+    repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
+) -> None:
+    other = "claude/meeting/t-one"
+    worktrees.make(shop, "c-one", COMMISSION, "full")
+    worktrees.make(shop, "t-one", other, "full")
+    assert branches.tip(COMMISSION) == branches.tip(other)
+    first = branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"one\n"})
+    assert not branches.merged(other)
+    second = branches.squash(other, "Said too", "coder", also={".lore/two.md": b"two\n"})
+    assert first != second
+    assert repo.at("claude/main", ".lore/two.md") == "two"
+    assert branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"again\n"}) == first

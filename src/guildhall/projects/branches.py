@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 _MOST_DIFF = 200_000  # bytes
-_TIP = "Guildhall-Tip"  # in the message of a squash: what was squashed, so that it is known again
+_TIP = "Guildhall-Tip"  # in the message of a squash: which branch was squashed, and where it was: to know it again
 _REF = f"refs/heads/{INTEGRATION}"
 
 
@@ -72,7 +72,7 @@ class Branches:
 
     def merged(self, branch: str) -> bool:
         """Whether the branch, as it is now, has been squashed into the integration branch."""
-        return self._squashed(self.tip(), self._tip_or_kept(branch)) is not None
+        return self._squashed(self.tip(), branch, self._tip_or_kept(branch)) is not None
 
     # moving
 
@@ -119,10 +119,10 @@ class Branches:
         """
         tip = self._tip_or_kept(branch)
         self.ensure()
-        if (found := self._squashed(self.tip(), tip)) is not None:
+        if (found := self._squashed(self.tip(), branch, tip)) is not None:
             return found
         changes = self._entries(also or {})
-        text = f"{message.rstrip()}\n\n{_TIP}: {tip}\n"
+        text = f"{message.rstrip()}\n\n{_TIP}: {branch} {tip}\n"
 
         def made(now: str) -> str:
             tree = self._merged_tree(now, tip)
@@ -244,9 +244,9 @@ class Branches:
         """The changes, less those that take out what is not there."""
         return [one for one in changes if one.object is not None or trees.entry_at(self.git, tree, one.path)]
 
-    def _squashed(self, now: str, tip: str) -> str | None:
-        """The commit of the integration branch that squashed this very tip."""
-        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {tip}", "--max-count=1")
+    def _squashed(self, now: str, branch: str, tip: str) -> str | None:
+        """The commit of the integration branch that squashed this very branch. Others may have the same tip."""
+        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {branch} {tip}", "--max-count=1")
         return self.git.run("log", *how, now, f"^{tip}").line or None
 
     def _tip_or_kept(self, branch: str) -> str:

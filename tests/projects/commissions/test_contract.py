@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -178,5 +179,21 @@ def test_a_review_without_a_word_is_none(workshop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert made.status == "failed"
         assert "critic was to review it, and did not" in str(made.reason)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-2")
+def test_two_results_in_words_only_are_both_on_the_integration_branch(workshop: Workshop) -> None:
+    workshop.script([submit("Two keys are enough."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = [await shop.new(title="First"), await shop.new(title="Second")]
+        await asyncio.gather(*(shop.commissions.dispatch(one.id, shop.frame) for one in made))
+        for one in made:
+            done = await shop.quiet(one.id)
+            text = shop.repo.at("claude/main", done.path)
+            assert "status: completed" in text
+            assert str(done.result) in text
 
     workshop.inside(work)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from guildhall.hall.recover import Recovery
 from guildhall.projects.meetings import records
-from tests.projects.meetings.parlour import say
+from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
@@ -58,6 +60,28 @@ def test_an_artifact_that_is_missing_or_behind_is_written_again(parlour: Parlour
         await put(parlour, meeting, before.replace("revision: 1", "revision: 0").replace("open", "requested"))
         await recovered(parlour)
         assert artifact(parlour, meeting) == before.strip()
+
+    parlour.inside(work)
+
+
+@pytest.mark.req("MTG-20")
+def test_notes_that_never_came_are_made_again(parlour: Parlour) -> None:
+    parlour.script([call("record_decision", question="Which form?", decision="Parquet", reasoning="small"), say("So.")])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = artifact(parlour, meeting)
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        notes = artifact(parlour, meeting)
+        await put(parlour, meeting, before)
+        await recovered(parlour)
+        assert "Parquet" in notes
+        assert artifact(parlour, meeting) == notes
+        changed = notes.replace("Parquet", "Parquet, says Ada")
+        await put(parlour, meeting, changed)
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == changed, "what a hand has written stays"
 
     parlour.inside(work)
 

@@ -14,7 +14,8 @@ from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import FOLDER, STATES, Meeting, branch_of, checked_topic, notes_of
-from guildhall.projects.meetings.notes import artifact
+from guildhall.projects.meetings.notes import artifact, notes
+from guildhall.projects.meetings.summary import Summary
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,10 +41,15 @@ class Projection:
         try:
             branches = self._ground.branches(self._ground.project(meeting))
             what = f"Meeting with {meeting.worker}, {meeting.status}: {meeting.topic}"
-            files = {notes_of(meeting.id): artifact(meeting, revision=self._register.revision(meeting.id))}
+            body = self._notes(meeting) if meeting.status == "closed" else ""
+            files = {notes_of(meeting.id): artifact(meeting, body, revision=self._register.revision(meeting.id))}
             branches.write(files, what, meeting.worker)
         except GuildError as error:
             _log.warning("%s: its artifact could not be written: %s", meeting.id, error)
+
+    def _notes(self, meeting: Meeting) -> str:
+        """The notes of a closed meeting, made again from what is on record."""
+        return notes(self._register.shown(meeting.id), Summary(text=meeting.summary))
 
     def doubts(self, meeting: Meeting) -> list[str]:
         """What the artifact says that the row does not: somebody has written it by hand."""
@@ -71,8 +77,6 @@ class Projection:
 
     def _write_again(self, meeting: Meeting) -> None:
         status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
-        if meeting.status == "closed" and status is not None:
-            return  # it has the notes, whatever else it says
         if status is None or (status != meeting.status and revision < self._register.revision(meeting.id)):
             self.write(meeting)
 
