@@ -299,6 +299,8 @@ class Commissions:
 async def _logged(work: Callable[[], Awaitable[None]]) -> None:
     try:
         await work()
+    except GuildError as error:  # such as config.yaml, which cannot be read for now
+        _log.warning("%s", error)
     except Exception:  # noqa: BLE001 - nobody waits for it: it is told in the log
         _log.exception("commissions")
 
