@@ -86,6 +86,24 @@ def test_notes_that_never_came_are_made_again(parlour: Parlour) -> None:
     parlour.inside(work)
 
 
+def test_a_project_that_is_written_wrongly_keeps_no_other_from_it(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = artifact(parlour, meeting)
+        await put(parlour, meeting, None)
+        settings = parlour.home.settings
+        right = settings.read_text()
+        wrong = '"another": {"path": "/nowhere", "max_meetings": "lots"}'
+        settings.write_text(right.replace('"shop":', f'{wrong}, "shop":'))
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == before.strip()
+        settings.write_text("projects: [")
+        await parlour.meetings.recover()
+        settings.write_text(right)
+
+    parlour.inside(work)
+
+
 def test_a_worker_opens_no_meeting_by_writing_a_file(parlour: Parlour) -> None:
     async def work() -> None:
         await parlour.opened()

@@ -64,7 +64,7 @@ class Projection:
 
     def recover(self) -> None:
         """Rows that are missing are made from artifacts, and artifacts that are missing or behind from rows."""
-        for project in self._ground.projects().all():
+        for project in self._projects():
             try:
                 self._rebuild(project)
             except GuildError as error:
@@ -74,6 +74,13 @@ class Projection:
                 self._write_again(meeting)
             except GuildError as error:
                 _log.warning("%s: %s", meeting.id, error)
+
+    def _projects(self) -> list[Project]:
+        try:
+            return self._ground.projects().sound()
+        except GuildError as error:  # config.yaml cannot be read at all
+            _log.warning("%s", error)
+            return []
 
     def _write_again(self, meeting: Meeting) -> None:
         status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
