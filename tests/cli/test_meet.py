@@ -172,6 +172,27 @@ def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parl
     assert not shown["answering"]
 
 
+def test_a_turn_that_has_used_its_turns_goes_on_as_the_hint_says(guild: Guild, parlour: Parlour) -> None:
+    parlour.worker(limits={"max_turns": 1})
+    parlour.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])
+    ran = guild("meet", "architect", "Link the plan")
+    id = only(guild)
+    assert ran.code == 5
+    assert f"guild resume {id} --max-turns 2" in ran.err
+    assert "already used 1 turn" in guild("resume", id, "--max-turns", "1").err
+    again = guild("resume", id, "--max-turns", "2")
+    assert (again.code, again.out) == (5, "")
+    assert f"guild resume {id} --max-turns 4" in again.err
+    run = guild("show", id, "--json").json["run"]
+    last = guild("resume", run, "--max-turns", "4", "--output", "json")
+    assert (last.code, last.json["exchanges"][-1]["answer"]) == (0, "Linked.")
+    assert guild("show", id, "--json").json["run"] == run
+    more = guild("resume", id, "--max-turns", "9")
+    assert more.code != 0
+    assert "owes no answer" in more.err
+    assert guild("meet", id, "Bye").out == "Bye.\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -1,4 +1,4 @@
-"""An answer that the person has cut off: what there was of it counts as the answer, and all that was reserved as paid."""
+"""An answer that the person has cut off: what there was of it is the answer, and what was reserved is paid."""
 
 from __future__ import annotations
 
