@@ -228,12 +228,22 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert guild("ls", "--json").json["meetings"][0]["meeting"] == id
     assert "Which form?" in guild("show", id).out
     assert "Which form?" in guild("log", id).out
-    assert guild("wait", id).code == 4
+    waited = guild("wait", id)
+    assert (waited.code, waited.err) == (4, f"Go on with: guild meet {id}\n")
     assert guild("rm", id).code == 1
-    assert guild("resume", id).code == 0
-    assert guild("resume", guild("show", id, "--json").json["run"]).code == 0
+    resumed = guild("resume", guild("show", id, "--json").json["run"])
+    assert (resumed.code, resumed.err) == (0, f'{id} owes no answer. Say something: guild meet {id} "..."\n')
     assert "Nothing lives here" in guild("stop", "--all").err
+    assert guild("meet", id, "more").code == 1, "its script has one answer"
+    failed = guild("ls").out
+    assert "could not answer" in failed
+    assert "failed" not in failed
+    assert guild("resume", id).code == 1
     assert "is closed" in guild("stop", id).out
+    (line,) = (line for line in guild("ls").out.splitlines() if id in line)
+    assert line.split()[1] == "closed"
+    assert "failed" not in guild("show", id).out
+    assert guild("wait", id).code == 0
     assert "none was asked for" in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0
     assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}

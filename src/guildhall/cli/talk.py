@@ -133,7 +133,9 @@ class Talk:
             if back:
                 self._id = (await client.meeting(who)).meeting.id
                 before = len((await client.meeting(who)).exchanges)
-                await self._told(client, client.meeting_come(who, frame, renew=renew, **self._more))
+                seen = await self._told(client, client.meeting_come(who, frame, renew=renew, **self._more))
+                if not seen and not rest and not close:
+                    self._say_nothing_is_due()
             else:
                 before = 0
                 await self._opened(client, frame, who, rest.pop(0), project)
@@ -150,7 +152,8 @@ class Talk:
         """What is left to be answered in a meeting, and nothing more; for commands that let its run go on."""
         self._id = id
         before = sum(bool(one.answer) for one in (await client.meeting(id)).exchanges)
-        await self._told(client, client.meeting_come(id, frame, **self._more))
+        if not await self._told(client, client.meeting_come(id, frame, **self._more)):
+            self._say_nothing_is_due()
         await self._print_result(client, before)
         return self._code
 
@@ -185,8 +188,14 @@ class Talk:
         await self._told(client, client.meeting_say(self._id, words, frame))
         return self._code
 
-    async def _told(self, client: HallClient, stream: AsyncIterator[Event]) -> None:
-        """One turn: its events as they come, and in the end the answer where it was not seen while it was written."""
+    def _say_nothing_is_due(self) -> None:
+        self._screen.note(f'{self._id} owes no answer. Say something: guild meet {self._id} "..."')
+
+    async def _told(self, client: HallClient, stream: AsyncIterator[Event]) -> bool:
+        """One turn: its events as they come, and in the end the answer where it was not seen while it was written.
+
+        Whether there was anything.
+        """
         follower = Follower(client, self._screen)
         last, seen = "", False
         async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
@@ -196,11 +205,12 @@ class Talk:
                     await follower.tell(event)
         self._screen.end_line()
         if not seen:
-            return
+            return False
         shown = await client.meeting(self._id)
         if self._screen.wanted.form == "text" and not self._screen.one_terminal:
             self._print_answer(shown.exchanges)
         self._code = await self._standing(client, shown, last)
+        return True
 
     def _print_answer(self, exchanges: Sequence[Exchange]) -> None:
         if exchanges and exchanges[-1].answer:
