@@ -199,7 +199,7 @@ class Meetings:
             hint = f"guild meeting {'close' if meeting.status == 'open' else 'decline'} {id} first."
             raise NotDeletable(f"the meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await self._closing.put_away(meeting)
-        await self.register.store.write(lambda connection: records.remove(connection, id))
+        await self.register.store.write(lambda connection: records.remove(connection, id, self.register.now()))
 
     async def _project(self, meeting: Meeting) -> None:
         await asyncio.to_thread(self._projection.write, meeting)
