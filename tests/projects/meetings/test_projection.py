@@ -11,6 +11,15 @@ from guildhall.hall.recover import Recovery
 from guildhall.projects.meetings import records
 from tests.projects.meetings.parlour import call, say
 
+    parlour.inside(work)
+
+
+from sqlalchemy import delete
+
+from guildhall.hall.recover import Recovery
+from guildhall.store.tables import meeting_words, meetings, timeline
+from tests.projects.meetings.parlour import say
+
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
     from tests.projects.meetings.parlour import Parlour
@@ -119,8 +128,9 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         meeting, other = await parlour.opened("Which form?"), await parlour.opened("Which name?")
         await parlour.quiet()
         await parlour.client.meeting_close(other.id, parlour.frame)
-        for one in (meeting, other):
-            await parlour.hall.store.write(lambda c, one=one: records.remove(c, one.id))
+        await parlour.hall.store.write(
+            lambda c: [c.execute(delete(each)) for each in (meeting_words, meetings, timeline)]
+        )
         await put(parlour, Broken, "---\nstatus: open\ntitle: [x\n---\n")
         await recovered(parlour)
         again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
@@ -130,5 +140,18 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
         assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
+
+    parlour.inside(work)
+
+
+def test_one_that_was_taken_off_the_record_stays_off_it(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meeting_delete(meeting.id)
+        await recovered(parlour)
+        assert parlour.meetings.register.all() == []
+        assert "They talked." in artifact(parlour, meeting)
 
     parlour.inside(work)

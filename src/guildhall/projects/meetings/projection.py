@@ -91,7 +91,7 @@ class Projection:
         branches = self._ground.branches(project)
         if not branches.exists("claude/main"):
             return
-        known = {one.id for one in self._register.all()}
+        known = self._register.store.read(records.known)
         for path in branches.list(FOLDER):
             id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
             if id in known or not is_id(id, MEETING) or path != notes_of(id):
