@@ -6,19 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-
-from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings import records
-from tests.projects.meetings.parlour import call, say
-
-    parlour.inside(work)
-
-
 from sqlalchemy import delete
 
 from guildhall.hall.recover import Recovery
 from guildhall.store.tables import meeting_words, meetings, timeline
-from tests.projects.meetings.parlour import say
+from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
