@@ -197,3 +197,21 @@ def test_two_results_in_words_only_are_both_on_the_integration_branch(workshop: 
             assert str(done.result) in text
 
     workshop.inside(work)
+
+
+@pytest.mark.req("X-6", "X-7", "COM-14")
+def test_an_artifact_that_git_ignores_is_work_and_the_rest_is_kept(workshop: Workshop) -> None:
+    workshop.repo.commit({".gitignore": "dist/\n"})
+    made = [write("dist/report.md", "precious\n"), write("dist/other.md", "beside\n")]
+    workshop.script([*made, submit("Reported."), write("dist/report.md", "more\n"), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=("dist/report.md",))
+        assert done.status == "completed", done.reason
+        assert shop.repo.at("claude/main", "dist/report.md") == "more"
+        assert shop.repo.git("ls-tree", "claude/main", "dist/other.md") == ""
+        kept = f"refs/guildhall/kept/ignored/commission/{done.id}-1"
+        assert shop.repo.at(kept, "dist/other.md") == "beside"
+        assert f"git ignores some of what was made; kept at {kept}: dist/other.md" in await shop.reasons(done.id)
+
+    workshop.inside(work)
