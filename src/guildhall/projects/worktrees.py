@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from guildhall.projects.taking import Taken
 
 _log = logging.getLogger("guildhall.projects")
-_MAKING, _REMOVING = ".making", ".removing"
+_MAKING, _REMOVING, _GLANCE = ".making", ".removing", ".glance-"
 _BY = "Guildhall"
 
 
@@ -147,6 +147,19 @@ class Worktrees:
             aside = self._remove(project, path, record) if record is not None else None
             self._sweep(path)
             return aside
+
+    def glance(self, project: Project, activity: str, commit: str) -> Path:
+        """All files of a commit in a folder of a moment. Whoever has asked for it ends it."""
+        folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
+        git = self._git(project)
+        folder.mkdir(parents=True)
+        with git.scratch() as scratch:
+            git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
+        return folder
+
+    def end_glance(self, folder: Path) -> None:
+        """What was done there goes with it."""
+        _vanish(folder)
 
     # how
 
@@ -288,6 +301,8 @@ class Worktrees:
     def _sweep(self, path: Path) -> None:
         for ending in (_MAKING, _REMOVING):
             _vanish(_beside(path, ending))
+        for left in path.parent.glob(f".{path.name}{_GLANCE}*"):
+            _vanish(left)
 
     @contextmanager
     def _alone(self, path: Path) -> Generator[None]:

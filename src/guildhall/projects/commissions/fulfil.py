@@ -14,7 +14,6 @@ from guildhall.projects.commissions.model import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
@@ -69,12 +68,11 @@ async def demand(ground: Ground, commission: Commission, contract: Contract, out
     """The result in the form that is demanded, for the work that is committed. NotFulfilled: something is missing, or
     a check has failed."""
     project = ground.project(commission)
-    place = ground.worktrees.path(project, commission.place)
     lacks = await asyncio.to_thread(_lacks, ground.branches(project), tip, contract.artifacts)
     value, problems = fitted(contract, output, lacks)
     commands = (*project.settings.checks, *commission.draft.checks)
-    if not problems and commands:
-        problems += await _failures(ground, commission, commands, place)
+    if not problems and commands and tip is not None:
+        problems += await _failures(ground, commission, commands, tip)
     if problems:
         raise NotFulfilled(
             f"the commission has not given what it had to: {'; '.join(problems[:MOST])}",
@@ -83,9 +81,15 @@ async def demand(ground: Ground, commission: Commission, contract: Contract, out
     return value
 
 
-async def _failures(ground: Ground, commission: Commission, commands: Sequence[str], place: Path) -> list[str]:
-    env = ground.frame_at(ground.project(commission).path).plain()
-    done = await run_checks(commands, place, env)
+async def _failures(ground: Ground, commission: Commission, commands: Sequence[str], tip: str) -> list[str]:
+    """Which commands fail on what is committed. What they leave behind is nobody's work."""
+    project = ground.project(commission)
+    env = ground.frame_at(project.path).plain()
+    place = await asyncio.to_thread(ground.worktrees.glance, project, commission.place, tip)
+    try:
+        done = await run_checks(commands, place, env)
+    finally:
+        await asyncio.to_thread(ground.worktrees.end_glance, place)
     failed = [check for check in done if not check.passed]
     told = f"the check {failed[0].command!r} failed" if failed else f"{len(done)} checks passed"
     await ground.note(commission.id, told, checks=[check.as_dict() for check in done])
