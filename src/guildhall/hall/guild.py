@@ -111,13 +111,16 @@ class Guild(Staff):
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
         if not self.home.worktrees.is_dir():
             return
-        for shown in self.projects.listed():
-            if shown.project is None:
-                continue
+        try:
+            projects = self.projects.sound()
+        except GuildError as error:  # config.yaml cannot be read at all: what is wrong there keeps nobody from going on
+            _log.warning("the worktrees: %s", error)
+            return
+        for project in projects:
             try:
-                self.worktrees.restore(self.worktrees.missing(shown.project))
+                self.worktrees.restore(self.worktrees.missing(project))
             except GuildError as error:
-                _log.warning("the worktrees of %s: %s", shown.name, error)
+                _log.warning("the worktrees of %s: %s", project.name, error)
 
     def living(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""

@@ -60,6 +60,10 @@ class Projects:
                 found.append(ProjectShown(name=name, error=f"{error.where}: {error.message}"))
         return found
 
+    def sound(self) -> list[Project]:
+        """All projects that can be read; the others are for `all` and `check` to complain about."""
+        return [shown.project for shown in self.listed() if shown.project is not None]
+
     def get(self, name: str) -> Project:
         names = self._names()
         if name not in names:
@@ -70,7 +74,7 @@ class Projects:
     def at(self, path: Path) -> Project | None:
         """The project in whose folder a path lies."""
         real = Path(os.path.realpath(path))
-        found = [one for one in self._sound() if one.path == real or one.path in real.parents]
+        found = [one for one in self.sound() if one.path == real or one.path in real.parents]
         return max(found, key=lambda one: len(one.path.parts), default=None)
 
     def add(self, path: Path, name: str | None = None, branch: str | None = None) -> Project:
@@ -129,7 +133,7 @@ class Projects:
         return found
 
     def _demand_free(self, name: str, folder: Path) -> None:
-        for other in self._sound():
+        for other in self.sound():
             if other.name == name:
                 raise Conflict(f"there is a project {name!r} already: {other.path}", hint="`--name` gives another.")
             if other.path == folder:
@@ -142,10 +146,6 @@ class Projects:
     def _in_home(self, folder: Path) -> bool:
         home = Path(os.path.realpath(self._home.path))
         return folder == home or home in folder.parents
-
-    def _sound(self) -> list[Project]:
-        """All projects that can be read; the others are for `all` and `check` to complain about."""
-        return [shown.project for shown in self.listed() if shown.project is not None]
 
     def _source(self) -> yaml.Source | None:
         return yaml.read(self._home.settings) if self._home.settings.exists() else None

@@ -310,12 +310,12 @@ class Assembler:
         if worker.definition.base:
             limit = settings.memory.limit_tokens
             remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            seated = {tool.name for tool in recipe.seat.tools} if recipe.seat else set[str]()
             base = (*base_toolbox().tools, *remember, *self._provided(worker, frame, recipe.run, recipe.part_of))
-            system = tuple(tool for tool in base if tool.name not in seated)
+            system = recipe.seat.beside(base) if recipe.seat else base
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()
-        system += tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        tree = tree_tools(worker, lambda name: self.find(name, near), lambda: self.everyone(near))
+        system += recipe.seat.beside(tree) if recipe.seat else tree
         outsiders = recipe.outsiders or NOBODY
         system += outsiders.tools
         given = {toolbox.name: toolbox for toolbox in recipe.given}

@@ -41,7 +41,13 @@ class Seat:
     # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
     # are not answered (runs/talking.py: expected), and lets the run go on. None: it ends with its first answer.
     hear: Callable[[int], Awaitable[str]] | None = None
+    withheld: frozenset[str] = frozenset()  # what no tool can do here that comes without its worker's declaring it
     plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say
+
+    def beside(self, base: Sequence[Tool]) -> tuple[Tool, ...]:
+        """Those of the tools that come without being declared which there are in this seat."""
+        own = {tool.name for tool in self.tools}
+        return tuple(one for one in base if one.name not in own and one.capabilities.isdisjoint(self.withheld))
 
 
 class Seating(Protocol):
@@ -87,6 +93,7 @@ def seat_on_record(
     *,
     converses: bool = False,
     server: str = "room",
+    withheld: frozenset[str] = frozenset(),
 ) -> Seat:
     """A seat as a replay sees it: with its tools, and nothing is carried out; `converses`: it is a conversation's."""
 
@@ -94,4 +101,13 @@ def seat_on_record(
         raise AssertionError
 
     hear = never if converses else None
-    return Seat(tools=tuple(tools), execute=never, began=never, ended=never, seated=seated, hear=hear, server=server)
+    return Seat(
+        tools=tuple(tools),
+        execute=never,
+        began=never,
+        ended=never,
+        seated=seated,
+        hear=hear,
+        server=server,
+        withheld=withheld,
+    )

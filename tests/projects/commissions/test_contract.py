@@ -144,9 +144,12 @@ def review(approved: bool, comments: str) -> dict[str, Any]:
     return call("submit_review", approved=approved, comments=comments)
 
 
+CREATES = {"worker_create": {"allowed": True}}
+
+
 @pytest.mark.req("X-6")
 def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
-    workshop.worker("critic", tools=["Bash", "Write", "Grep"])
+    workshop.worker("critic", tools=["Bash", "Write", "Grep"], allow_workers=["smith"], tool_rules=CREATES)
     forged = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
     look = call("Read", file_path="src/key.py")
     workshop.script(forged, critic=[[look, review(False, "It is too small."), say()]])
@@ -160,7 +163,11 @@ def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
         assert "+key = 1" in below[0].request["input"]
         tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data["tools"]}
         assert {"Read", "Grep", "Glob", "submit_review"} <= tools
-        assert tools.isdisjoint({"Write", "Edit", "Bash", "submit_result"})  # it reads, and writes nothing
+        assert {"artifact_read", "artifact_list", "memory_read", "record_decision"} <= tools
+        writing = {"Write", "Edit", "Bash", "artifact_write", "memory_write", "worker_call", "worker_create"}
+        assert tools.isdisjoint({*writing, "submit_result"})  # it reads, and writes nothing
+        replayed = await shop.client.replay(below[0].id, shop.frame)
+        assert replayed.same, replayed
         shop.script(forged, critic=[[look, review(True, "Good."), say()]])
         await shop.commissions.redispatch(made.id, shop.frame)
         again = await shop.quiet(made.id)

@@ -12,9 +12,11 @@ from guildhall.core.errors import Conflict, NotFound
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Draft, artifact_of
 from guildhall.projects.commissions.recover import recover
+from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer
 from guildhall.store.tables import commissions as table
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
+from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
@@ -264,6 +266,52 @@ def test_an_artifact_that_is_older_is_written_again(workshop: Workshop) -> None:
         assert (await shop.commissions.shown(id)).doubts == []
 
     workshop.inside(later, recover=True)
+
+
+@pytest.mark.req("COM-27")
+def test_one_wrong_entry_in_the_settings_stops_nothing_else(workshop: Workshop) -> None:
+    other = repository(workshop.home.path.parent / "other")
+    other.commit({"README.md": "The other\n"}, "Start")
+    Projects(workshop.home).add(other.path, "another")
+    workshop.script([submit("Forged."), say()])
+
+    async def leave(shop: Workshop) -> list[str]:
+        made = [await shop.new() for _ in range(3)]
+        plan = Draft(title="A plan", worker="guide", prompt="Plan.")
+        theirs = await shop.commissions.create(shop.hall.projects.get("another"), plan, shop.frame)
+        await shop.hall.store.write(lambda c: records.move(c, made[0].id, "cancelled", "by the user", "now"))
+        for one in (made[1], theirs):
+            branch = f"claude/commission/{one.id}-1"
+            await shop.hall.store.write(
+                lambda c, one=one, to=branch: records.move(c, one.id, "dispatched", "x", "now", attempt=1, branch=to)
+            )
+        await shop.hall.store.write(lambda c: c.execute(delete(table).where(table.c.id == made[2].id)))
+        return [*(one.id for one in made), theirs.id]
+
+    cancelled, turn, lost, theirs = workshop.inside(leave)
+    settings = workshop.home.settings
+    right = settings.read_text()
+    settings.write_text(right.replace("  another:\n", "  another:\n    max_commissions: lots\n"))
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        assert "status: cancelled" in shop.repo.at("claude/main", artifact_of(cancelled))
+        assert shop.commissions.get(lost).status == "pending", "made again from its artifact"
+        assert (await shop.quiet(turn)).status == "completed"
+        assert [one.status for one in await shop.commissions.all()].count("pending") == 1
+        assert shop.commissions.get(theirs).status == "dispatched", "it waits until the line is put right"
+
+    workshop.inside(later, recover=True)
+
+    async def found(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        assert shop.commissions.get(theirs).status in ("failed", "in_progress"), "its turn has come"
+
+    for wrong in ("  12: {path: 7}\n", "  - x\n"):  # the second: nothing of it can be read
+        settings.write_text(f"{right}{wrong}")
+        workshop.inside(lambda shop: shop.commissions.settled(), recover=True)
+    settings.write_text(right)
+    workshop.inside(found, recover=True)
 
 
 def test_an_answer_comes_with_the_next_call(workshop: Workshop) -> None:

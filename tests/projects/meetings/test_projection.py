@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import delete
 
 from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings import records
+from guildhall.store.tables import meeting_words, meetings, timeline
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -86,6 +87,24 @@ def test_notes_that_never_came_are_made_again(parlour: Parlour) -> None:
     parlour.inside(work)
 
 
+def test_a_project_that_is_written_wrongly_keeps_no_other_from_it(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = artifact(parlour, meeting)
+        await put(parlour, meeting, None)
+        settings = parlour.home.settings
+        right = settings.read_text()
+        wrong = '"another": {"path": "/nowhere", "max_meetings": "lots"}'
+        settings.write_text(right.replace('"shop":', f'{wrong}, "shop":'))
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == before.strip()
+        settings.write_text("projects: [")
+        await parlour.meetings.recover()
+        settings.write_text(right)
+
+    parlour.inside(work)
+
+
 def test_a_worker_opens_no_meeting_by_writing_a_file(parlour: Parlour) -> None:
     async def work() -> None:
         await parlour.opened()
@@ -101,8 +120,9 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         meeting, other = await parlour.opened("Which form?"), await parlour.opened("Which name?")
         await parlour.quiet()
         await parlour.client.meeting_close(other.id, parlour.frame)
-        for one in (meeting, other):
-            await parlour.hall.store.write(lambda c, one=one: records.remove(c, one.id))
+        await parlour.hall.store.write(
+            lambda c: [c.execute(delete(each)) for each in (meeting_words, meetings, timeline)]
+        )
         await put(parlour, Broken, "---\nstatus: open\ntitle: [x\n---\n")
         await recovered(parlour)
         again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
@@ -112,5 +132,18 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
         assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
+
+    parlour.inside(work)
+
+
+def test_one_that_was_taken_off_the_record_stays_off_it(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meeting_delete(meeting.id)
+        await recovered(parlour)
+        assert parlour.meetings.register.all() == []
+        assert "They talked." in artifact(parlour, meeting)
 
     parlour.inside(work)

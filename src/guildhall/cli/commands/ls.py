@@ -21,7 +21,7 @@ from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -54,7 +54,8 @@ class Groups:
     done: Sequence[Run]
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
     members: Sequence[AtWork] = ()  # jobs of members that go on
-    meetings: Sequence[Meeting] = ()  # that are open
+    meetings: Sequence[Meeting] = ()  # all but those asked for, which are among the asks
+    sittings: Sequence[Run] = ()  # the runs of meetings
 
     @staticmethod
     def of(
@@ -64,7 +65,9 @@ class Groups:
         members: Sequence[AtWork] = (),
         meetings: Sequence[Meeting] = (),
     ) -> Groups:
-        asked = {ask.root for ask in asks} | {one.run for one in meetings}  # a meeting waits for whoever comes
+        asked = {ask.root for ask in asks}
+        sittings = [run for run in runs if run.request.get("meeting")]  # a meeting is shown as itself, and once
+        runs = [run for run in runs if not run.request.get("meeting")]
         return Groups(
             asks=asks,
             stopped=[
@@ -76,7 +79,8 @@ class Groups:
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
             workflows={workflow.run: workflow for workflow in workflows},
             members=members,
-            meetings=meetings,
+            meetings=[one for one in meetings if one.status in ("open", "closed")],
+            sittings=sittings,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,7 +103,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await _one(args, client, screen)
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
-        meetings = await client.meetings(status="open")
+        meetings = await client.meetings()
         groups = Groups.of(runs, asks, workflows, await client.members_at_work(), meetings)
         if args.json:
             screen.json(groups.as_dict())
@@ -156,17 +160,13 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     for theirs in groups.members:
         if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
             working.append(_at_work(theirs, screen, here, now))
-    done = groups.done if everything else groups.done[:_SHOWN]
+    ended = _done(groups, task, screen, now)
+    done = ended if everything else ended[:_SHOWN]
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
-        "meetings": [
-            [one.id, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now), f"guild meet {one.id}"]
-            for one in groups.meetings
-        ],
-        "done": [
-            [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
-        ],
+        "meetings": [_open_meeting(one, groups, screen, now) for one in groups.meetings if one.status == "open"],
+        "done": done,
     }
     for name, rows in parts.items():
         if rows:
@@ -174,8 +174,34 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             screen.table(rows, indent="  ")
     if not any(parts.values()):
         screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
-    elif len(done) < len(groups.done):
-        screen.note(f"{len(groups.done) - len(done)} more are done: guild ls --all", "dim")
+    elif len(done) < len(ended):
+        screen.note(f"{len(ended) - len(done)} more are done: guild ls --all", "dim")
+
+
+def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -> list[str]:
+    """An open meeting, and whether somebody is at work in it, or was kept from answering."""
+    runs = {run.id: run.status for run in groups.sittings}
+    said = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}.get(
+        runs.get(one.run or "", ""), ""
+    )
+    topic = screen.one_line(one.topic, 50)
+    return [one.id, one.worker, topic, said, age(one.changed_at, now), f"guild meet {one.id}"]
+
+
+def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
+    """What is done, newest first: runs, and meetings that are closed."""
+    found = [
+        (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
+        for run in groups.done
+    ]
+    for one in groups.meetings:
+        if one.status == "closed":
+            costs = [run.cost_usd for run in groups.sittings if run.request["meeting"]["id"] == one.id]
+            known = [cost for cost in costs if cost is not None]
+            spent = money(sum(known)) if known and len(costs) == one.sittings else ""
+            topic = screen.one_line(one.topic, 50)
+            found.append((one.created_at, [one.id, one.status, one.worker, topic, age(one.changed_at, now), spent]))
+    return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:

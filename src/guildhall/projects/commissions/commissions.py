@@ -20,7 +20,8 @@ from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, CommissionShown
 from guildhall.projects.commissions.projection import doubts
 from guildhall.projects.commissions.queue import Queue
-from guildhall.projects.commissions.review import review_tools, reviewing
+from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
+from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.waiting import lacks, settle
@@ -299,6 +300,8 @@ class Commissions:
 async def _logged(work: Callable[[], Awaitable[None]]) -> None:
     try:
         await work()
+    except GuildError as error:  # such as config.yaml, which cannot be read for now
+        _log.warning("%s", error)
     except Exception:  # noqa: BLE001 - nobody waits for it: it is told in the log
         _log.exception("commissions")
 
@@ -309,5 +312,5 @@ def seat_of(run: Run) -> Seat | None:
     if not told:
         return None
     if told.get("review"):
-        return seat_on_record(review_tools(), reviewing)
+        return seat_on_record(review_tools(), reviewing, server=REVIEW, withheld=CHANGES)
     return seat_on_record(commission_tools(told["schema"]), seated)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import NotFound
+from guildhall.core.errors import GuildError, NotFound
 from guildhall.projects.commissions import records
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
+
+_log = logging.getLogger("guildhall.commissions")
 
 
 class Queue:
@@ -56,3 +59,6 @@ class Queue:
             return self._ground.project(commission).settings.max_commissions
         except NotFound:  # its project is registered no more: it cannot begin, and says so
             return self._ground.most()
+        except GuildError as error:  # config.yaml is wrong about it: it waits until that is put right
+            _log.warning("%s: %s", commission.id, error)
+            return 0

@@ -28,8 +28,8 @@ _log = logging.getLogger("guildhall.commissions")
 async def recover(ground: Ground) -> None:
     """After the runs that were left behind go on, or could not. What is wrong with one keeps no other from it."""
     try:
-        projects = ground.projects().all()
-    except GuildError as error:  # config.yaml cannot be read: what is on record goes on all the same
+        projects = ground.projects().sound()
+    except GuildError as error:  # config.yaml cannot be read at all: what is on record goes on all the same
         _log.warning("%s", error)
         projects = []
     for project in projects:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 SERVER = "review"
 TOOL = "submit_review"
 _COMMENTS = 20_000  # characters
-_CHANGES = frozenset({"fs.write", "proc.exec"})  # what a reviewer has no tool for: a shell could write too
+# What a reviewer has no tool for: a shell could write too, and so could another worker that it calls.
+CHANGES = frozenset({"fs.write", "proc.exec", "artifact.write", "memory.write", "worker.call", "worker.create"})
 _HOW_TO = """\
 You review the work of another worker before it is merged. You read and change nothing. What you merely say reaches \
 nobody: say what you think with submit_review, once, when you have looked at all of it."""
@@ -50,9 +51,9 @@ def submit_review(approved: bool, comments: str) -> str:
 def reviewing(worker: Worker) -> Worker:
     """The worker as it is in a review: it writes nothing."""
     definition = worker.definition
-    declared = [name for name in definition.tools if name not in READING and BUILT_IN[name].isdisjoint(_CHANGES)]
+    declared = [name for name in definition.tools if name not in READING and BUILT_IN[name].isdisjoint(CHANGES)]
     boxes = {name: box.model_copy(update={"mode": "ro"}) for name, box in definition.sandboxes.items()}
-    changed = {"tools": (*READING, *declared), "sandboxes": boxes, "output_schema_ref": None}
+    changed = {"tools": (*READING, *declared), "sandboxes": boxes, "output_schema_ref": None, "allow_workers": ()}
     told = f"{worker.instructions.rstrip()}\n\n{_HOW_TO}\n"
     return replace(worker, definition=definition.model_copy(update=changed), instructions=told)
 
@@ -111,7 +112,15 @@ def _seat() -> Seat:
 
         return carry_out
 
-    return Seat(tools=review_tools(), execute=execute, began=nothing, ended=nothing, server=SERVER, seated=reviewing)
+    return Seat(
+        tools=review_tools(),
+        execute=execute,
+        began=nothing,
+        ended=nothing,
+        server=SERVER,
+        seated=reviewing,
+        withheld=CHANGES,
+    )
 
 
 def _first_message(commission: Commission, diff: str) -> str:

@@ -83,7 +83,7 @@ class Desk:
             return self.projects.get(name)
         if (found := self.projects.at(self.frame.root)) is not None:
             return found
-        known = ", ".join(one.name for one in self.projects.all()) or "none"
+        known = ", ".join(one.name for one in self.projects.sound()) or "none"
         raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
 
     def within(self, project: Project) -> Frame:

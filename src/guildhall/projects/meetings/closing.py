@@ -22,7 +22,7 @@ from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs import records as run_records
-from guildhall.runs.model import BY_USER, ENDED
+from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -110,9 +110,10 @@ class Closing:
         now = self._register.now()
         columns = {"notes": path, **({"summary": summary.text} if summary.text else {})}
         meeting = records.move(connection, id, "closed", "closed by the person", now, **columns)
-        run = run_records.find_run(connection, meeting.run or "")
-        if run is not None and run.status not in ENDED:
-            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+        for sitting in self._register.sittings(id):  # also one that has failed: what it was there for is done
+            run = run_records.find_run(connection, sitting.run)
+            if run is not None and run.status not in ("completed", "cancelled"):
+                run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
         return meeting
 
     async def put_away(self, meeting: Meeting) -> None:

@@ -64,7 +64,7 @@ class Projection:
 
     def recover(self) -> None:
         """Rows that are missing are made from artifacts, and artifacts that are missing or behind from rows."""
-        for project in self._ground.projects().all():
+        for project in self._projects():
             try:
                 self._rebuild(project)
             except GuildError as error:
@@ -75,6 +75,13 @@ class Projection:
             except GuildError as error:
                 _log.warning("%s: %s", meeting.id, error)
 
+    def _projects(self) -> list[Project]:
+        try:
+            return self._ground.projects().sound()
+        except GuildError as error:  # config.yaml cannot be read at all
+            _log.warning("%s", error)
+            return []
+
     def _write_again(self, meeting: Meeting) -> None:
         status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
         if status is None or (status != meeting.status and revision < self._register.revision(meeting.id)):
@@ -84,7 +91,7 @@ class Projection:
         branches = self._ground.branches(project)
         if not branches.exists("claude/main"):
             return
-        known = {one.id for one in self._register.all()}
+        known = self._register.store.read(records.known)
         for path in branches.list(FOLDER):
             id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
             if id in known or not is_id(id, MEETING) or path != notes_of(id):
