@@ -127,6 +127,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         await recovered(parlour)
         again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
         assert (again.status, again.topic, again.worker) == ("open", "Which form?", "architect")
+        assert (again.by, over.by) == ("artifact", "artifact"), "whose it is is not taken from a file"
         assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
