@@ -44,6 +44,7 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         "working": [],
         "done": [],
         "workflows": [],
+        "meetings": [],
         "members": [],
     }
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
