@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.projects.commissions.recover import recover
 from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
@@ -181,6 +182,13 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         assert done.status == "completed", done.reason
         assert shop.hall.asks.get(ask.id).status == "applied"
         assert [one.kind for one in shop.hall.asks.open()] == ["meeting"]
+        assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
+        project = shop.hall.projects.get("shop")
+        assert shop.hall.worktrees.activities("shop") == []
+        # one that an earlier hall has left
+        shop.hall.worktrees.make(project, failed.place, str(failed.branch), "full")
+        await recover(shop.commissions._ground)
+        assert shop.hall.living("shop") == (meeting.id,)
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
 
     workshop.inside(work)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.finalise import conclude, tidy
+from guildhall.projects.commissions.dispatch import BRANCHES
+from guildhall.projects.commissions.finalise import clear, conclude, tidy
 from guildhall.projects.commissions.model import RESTS
 from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
@@ -54,6 +56,17 @@ async def _recover(ground: Ground, commission: Commission) -> None:
         await tidy(ground, commission.id)
     if commission.status not in ("in_progress", "dispatched"):
         await _project_again(ground, ground.get(commission.id))
+    if commission.attempt > 1:
+        await _clear_earlier(ground, commission)
+
+
+async def _clear_earlier(ground: Ground, commission: Commission) -> None:
+    """The checkouts of earlier attempts go; their branches stay."""
+    project = ground.project(commission)
+    for number in range(1, commission.attempt):
+        earlier = replace(commission, attempt=number, branch=f"{BRANCHES}/{commission.id}-{number}", status="failed")
+        if ground.worktrees.path(project, earlier.place).exists():
+            await clear(ground, earlier)
 
 
 async def _behind(ground: Ground, commission: Commission) -> None:
