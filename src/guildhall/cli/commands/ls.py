@@ -21,7 +21,7 @@ from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
+    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import AgentShown, WorkflowShown
 
 _SHOWN = 10  # finished runs, unless all are wanted
+_OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +57,7 @@ class Groups:
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
     members: Sequence[AtWork] = ()  # jobs of members that go on
     meetings: Sequence[Meeting] = ()  # that are open
+    commissions: Sequence[Commission] = ()
 
     @staticmethod
     def of(
@@ -63,6 +66,7 @@ class Groups:
         workflows: Sequence[WorkflowShown] = (),
         members: Sequence[AtWork] = (),
         meetings: Sequence[Meeting] = (),
+        commissions: Sequence[Commission] = (),
     ) -> Groups:
         asked = {ask.root for ask in asks} | {one.run for one in meetings}  # a meeting waits for whoever comes
         return Groups(
@@ -77,6 +81,7 @@ class Groups:
             workflows={workflow.run: workflow for workflow in workflows},
             members=members,
             meetings=meetings,
+            commissions=commissions,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,6 +95,7 @@ class Groups:
             "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
             "members": [theirs.as_dict() for theirs in self.members],
             "meetings": [meeting.as_dict() for meeting in self.meetings],
+            "commissions": [one.as_dict() for one in self.commissions],
         }
 
 
@@ -100,7 +106,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
         meetings = await client.meetings(status="open")
-        groups = Groups.of(runs, asks, workflows, await client.members_at_work(), meetings)
+        members, commissions = await client.members_at_work(), await client.commissions()
+        groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -156,7 +163,10 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     for theirs in groups.members:
         if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
             working.append(_at_work(theirs, screen, here, now))
-    done = groups.done if everything else groups.done[:_SHOWN]
+    dispatched = [one for one in groups.commissions if one.status == "dispatched"]
+    working += [[one.id, one.worker, screen.one_line(one.title, 50), "waits for its turn"] for one in dispatched]
+    every = _done(groups, screen, now, task)
+    done = every if everything else every[:_SHOWN]
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
@@ -164,9 +174,8 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             [one.id, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now), f"guild meet {one.id}"]
             for one in groups.meetings
         ],
-        "done": [
-            [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)] for run in done
-        ],
+        "commissions": [_to_begin(one, screen) for one in groups.commissions if one.status in ("pending", "blocked")],
+        "done": done,
     }
     for name, rows in parts.items():
         if rows:
@@ -174,8 +183,31 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             screen.table(rows, indent="  ")
     if not any(parts.values()):
         screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
-    elif len(done) < len(groups.done):
-        screen.note(f"{len(groups.done) - len(done)} more are done: guild ls --all", "dim")
+    elif len(done) < len(every):
+        screen.note(f"{len(every) - len(done)} more are done: guild ls --all", "dim")
+
+
+def _done(groups: Groups, screen: Screen, now: datetime, task: Callable[[Run], str]) -> list[list[str]]:
+    """What is over, the newest first: a commission once, as it stands, however often it was tried."""
+    known = {one.id for one in groups.commissions}
+    cost = {run.id: money(run.cost_usd) for run in groups.done}
+    rows = [
+        (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), cost[run.id]])
+        for run in groups.done
+        if id_of(run) not in known
+    ]
+    for one in groups.commissions:
+        if one.status in _OVER:
+            title, when = screen.one_line(one.title, 50), age(one.changed_at, now)
+            # Of several attempts what the last one has cost would be taken for all of it.
+            spent = cost.get(one.run or "", "") if one.attempt == 1 else ""
+            rows.append((one.changed_at, [one.id, one.status, one.worker, title, when, spent]))
+    return [row for _, row in sorted(rows, key=lambda each: each[0], reverse=True)]
+
+
+def _to_begin(one: Commission, screen: Screen) -> list[str]:
+    next = f"guild commission dispatch {one.id}" if one.status == "pending" else screen.one_line(one.reason or "", 60)
+    return [one.id, one.status, one.worker, screen.one_line(one.title, 50), next]
 
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:

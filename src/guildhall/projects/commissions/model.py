@@ -137,7 +137,7 @@ def _text(name: str, text: object, most: int) -> None:
         raise UsageError(f"{name}: expected text without NUL")
     assert isinstance(text, str)
     if not text.strip():
-        raise UsageError(f"{name}: it is empty")
+        raise UsageError(f"{name}: it is empty", hint="Say something, or leave it out.")
     if len(text) > most:
         raise UsageError(f"{name}: it is longer than {most:,} characters")
 
