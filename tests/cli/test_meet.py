@@ -172,6 +172,27 @@ def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parl
     assert not shown["answering"]
 
 
+def test_a_turn_that_has_used_its_turns_goes_on_as_the_hint_says(guild: Guild, parlour: Parlour) -> None:
+    parlour.worker(limits={"max_turns": 1})
+    parlour.script([call("link_artifact", path=".lore/plan.md"), call("memory_read"), say("Linked."), say("Bye.")])
+    ran = guild("meet", "architect", "Link the plan")
+    id = only(guild)
+    assert ran.code == 5
+    assert f"guild resume {id} --max-turns 2" in ran.err
+    assert "already used 1 turn" in guild("resume", id, "--max-turns", "1").err
+    again = guild("resume", id, "--max-turns", "2")
+    assert (again.code, again.out) == (5, "")
+    assert f"guild resume {id} --max-turns 4" in again.err
+    run = guild("show", id, "--json").json["run"]
+    last = guild("resume", run, "--max-turns", "4", "--output", "json")
+    assert (last.code, last.json["exchanges"][-1]["answer"]) == (0, "Linked.")
+    assert guild("show", id, "--json").json["run"] == run
+    more = guild("resume", id, "--max-turns", "9")
+    assert more.code != 0
+    assert "owes no answer" in more.err
+    assert guild("meet", id, "Bye").out == "Bye.\n"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -207,12 +228,22 @@ def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -
     assert guild("ls", "--json").json["meetings"][0]["meeting"] == id
     assert "Which form?" in guild("show", id).out
     assert "Which form?" in guild("log", id).out
-    assert guild("wait", id).code == 4
+    waited = guild("wait", id)
+    assert (waited.code, waited.err) == (4, f"Go on with: guild meet {id}\n")
     assert guild("rm", id).code == 1
-    assert guild("resume", id).code == 0
-    assert guild("resume", guild("show", id, "--json").json["run"]).code == 0
+    resumed = guild("resume", guild("show", id, "--json").json["run"])
+    assert (resumed.code, resumed.err) == (0, f'{id} owes no answer. Say something: guild meet {id} "..."\n')
     assert "Nothing lives here" in guild("stop", "--all").err
+    assert guild("meet", id, "more").code == 1, "its script has one answer"
+    failed = guild("ls").out
+    assert "could not answer" in failed
+    assert "failed" not in failed
+    assert guild("resume", id).code == 1
     assert "is closed" in guild("stop", id).out
+    (line,) = (line for line in guild("ls").out.splitlines() if id in line)
+    assert line.split()[1] == "closed"
+    assert "failed" not in guild("show", id).out
+    assert guild("wait", id).code == 0
     assert "none was asked for" in parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
     assert guild("rm", id).code == 0
     assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}

@@ -45,6 +45,8 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         "done": [],
         "workflows": [],
         "members": [],
+        "meetings": [],
+        "commissions": [],
     }
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 

@@ -271,7 +271,8 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
     lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        lines.append(f"Go on with: guild resume {id_of(run) if run.root == run.id else run.root}")
+        verb = "meet" if run.request.get("meeting") else "resume"
+        lines.append(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
         lines.append(f"Try again from there: guild resume {id_of(run)}")
     return lines

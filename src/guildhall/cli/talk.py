@@ -21,7 +21,7 @@ from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import GuildError, Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
@@ -39,9 +39,11 @@ _PASTED = 0.05  # seconds in which the rest of what was pasted comes
 class Talk:
     """One person in one meeting."""
 
-    def __init__(self, screen: Screen, *, model: str | None = None) -> None:
+    def __init__(self, screen: Screen, *, model: str | None = None, more: Mapping[str, Any] | None = None) -> None:
+        """`more`: what the meeting may use up from now on, where it has stopped at a limit."""
         self._screen = screen
         self._model = model
+        self._more: dict[str, Any] = dict(more or {})
         self._id = ""
         self._code = exit_codes.DONE
 
@@ -64,7 +66,7 @@ class Talk:
             self._id = id
             shown = await client.meeting(id)
             self._say_where_it_was(shown)
-            await self._told(client, client.meeting_come(id, frame, renew=renew))
+            await self._told(client, client.meeting_come(id, frame, renew=renew, **self._more))
             return exit_codes.DONE
 
         code = self._turn(work)
@@ -131,7 +133,9 @@ class Talk:
             if back:
                 self._id = (await client.meeting(who)).meeting.id
                 before = len((await client.meeting(who)).exchanges)
-                await self._told(client, client.meeting_come(who, frame, renew=renew))
+                seen = await self._told(client, client.meeting_come(who, frame, renew=renew, **self._more))
+                if not seen and not rest and not close:
+                    self._say_nothing_is_due()
             else:
                 before = 0
                 await self._opened(client, frame, who, rest.pop(0), project)
@@ -148,7 +152,8 @@ class Talk:
         """What is left to be answered in a meeting, and nothing more; for commands that let its run go on."""
         self._id = id
         before = sum(bool(one.answer) for one in (await client.meeting(id)).exchanges)
-        await self._told(client, client.meeting_come(id, frame))
+        if not await self._told(client, client.meeting_come(id, frame, **self._more)):
+            self._say_nothing_is_due()
         await self._print_result(client, before)
         return self._code
 
@@ -183,8 +188,14 @@ class Talk:
         await self._told(client, client.meeting_say(self._id, words, frame))
         return self._code
 
-    async def _told(self, client: HallClient, stream: AsyncIterator[Event]) -> None:
-        """One turn: its events as they come, and in the end the answer where it was not seen while it was written."""
+    def _say_nothing_is_due(self) -> None:
+        self._screen.note(f'{self._id} owes no answer. Say something: guild meet {self._id} "..."')
+
+    async def _told(self, client: HallClient, stream: AsyncIterator[Event]) -> bool:
+        """One turn: its events as they come, and in the end the answer where it was not seen while it was written.
+
+        Whether there was anything.
+        """
         follower = Follower(client, self._screen)
         last, seen = "", False
         async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
@@ -194,11 +205,12 @@ class Talk:
                     await follower.tell(event)
         self._screen.end_line()
         if not seen:
-            return
+            return False
         shown = await client.meeting(self._id)
         if self._screen.wanted.form == "text" and not self._screen.one_terminal:
             self._print_answer(shown.exchanges)
         self._code = await self._standing(client, shown, last)
+        return True
 
     def _print_answer(self, exchanges: Sequence[Exchange]) -> None:
         if exchanges and exchanges[-1].answer:

@@ -23,8 +23,18 @@ class MeetingClient(Protocol):
     # a new one, in which the person has said this; it is answered when somebody comes
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting: ...
 
-    # the events until all that was said is answered, and none where it is; `renew`: with a new session
-    def meeting_come(self, id: str, frame: Frame, *, renew: bool = False) -> AsyncIterator[Event]: ...
+    # the events until all that was said is answered, and none where it is; `renew`: with a new session; the others are
+    # what it may use up from now on, where it has stopped at a limit
+    def meeting_come(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncIterator[Event]: ...
 
     # what the person says, on record; then the events of the answer, until the worker listens again
     def meeting_say(self, id: str, words: str, frame: Frame) -> AsyncIterator[Event]: ...

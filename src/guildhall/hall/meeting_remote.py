@@ -31,8 +31,18 @@ class RemoteMeetings(ABC):
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
         return await self._call("meeting_open", worker=worker, words=words, frame=frame, project=project)
 
-    def meeting_come(self, id: str, frame: Frame, *, renew: bool = False) -> AsyncGenerator[Event]:
-        return self._stream("meeting_come", id=id, frame=frame, renew=renew)
+    def meeting_come(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncGenerator[Event]:
+        more: dict[str, Any] = {"max_turns": max_turns, "max_tokens": max_tokens, "budget": budget}
+        return self._stream("meeting_come", id=id, frame=frame, renew=renew, **more)
 
     def meeting_say(self, id: str, words: str, frame: Frame) -> AsyncGenerator[Event]:
         return self._stream("meeting_say", id=id, words=words, frame=frame)

@@ -29,9 +29,22 @@ class MeetingVerbs:
     async def meeting_open(self, worker: str, words: str, frame: Frame, *, project: str | None = None) -> Meeting:
         return await self._hall.meetings.open(worker, words, frame, project=project)
 
-    async def meeting_come(self, id: str, frame: Frame, *, renew: bool = False) -> AsyncGenerator[Event]:
-        meetings = self._hall.meetings
-        async with aclosing(meetings.come(id, frame, renew=renew, stays=self._stays)) as events:
+    async def meeting_come(
+        self,
+        id: str,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        budget: float | None = None,
+    ) -> AsyncGenerator[Event]:
+        from guildhall.runs.grants import Grant
+
+        wanted = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget)
+        grant = None if wanted == Grant() else wanted
+        come = self._hall.meetings.come(id, frame, renew=renew, grant=grant, stays=self._stays)
+        async with aclosing(come) as events:
             async for event in events:
                 yield event
 

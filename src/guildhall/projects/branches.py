@@ -12,7 +12,7 @@ from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects import trees
 from guildhall.projects.following import with_users
 from guildhall.projects.git import checkouts
-from guildhall.projects.model import INTEGRATION, KEPT, LORE, OURS, Author, Followed
+from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TRIES = 20
 _MOST_DIFF = 200_000  # bytes
-_TIP = "Guildhall-Tip"  # in the message of a squash: what was squashed, so that it is known again
+_TIP = "Guildhall-Tip"  # in the message of a squash: which branch was squashed, and where it was: to know it again
 _REF = f"refs/heads/{INTEGRATION}"
 
 
@@ -72,7 +72,7 @@ class Branches:
 
     def merged(self, branch: str) -> bool:
         """Whether the branch, as it is now, has been squashed into the integration branch."""
-        return self._squashed(self.tip(), self._tip_or_kept(branch)) is not None
+        return self._squashed(self.tip(), branch, self._tip_or_kept(branch)) is not None
 
     # moving
 
@@ -115,14 +115,14 @@ class Branches:
         """Puts all that a branch has done on the integration branch as one commit, with some files beside.
 
         Done before, it is found again. Raises MergeConflict for what cannot be merged; then nothing has changed. In
-        `.lore/` the branch's version counts.
+        `.lore/` the branch's version counts, except for what the hall writes there.
         """
         tip = self._tip_or_kept(branch)
         self.ensure()
-        if (found := self._squashed(self.tip(), tip)) is not None:
+        if (found := self._squashed(self.tip(), branch, tip)) is not None:
             return found
         changes = self._entries(also or {})
-        text = f"{message.rstrip()}\n\n{_TIP}: {tip}\n"
+        text = f"{message.rstrip()}\n\n{_TIP}: {branch} {tip}\n"
 
         def made(now: str) -> str:
             tree = self._merged_tree(now, tip)
@@ -197,7 +197,16 @@ class Branches:
                 hint="Its branch is kept as it is.",
             )
         taken = [stages.get(3) or trees.Entry(path=path) for path, stages in merged.conflicts.items()]
-        return trees.with_entries(self.git, merged.tree, taken)
+        return self._with_records(now, trees.with_entries(self.git, merged.tree, taken))
+
+    def _with_records(self, now: str, tree: str) -> str:
+        """A tree with the hall's own records as they are on the integration branch, whatever a branch made of them."""
+        back: list[Entry] = []
+        for folder in (f"{LORE}/{name}".encode() for name in OF_THE_HALL):
+            ours, theirs = (trees.entries(self.git, one, folder, deep=True) for one in (now, tree))
+            back += [entry for entry in ours if entry not in theirs]
+            back += [trees.Entry(path=path) for path in {one.path for one in theirs} - {one.path for one in ours}]
+        return trees.with_entries(self.git, tree, back)
 
     def _moved(self, made: Callable[[str], str], why: str) -> str:
         """Moves the integration branch to what is made of it, again and again while somebody else moves it."""
@@ -244,9 +253,9 @@ class Branches:
         """The changes, less those that take out what is not there."""
         return [one for one in changes if one.object is not None or trees.entry_at(self.git, tree, one.path)]
 
-    def _squashed(self, now: str, tip: str) -> str | None:
-        """The commit of the integration branch that squashed this very tip."""
-        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {tip}", "--max-count=1")
+    def _squashed(self, now: str, branch: str, tip: str) -> str | None:
+        """The commit of the integration branch that squashed this very branch. Others may have the same tip."""
+        how = ("--format=%H", "--fixed-strings", f"--grep={_TIP}: {branch} {tip}", "--max-count=1")
         return self.git.run("log", *how, now, f"^{tip}").line or None
 
     def _tip_or_kept(self, branch: str) -> str:

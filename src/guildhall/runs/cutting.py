@@ -1,13 +1,16 @@
-"""An answer that the person has cut off: what there was of it counts as the answer."""
+"""An answer that the person has cut off: what there was of it is the answer, and what was reserved is paid."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from guildhall.runs import shown
+from guildhall.models.door import OUTPUT_CEILING
+from guildhall.runs import limits, records, shown
 
 if TYPE_CHECKING:
     from guildhall.runs.journal import Journal
+    from guildhall.runs.model import Entry
 
 CUT_OFF = "[The person interrupted here.]"
 
@@ -15,18 +18,34 @@ CUT_OFF = "[The person interrupted here.]"
 async def cut_short(journal: Journal, text: str) -> bool:
     """Puts on record that the question that waits for an answer has had this one. False: none waits for any.
 
-    To be called while nobody executes the run. What the model had to be paid for it is not known.
+    To be called while nobody executes the run.
     """
     from pydantic_ai.messages import ModelResponse, TextPart
 
-    open_ones = [
-        entry.key for entry in journal.kind("model_asked") if not journal.last(entry.key or "", "model_answered")
-    ]
+    open_ones = [asked for asked in journal.kind("model_asked") if not journal.last(asked.key or "", "model_answered")]
     if not open_ones:
         return False
     said = f"{text.rstrip()}\n\n{CUT_OFF}" if text.strip() else CUT_OFF
     response = shown.dump([ModelResponse(parts=[TextPart(said)])])[0]
-    usage = {"input_tokens": 0, "output_tokens": 0}
-    data = {"response": response, "usage": usage, "cost_usd": None}
-    await journal.append("model_answered", data, key=open_ones[-1])
+    usage, cost = _taken(journal, open_ones[-1])
+    total = limits.used_with(journal, **usage, cost=cost)
+    await journal.append(
+        "model_answered",
+        {"response": response, "usage": usage, "cost_usd": cost, "cut_off": True},
+        key=open_ones[-1].key,
+        also=lambda connection: records.change_run(connection, journal.run, **asdict(total)),
+    )
     return True
+
+
+def _taken(journal: Journal, asked: Entry) -> tuple[dict[str, int], float | None]:
+    """The tokens and dollars of a call whose end nobody has seen: the most that it can have taken.
+
+    That is what counts after a crash too, so that no limit is passed by interrupting. One that had failed is paid for
+    already, by what is on record of that.
+    """
+    if journal.last(asked.key or "", "model_asked", "model_failed") is not asked:
+        return {"input_tokens": 0, "output_tokens": 0}, None
+    held, most = asked.data["reserved_tokens"], asked.data["max_tokens"]
+    answer = min(held, OUTPUT_CEILING if most is None else most)
+    return {"input_tokens": held - answer, "output_tokens": answer}, asked.data["reserved_usd"]

@@ -151,14 +151,7 @@ class LiveLedger(Asking):
         usage = {"input_tokens": response.usage.input_tokens, "output_tokens": response.usage.output_tokens}
         data = {"response": shown.dump([response])[0], "usage": usage, "cost_usd": cost}
         async with self._adding:
-            before = limits.used(self.journal)
-            total = replace(
-                before,
-                turns=before.turns + 1,
-                input_tokens=before.input_tokens + usage["input_tokens"],
-                output_tokens=before.output_tokens + usage["output_tokens"],
-                cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
-            )
+            total = limits.used_with(self.journal, **usage, cost=cost)
             await self.journal.append(
                 "model_answered",
                 data,

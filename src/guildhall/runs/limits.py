@@ -52,6 +52,17 @@ def used(journal: Journal) -> Usage:
     )
 
 
+def used_with(journal: Journal, input_tokens: int, output_tokens: int, cost: float | None) -> Usage:
+    """What the run will have used up with one more answer."""
+    before = used(journal)
+    return Usage(
+        turns=before.turns + 1,
+        input_tokens=before.input_tokens + input_tokens,
+        output_tokens=before.output_tokens + output_tokens,
+        cost_usd=before.cost_usd if cost is None else (before.cost_usd or 0.0) + cost,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spent:
     """What runs have used up, by what is on record."""

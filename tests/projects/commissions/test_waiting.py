@@ -49,6 +49,28 @@ def test_blocked_until_it_is_there_and_back(workshop: Workshop) -> None:
     workshop.inside(work)
 
 
+@pytest.mark.req("COM-7", "SYS-24")
+def test_what_the_user_commits_is_there(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        one, other = await shop.new(dependencies=("docs/a.md",)), await shop.new(dependencies=("docs/b.md",))
+        assert (one.status, other.status) == ("blocked", "blocked")
+        shop.repo.commit({"docs/a.md": "A\n"})
+        assert [found.status for found in await shop.commissions.all("shop")] == ["pending", "blocked"]
+        shop.repo.commit({"docs/b.md": "B\n", "docs/c.md": "C\n"})
+        await recover(shop.commissions._ground)
+        assert shop.commissions.get(other.id).status == "pending"
+        shop.repo.commit({"docs/d.md": "D\n"})
+        assert (await shop.new(dependencies=("docs/d.md",))).status == "pending"
+        # where both have changed the same places it waits, and all else can still be looked at
+        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches.write({"README.md": b"Ours\n"}, "Ours", "smith")
+        shop.repo.commit({"README.md": "Theirs\n", "docs/e.md": "E\n"})
+        assert (await shop.new(dependencies=("docs/e.md",))).status == "blocked"
+        assert len(await shop.commissions.all()) == 4
+
+    workshop.inside(work)
+
+
 @pytest.mark.req("COM-7", "SYS-14")
 def test_one_waits_for_another(workshop: Workshop) -> None:
     workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
@@ -274,7 +296,8 @@ def test_one_wrong_entry_in_the_settings_stops_nothing_else(workshop: Workshop) 
     async def later(shop: Workshop) -> None:
         await shop.commissions.settled()
         assert "status: cancelled" in shop.repo.at("claude/main", artifact_of(cancelled))
-        assert shop.commissions.get(lost).status == "pending", "made again from its artifact"
+        again = shop.commissions.get(lost)
+        assert (again.status, again.by) == ("pending", "artifact"), "made again from its artifact"
         assert (await shop.quiet(turn)).status == "completed"
         assert [one.status for one in await shop.commissions.all()].count("pending") == 1
         assert shop.commissions.get(theirs).status == "dispatched", "it waits until the line is put right"

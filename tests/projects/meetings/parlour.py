@@ -77,11 +77,19 @@ class Parlour:
         (self.repo.path / "workers").mkdir(exist_ok=True)
         (self.repo.path / "workers" / f"{name}.yaml").write_text(json.dumps({**usual, **fields}))
 
-    def script(self, *runs: Sequence[Answer], summary: str | None = "They talked.", name: str = "architect") -> None:
+    def script(
+        self,
+        *runs: Sequence[Answer],
+        summary: str | None = "They talked.",
+        name: str = "architect",
+        price: float | None = None,
+    ) -> None:
+        """`price`: of a million tokens, asked or answered."""
         workers: dict[str, Any] = {name: [list(run) for run in runs]}
         if summary is not None:
             workers[SUMMARISER] = [[say(summary)] for _ in range(3)]
-        (self.repo.path / "answers.yaml").write_text(json.dumps({"workers": workers}))
+        of_tokens = {} if price is None else {"price": {"input": price, "output": price}}
+        (self.repo.path / "answers.yaml").write_text(json.dumps({"workers": workers, **of_tokens}))
 
     @property
     def frame(self) -> Frame:

@@ -10,6 +10,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, Refused, UsageError
 from guildhall.projects.meetings.model import LONGEST_WORDS
+from guildhall.runs import limits
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -236,6 +237,31 @@ def test_an_answer_that_is_cut_off_is_followed_by_the_next_words(parlour: Parlou
         assert answers == ["one", "[The person interrupted here.]", "three"]
         await parlour.client.meeting_interrupt(meeting.id)  # nothing is under way
         assert [answer for _, answer in parlour.answers(meeting.id)] == answers
+
+    parlour.inside(work)
+
+
+@pytest.mark.parametrize("limit", ["max_budget_usd", "max_tokens"])
+def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str) -> None:
+    parlour.worker(limits={limit: {"max_budget_usd": 0.5, "max_tokens": 5_000}[limit]})
+    parlour.script([say("one"), {"sleep": 30, "say": "never"}, say("three")], price=100.0)
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = parlour.shown(meeting.id).cost_usd
+        task = asyncio.create_task(parlour.said(meeting.id, "a long one"))
+        asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).kind("model_asked")[1:])
+        await parlour.client.meeting_interrupt(meeting.id)
+        await task
+        journal = parlour.hall.history.journal(meeting.run)
+        paid = round(before + asked[0].data["reserved_usd"], 9)
+        assert parlour.shown(meeting.id).cost_usd == limits.used(journal).cost_usd == paid
+        assert parlour.hall.history.get(meeting.run).usage == limits.used(journal)
+        assert limits.Spent.by([journal]).tokens >= asked[0].data["reserved_tokens"]
+        ended = (await parlour.said(meeting.id, "something else"))[-1]
+        assert ended.data["status"] == "failed"
+        assert parlour.hall.history.get(meeting.run).error["code"] == "limit_reached"
+        assert len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2
 
     parlour.inside(work)
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+from sqlalchemy import delete
+
 from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings import records
-from tests.projects.meetings.parlour import say
+from guildhall.store.tables import meeting_words, meetings, timeline
+from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
@@ -62,6 +65,28 @@ def test_an_artifact_that_is_missing_or_behind_is_written_again(parlour: Parlour
     parlour.inside(work)
 
 
+@pytest.mark.req("MTG-20")
+def test_notes_that_never_came_are_made_again(parlour: Parlour) -> None:
+    parlour.script([call("record_decision", question="Which form?", decision="Parquet", reasoning="small"), say("So.")])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        before = artifact(parlour, meeting)
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        notes = artifact(parlour, meeting)
+        await put(parlour, meeting, before)
+        await recovered(parlour)
+        assert "Parquet" in notes
+        assert artifact(parlour, meeting) == notes
+        changed = notes.replace("Parquet", "Parquet, says Ada")
+        await put(parlour, meeting, changed)
+        await recovered(parlour)
+        assert artifact(parlour, meeting) == changed, "what a hand has written stays"
+
+    parlour.inside(work)
+
+
 def test_a_project_that_is_written_wrongly_keeps_no_other_from_it(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
@@ -95,16 +120,31 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         meeting, other = await parlour.opened("Which form?"), await parlour.opened("Which name?")
         await parlour.quiet()
         await parlour.client.meeting_close(other.id, parlour.frame)
-        for one in (meeting, other):
-            await parlour.hall.store.write(lambda c, one=one: records.remove(c, one.id))
+        await parlour.hall.store.write(
+            lambda c: [c.execute(delete(each)) for each in (meeting_words, meetings, timeline)]
+        )
         await put(parlour, Broken, "---\nstatus: open\ntitle: [x\n---\n")
         await recovered(parlour)
         again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
         assert (again.status, again.topic, again.worker) == ("open", "Which form?", "architect")
+        assert (again.by, over.by) == ("artifact", "artifact"), "whose it is is not taken from a file"
         assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))
         assert parlour.answers(again.id) == [("", "Where were we?")]
         assert "What was said in it so far is lost" in parlour.told(parlour.meetings.register.get(again.id).run)
+
+    parlour.inside(work)
+
+
+def test_one_that_was_taken_off_the_record_stays_off_it(parlour: Parlour) -> None:
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meeting_delete(meeting.id)
+        await recovered(parlour)
+        assert parlour.meetings.register.all() == []
+        assert "They talked." in artifact(parlour, meeting)
 
     parlour.inside(work)

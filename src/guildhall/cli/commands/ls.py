@@ -56,7 +56,8 @@ class Groups:
     done: Sequence[Run]
     workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
     members: Sequence[AtWork] = ()  # jobs of members that go on
-    meetings: Sequence[Meeting] = ()  # that are open
+    meetings: Sequence[Meeting] = ()  # all but those asked for, which are among the asks
+    sittings: Sequence[Run] = ()  # the runs of meetings
     commissions: Sequence[Commission] = ()
 
     @staticmethod
@@ -68,7 +69,9 @@ class Groups:
         meetings: Sequence[Meeting] = (),
         commissions: Sequence[Commission] = (),
     ) -> Groups:
-        asked = {ask.root for ask in asks} | {one.run for one in meetings}  # a meeting waits for whoever comes
+        asked = {ask.root for ask in asks}
+        sittings = [run for run in runs if run.request.get("meeting")]  # a meeting is shown as itself, and once
+        runs = [run for run in runs if not run.request.get("meeting")]
         return Groups(
             asks=asks,
             stopped=[
@@ -80,7 +83,8 @@ class Groups:
             done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
             workflows={workflow.run: workflow for workflow in workflows},
             members=members,
-            meetings=meetings,
+            meetings=[one for one in meetings if one.status in ("open", "closed")],
+            sittings=sittings,
             commissions=commissions,
         )
 
@@ -105,7 +109,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await _one(args, client, screen)
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
-        meetings = await client.meetings(status="open")
+        meetings = await client.meetings()
         members, commissions = await client.members_at_work(), await client.commissions()
         groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
         if args.json:
@@ -165,15 +169,12 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             working.append(_at_work(theirs, screen, here, now))
     dispatched = [one for one in groups.commissions if one.status == "dispatched"]
     working += [[one.id, one.worker, screen.one_line(one.title, 50), "waits for its turn"] for one in dispatched]
-    every = _done(groups, screen, now, task)
-    done = every if everything else every[:_SHOWN]
+    ended = _done(groups, task, screen, now)
+    done = ended if everything else ended[:_SHOWN]
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
-        "meetings": [
-            [one.id, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now), f"guild meet {one.id}"]
-            for one in groups.meetings
-        ],
+        "meetings": [_open_meeting(one, groups, screen, now) for one in groups.meetings if one.status == "open"],
         "commissions": [_to_begin(one, screen) for one in groups.commissions if one.status in ("pending", "blocked")],
         "done": done,
     }
@@ -183,31 +184,50 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
             screen.table(rows, indent="  ")
     if not any(parts.values()):
         screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
-    elif len(done) < len(every):
-        screen.note(f"{len(every) - len(done)} more are done: guild ls --all", "dim")
+    elif len(done) < len(ended):
+        screen.note(f"{len(ended) - len(done)} more are done: guild ls --all", "dim")
 
 
-def _done(groups: Groups, screen: Screen, now: datetime, task: Callable[[Run], str]) -> list[list[str]]:
-    """What is over, the newest first: a commission once, as it stands, however often it was tried."""
-    known = {one.id for one in groups.commissions}
-    cost = {run.id: money(run.cost_usd) for run in groups.done}
-    rows = [
-        (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), cost[run.id]])
-        for run in groups.done
-        if id_of(run) not in known
-    ]
-    for one in groups.commissions:
-        if one.status in _OVER:
-            title, when = screen.one_line(one.title, 50), age(one.changed_at, now)
-            # Of several attempts what the last one has cost would be taken for all of it.
-            spent = cost.get(one.run or "", "") if one.attempt == 1 else ""
-            rows.append((one.changed_at, [one.id, one.status, one.worker, title, when, spent]))
-    return [row for _, row in sorted(rows, key=lambda each: each[0], reverse=True)]
+def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -> list[str]:
+    """An open meeting, and whether somebody is at work in it, or was kept from answering."""
+    runs = {run.id: run.status for run in groups.sittings}
+    said = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}.get(
+        runs.get(one.run or "", ""), ""
+    )
+    topic = screen.one_line(one.topic, 50)
+    return [one.id, one.worker, topic, said, age(one.changed_at, now), f"guild meet {one.id}"]
 
 
 def _to_begin(one: Commission, screen: Screen) -> list[str]:
     next = f"guild commission dispatch {one.id}" if one.status == "pending" else screen.one_line(one.reason or "", 60)
     return [one.id, one.status, one.worker, screen.one_line(one.title, 50), next]
+
+
+def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
+    """What is done, newest first: runs, meetings that are closed; a commission once, however often it was tried."""
+    known = {one.id for one in groups.commissions}
+    found = [
+        (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
+        for run in groups.done
+        if id_of(run) not in known
+    ]
+    for one in groups.meetings:
+        if one.status == "closed":
+            runs = [run for run in groups.sittings if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now)]
+            found.append((one.created_at, [*row, _spent(runs, one.sittings)]))
+    for one in groups.commissions:
+        if one.status in _OVER:
+            runs = [run for run in groups.done if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.title, 50), age(one.changed_at, now)]
+            found.append((one.changed_at, [*row, _spent(runs, one.attempt)]))
+    return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _spent(runs: Sequence[Run], times: int) -> str:
+    """What they have cost together, where all of them are there."""
+    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
+    return money(sum(costs)) if costs and len(runs) == times else ""
 
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:

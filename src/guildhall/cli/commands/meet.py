@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.run import worker_name
@@ -51,9 +51,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     return talk.scripted(who, said, back=back, project=args.project, renew=args.renew, close=args.close)
 
 
-def go_back(id: str, screen: Screen) -> int:
+def go_back(id: str, screen: Screen, **more: Any) -> int:
     """`guild resume` of a meeting: what was said last is answered, and a person at a terminal goes on from there."""
-    talk = Talk(screen)
+    talk = Talk(screen, more=more)
     if not screen.interactive or screen.wanted.form != "text":
         return talk.scripted(id, (), back=True, project=None, renew=False, close=False)
     code = talk.come_back(id, None, renew=False)

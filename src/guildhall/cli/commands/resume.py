@@ -29,18 +29,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
+    more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
     if is_id(args.run, MEETING):
         from guildhall.cli.commands.meet import go_back
 
-        return go_back(args.run, screen)
+        return go_back(args.run, screen, **more)
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
         if meeting := (await client.show(run)).run.request.get("meeting"):
             from guildhall.cli.talk import Talk
 
-            return await Talk(screen).once(meeting["id"], client, frame)
-        more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
+            return await Talk(screen, more=more).once(meeting["id"], client, frame)
         return await go_on(run, client, frame, screen, **more)
 
     return with_hall(work, screen)

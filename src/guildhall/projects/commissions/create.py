@@ -17,7 +17,7 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission
 from guildhall.projects.commissions.projection import project_row
-from guildhall.projects.commissions.waiting import in_words, lacks
+from guildhall.projects.commissions.waiting import follow, in_words, lacks
 from guildhall.runs.fit import fitting
 from guildhall.workers.choose import Choice, normal
 from guildhall.workers.registry import FILES
@@ -37,6 +37,8 @@ async def create(
 ) -> Commission:
     """A new commission. It begins when it is dispatched."""
     check_draft(ground, project, draft, frame, by)
+    if draft.dependencies:
+        await asyncio.to_thread(follow, ground, project.name)
     await asyncio.to_thread(ground.branches(project).ensure)
     now = ground.now()
     commission = Commission(

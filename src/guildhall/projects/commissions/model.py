@@ -38,7 +38,7 @@ LONGEST = 80_000  # bytes of all of it, as JSON: it is in the front matter of an
 LONGEST_CHECK = 4_096  # characters of a command
 MOST_PATHS = 100  # that it may depend on, must give, or is told of
 MOST_CHECKS = 20
-By = Literal["person", "manager"]
+By = Literal["person", "manager", "artifact"]  # the last: made again from one, and nobody knows by whom
 
 
 def checked_status(word: str) -> Status:

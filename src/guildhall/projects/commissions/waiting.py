@@ -34,12 +34,22 @@ def in_words(paths: Sequence[str]) -> str:
     return f"waits for {', '.join(paths)}" if paths else "all that it depends on is there"
 
 
+def follow(ground: Ground, project: str) -> None:
+    """The integration branch takes in what the user has done, which may be what is waited for; if it can be."""
+    try:
+        ground.branches(ground.projects().get(project)).follow()
+    except GuildError as error:  # told to whoever begins something there
+        _log.info("%s: %s", project, error)
+
+
 async def settle(ground: Ground, project: str | None = None) -> None:
     """Moves what can begin now from blocked to pending, and back what can no more."""
     waiting = [one for one in ground.all(project) if one.status in ("pending", "blocked")]
-    for one in waiting:
-        if one.draft.dependencies or one.status == "blocked":
-            await _settle(ground, one)
+    needing = [one for one in waiting if one.draft.dependencies or one.status == "blocked"]
+    for name in dict.fromkeys(one.project for one in needing):
+        await asyncio.to_thread(follow, ground, name)
+    for one in needing:
+        await _settle(ground, one)
 
 
 async def _settle(ground: Ground, commission: Commission) -> None:
@@ -66,5 +76,5 @@ def demand_ready(ground: Ground, commission: Commission) -> None:
         missing = lacks(ground, commission)
         raise Conflict(
             f"the commission {commission.id} is blocked: it {in_words(missing)}",
-            hint="It becomes pending by itself once all of it is on the integration branch.",
+            hint="It becomes pending by itself once all of it is on claude/main, or on your branch.",
         )

@@ -22,12 +22,13 @@ from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs import records as run_records
-from guildhall.runs.model import BY_USER, ENDED
+from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
+    from guildhall.projects.aside import Aside
     from guildhall.projects.meetings.ground import Ground
     from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.meetings.register import Register
@@ -109,27 +110,30 @@ class Closing:
         now = self._register.now()
         columns = {"notes": path, **({"summary": summary.text} if summary.text else {})}
         meeting = records.move(connection, id, "closed", "closed by the person", now, **columns)
-        run = run_records.find_run(connection, meeting.run or "")
-        if run is not None and run.status not in ENDED:
-            run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
+        for sitting in self._register.sittings(id):  # also one that has failed: what it was there for is done
+            run = run_records.find_run(connection, sitting.run)
+            if run is not None and run.status not in ("completed", "cancelled"):
+                run_records.conclude(connection, run.id, summary.text or "the meeting was closed", now)
         return meeting
 
     async def put_away(self, meeting: Meeting) -> None:
         """What a closed meeting needs no more. What cannot be put away stays, and is tried again at the next start."""
         try:
-            await asyncio.to_thread(self._put_away, meeting)
+            aside = await asyncio.to_thread(self._put_away, meeting)
         except (GuildError, OSError) as error:
             _log.warning("%s: its checkout or branch stays for now: %s", meeting.id, error)
             return
         now = self._register.now()
-        await self._register.store.write(lambda c: records.note(c, meeting.id, "put away", now, **{PUT_AWAY: True}))
+        told = f"put away; {aside.told()}" if aside else "put away"
+        await self._register.store.write(lambda c: records.note(c, meeting.id, told, now, **{PUT_AWAY: True}))
 
-    def _put_away(self, meeting: Meeting) -> None:
+    def _put_away(self, meeting: Meeting) -> Aside | None:
         self._register.transcript(meeting).unlink(missing_ok=True)
         project = self._ground.project(meeting)
-        self._ground.worktrees().remove(project, meeting.id)
+        aside = self._ground.worktrees().remove(project, meeting.id)
         if meeting.branch is not None and self._begun(meeting):
             self._ground.branches(project).keep(meeting.branch)
+        return aside
 
     # after a crash
 

@@ -139,14 +139,16 @@ class Meetings:
             hint="Register it: guild project add. Or name one: --project NAME (`guild project ls`).",
         )
 
-    async def come(self, id: str, frame: Frame, *, renew: bool = False, stays: bool = True) -> AsyncGenerator[Event]:
+    async def come(
+        self, id: str, frame: Frame, *, renew: bool = False, grant: Grant | None = None, stays: bool = True
+    ) -> AsyncGenerator[Event]:
         """The events until all that was said so far is answered: none where nothing is left to be answered.
 
-        `renew`: with a new session, which is told in short what was said so far.
+        `renew`: with a new session, which is told in short what was said so far. `grant`: with more than before.
         """
         said = self.register.words(self.register.get(id).id)
         number = said[-1].number if said else 0
-        async with aclosing(self._sittings.turn(id, number, frame, renew=renew, stays=stays)) as events:
+        async with aclosing(self._sittings.turn(id, number, frame, renew=renew, grant=grant, stays=stays)) as events:
             async for event in events:
                 yield event
 
@@ -197,7 +199,7 @@ class Meetings:
             hint = f"guild meeting {'close' if meeting.status == 'open' else 'decline'} {id} first."
             raise NotDeletable(f"the meeting {id} is {meeting.status}: it cannot be deleted", hint=hint)
         await self._closing.put_away(meeting)
-        await self.register.store.write(lambda connection: records.remove(connection, id))
+        await self.register.store.write(lambda connection: records.remove(connection, id, self.register.now()))
 
     async def _project(self, meeting: Meeting) -> None:
         await asyncio.to_thread(self._projection.write, meeting)

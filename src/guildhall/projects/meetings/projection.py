@@ -14,7 +14,8 @@ from guildhall.core.ids import MEETING, is_id
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import FOLDER, STATES, Meeting, branch_of, checked_topic, notes_of
-from guildhall.projects.meetings.notes import artifact
+from guildhall.projects.meetings.notes import artifact, notes
+from guildhall.projects.meetings.summary import Summary
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -40,10 +41,15 @@ class Projection:
         try:
             branches = self._ground.branches(self._ground.project(meeting))
             what = f"Meeting with {meeting.worker}, {meeting.status}: {meeting.topic}"
-            files = {notes_of(meeting.id): artifact(meeting, revision=self._register.revision(meeting.id))}
+            body = self._notes(meeting) if meeting.status == "closed" else ""
+            files = {notes_of(meeting.id): artifact(meeting, body, revision=self._register.revision(meeting.id))}
             branches.write(files, what, meeting.worker)
         except GuildError as error:
             _log.warning("%s: its artifact could not be written: %s", meeting.id, error)
+
+    def _notes(self, meeting: Meeting) -> str:
+        """The notes of a closed meeting, made again from what is on record."""
+        return notes(self._register.shown(meeting.id), Summary(text=meeting.summary))
 
     def doubts(self, meeting: Meeting) -> list[str]:
         """What the artifact says that the row does not: somebody has written it by hand."""
@@ -78,8 +84,6 @@ class Projection:
 
     def _write_again(self, meeting: Meeting) -> None:
         status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
-        if meeting.status == "closed" and status is not None:
-            return  # it has the notes, whatever else it says
         if status is None or (status != meeting.status and revision < self._register.revision(meeting.id)):
             self.write(meeting)
 
@@ -87,7 +91,7 @@ class Projection:
         branches = self._ground.branches(project)
         if not branches.exists("claude/main"):
             return
-        known = {one.id for one in self._register.all()}
+        known = self._register.store.read(records.known)
         for path in branches.list(FOLDER):
             id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
             if id in known or not is_id(id, MEETING) or path != notes_of(id):
@@ -116,7 +120,7 @@ class Projection:
             topic=checked_topic(said.title),
             status=status,
             reason="rebuilt from its artifact: the record of the hall was lost",
-            by=str(said.extra.get("by") or "person"),
+            by="artifact",
             linked=tuple(map(str, cast("list[Any]", linked))) if isinstance(linked, list) else (),
             branch=branch_of(id) if exists else None,
             notes=notes_of(id) if status == "closed" else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
+from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, union, update
 
 from guildhall.projects.meetings.model import Line, Meeting, Words, check_transition
 from guildhall.store.tables import meeting_words, meetings, timeline
@@ -47,11 +47,18 @@ def note(connection: Connection, id: str, reason: str, now: str, **data: Any) ->
     _add_line(connection, id, None, None, reason, data, now)
 
 
-def remove(connection: Connection, id: str) -> None:
-    """A meeting is gone from the record; its runs stay there."""
+def remove(connection: Connection, id: str, now: str) -> None:
+    """A meeting is gone from the record; its runs stay there, and one line that says so."""
     connection.execute(delete(meeting_words).where(meeting_words.c.meeting == id))
     connection.execute(delete(timeline).where(timeline.c.activity == id))
     connection.execute(delete(meetings).where(meetings.c.id == id))
+    note(connection, id, "taken off the record", now)
+
+
+def known(connection: Connection) -> set[str]:
+    """The ids of all meetings that there are, or were until somebody took them off the record."""
+    every = union(select(meetings.c.id), select(timeline.c.activity))
+    return set(connection.execute(every).scalars())
 
 
 def find(connection: Connection, id: str) -> Meeting | None:

@@ -64,35 +64,46 @@ class Sittings:
     # a turn
 
     async def turn(
-        self, id: str, number: int, frame: Frame, *, renew: bool = False, stays: bool = True
+        self,
+        id: str,
+        number: int,
+        frame: Frame,
+        *,
+        renew: bool = False,
+        grant: Grant | None = None,
+        stays: bool = True,
     ) -> AsyncGenerator[Event]:
         """The events until the words of this number are answered and the worker listens again.
 
-        `renew`: in a new session. `stays`: the hall is a process of its own, and a person at a terminal may say more in
-        a moment.
+        `renew`: in a new session. `grant`: what it may use up from now on. `stays`: the hall is a process of its own,
+        and a person at a terminal may say more in a moment.
         """
         self._following[id] += 1
         try:
             again = True
             while again:
                 again = False
-                async with aclosing(self._stretch(id, number, frame, renew=renew, stays=stays)) as events:
+                stretch = self._stretch(id, number, frame, renew=renew, grant=grant, stays=stays)
+                async with aclosing(stretch) as events:
                     async for event in events:
                         yield event
                         again = event.type == "run_ended" and self._goes_on(id, event)
-                renew = False
+                renew, grant = False, None
         finally:
             self._following[id] -= 1
 
-    async def _stretch(self, id: str, number: int, frame: Frame, *, renew: bool, stays: bool) -> AsyncGenerator[Event]:
+    async def _stretch(
+        self, id: str, number: int, frame: Frame, *, renew: bool, grant: Grant | None, stays: bool
+    ) -> AsyncGenerator[Event]:
         """The events of the run from now on, until the turn is over or the run has stopped."""
         with ExitStack() as stack:
             async with self.steering[id]:
                 meeting = self._register.get(id)
                 demand_open(meeting)
                 if not renew and self._register.unanswered(id) is None:
+                    _refuse_grant(grant, f"the meeting {id} owes no answer")
                     return
-                prepared, told = await self._prepared(meeting, frame, renew=renew)
+                prepared, told = await self._prepared(meeting, frame, renew=renew, grant=grant)
                 run, after = self._last(id)
                 events = stack.enter_context(self._ground.bus.listening(run, self._most))
                 stack.callback(self._hold(run, frame, launched=prepared is not None, stays=stays))
@@ -165,20 +176,24 @@ class Sittings:
         last = self._register.sittings(id)[-1]
         return last.run, last.after
 
-    async def _prepared(self, meeting: Meeting, frame: Frame, *, renew: bool) -> tuple[Prepared | None, list[Event]]:
+    async def _prepared(
+        self, meeting: Meeting, frame: Frame, *, renew: bool, grant: Grant | None
+    ) -> tuple[Prepared | None, list[Event]]:
         """The run, ready to be launched; None: it lives. With what is to be told of it."""
         if meeting.run is None:
+            _refuse_grant(grant, f"the meeting {meeting.id} has not begun")
             return await self._begin(meeting, frame), []
         if renew:
             await self._ground.runs().park(meeting.run, BY_USER)
         await self._ground.runs().gone(meeting.run)
         if self._ground.alive(meeting.run):
+            _refuse_grant(grant, f"the meeting {meeting.id} is at work")
             return None, []
         run = self._register.history.get(meeting.run)
         self._ground.trusted(run.id, frame)
         try:
             self._refuse_spent(run, renew=renew)
-            return await self.again(run, frame), []
+            return await self.again(run, frame, grant), []
         except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
             prepared = await self.renew(meeting, frame, why=error.message)
             return prepared, [self._told(prepared.run, error)]
@@ -331,3 +346,9 @@ class Sittings:
         self._kept.clear()
         for task in self._tasks:
             task.cancel()
+
+
+def _refuse_grant(grant: Grant | None, why: str) -> None:
+    """Raises where somebody is given more, and nobody takes it."""
+    if grant is not None:
+        raise Conflict(f"{why}: it needs no more of anything now", hint="Leave the limits out.")
