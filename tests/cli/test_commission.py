@@ -130,6 +130,11 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     assert "It has failed" not in edited.err
     rows = [line.split() for line in guild("ls").out.splitlines()]
     assert [row[:2] for row in rows if row[0] == id] == [[id, "failed"]], "although it has never had a run"
+    refused = guild("project", "rm", "shop")
+    assert refused.code == 1
+    assert f"not ended: {id}\n" in refused.err
+    assert guild("commission", "abandon", id).code == 0
+    assert guild("project", "rm", "shop").code == 0
 
 
 def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.projection import project_row
+from guildhall.projects.commissions.finalise import tidy
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
 from guildhall.runs.model import RunRequest
@@ -121,4 +121,4 @@ async def _could_not(ground: Ground, id: str, error: Exception) -> None:
             records.move(connection, id, "failed", told, ground.now(), data={"error": known.as_dict()})
 
     await ground.store.write(write)
-    await project_row(ground, id)
+    await tidy(ground, id)

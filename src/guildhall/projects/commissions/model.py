@@ -60,6 +60,12 @@ def commission_in(path: str) -> str | None:
     return name if is_id(name, COMMISSION) and path == artifact_of(name) else None
 
 
+def attempt_of(place: str) -> str | None:
+    """The commission one of whose attempts has a checkout of this name."""
+    id, _, number = place.rpartition("-")
+    return id if is_id(id, COMMISSION) and number.isdecimal() else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """What is asked for."""
