@@ -46,6 +46,8 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         "workflows": [],
         "meetings": [],
         "members": [],
+        "meetings": [],
+        "commissions": [],
     }
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.dispatch import BRANCHES
-from guildhall.projects.commissions.finalise import clear, conclude, tidy
-from guildhall.projects.commissions.model import RESTS
+from guildhall.projects.commissions.finalise import conclude, tidy
+from guildhall.projects.commissions.model import RESTS, attempt_of
 from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.model import Project
 
 _log = logging.getLogger("guildhall.commissions")
 
@@ -37,6 +36,7 @@ async def recover(ground: Ground) -> None:
     for project in projects:
         try:
             await asyncio.to_thread(rebuild, ground, project)
+            await asyncio.to_thread(_sweep, ground, project)
         except GuildError as error:
             _log.warning("%s: %s", project.name, error)
     for commission in ground.all():
@@ -49,6 +49,15 @@ async def recover(ground: Ground) -> None:
     await settle(ground)
 
 
+def _sweep(ground: Ground, project: Project) -> None:
+    """Takes the checkouts of earlier attempts away, all of which is on their branches."""
+    now = {one.id: one.place for one in ground.all(project.name)}
+    for place in ground.worktrees.activities(project.name):
+        id = attempt_of(place)
+        if id in now and place != now[id]:
+            ground.worktrees.remove(project, place)
+
+
 async def _recover(ground: Ground, commission: Commission) -> None:
     if commission.status == "in_progress":
         await _behind(ground, commission)
@@ -56,17 +65,6 @@ async def _recover(ground: Ground, commission: Commission) -> None:
         await tidy(ground, commission.id)
     if commission.status not in ("in_progress", "dispatched"):
         await _project_again(ground, ground.get(commission.id))
-    if commission.attempt > 1:
-        await _clear_earlier(ground, commission)
-
-
-async def _clear_earlier(ground: Ground, commission: Commission) -> None:
-    """The checkouts of earlier attempts go; their branches stay."""
-    project = ground.project(commission)
-    for number in range(1, commission.attempt):
-        earlier = replace(commission, attempt=number, branch=f"{BRANCHES}/{commission.id}-{number}", status="failed")
-        if ground.worktrees.path(project, earlier.place).exists():
-            await clear(ground, earlier)
 
 
 async def _behind(ground: Ground, commission: Commission) -> None:

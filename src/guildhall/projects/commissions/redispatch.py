@@ -37,7 +37,9 @@ async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be
             return moved
 
         await ground.store.write(write)
-        await clear(ground, before)  # after a conflict it is still there
+        await clear(ground, before)  # of an attempt that could not be merged, the checkout is still there
+        if before.run is not None:
+            await ground.call_off(before.run)
         await settle(ground, before.project)
         if ground.get(id).status == "blocked":
             await project_row(ground, id)
