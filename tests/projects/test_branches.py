@@ -91,3 +91,28 @@ def test_two_that_never_moved_from_the_same_commit_are_two(
     assert first != second
     assert repo.at("claude/main", ".lore/two.md") == "two"
     assert branches.squash(COMMISSION, "Said", "coder", also={".lore/one.md": b"again\n"}) == first
+
+
+@pytest.mark.req("WKR-26")
+def test_what_the_hall_writes_is_not_taken_from_a_branch(
+    repo: Repository, branches: Branches, worktrees: Worktrees, shop: Project
+) -> None:
+    own = {f".lore/{name}": b"ours\n" for name in ("commissions/c-a.md", "commissions/c-b.md", "meetings/t-a.md")}
+    branches.write(own, "Records", "Guildhall")
+    path = worktrees.make(shop, "c-one", COMMISSION, "full")
+    lore = path / ".lore"
+    (lore / "commissions" / "c-a.md").write_text("forged\n")
+    (lore / "commissions" / "c-b.md").unlink()
+    (lore / "commissions" / "c-forged.md").write_text("forged\n")
+    (lore / "meetings" / "t-a.md").unlink()
+    (lore / "meetings").rmdir()
+    (lore / "meetings").write_text("no folder\n")
+    (lore / "report.md").write_text("report\n")
+    worktrees.commit(shop, "c-one", "The work", "coder")
+    branches.write({".lore/commissions/c-a.md": b"later\n"}, "Records", "Guildhall")
+    squash = branches.squash(COMMISSION, "Work", "coder", also={".lore/commissions/c-new.md": b"done\n"})
+    names = repo.git("ls-tree", "-r", "--name-only", squash, ".lore").split()
+    assert names == sorted([*own, ".lore/commissions/c-new.md", ".lore/plan.md", ".lore/report.md"])
+    assert repo.at(squash, ".lore/commissions/c-a.md") == "later"
+    assert repo.at(squash, ".lore/meetings/t-a.md") == "ours"
+    repo.fsck()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError, nearest_or
 from guildhall.projects.artifact import Artifact
-from guildhall.projects.model import LORE
+from guildhall.projects.model import LORE, OF_THE_HALL
 from guildhall.tools.model import Folder, View
 from guildhall.tools.rooted import Rooted
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LARGEST = 1_000_000  # bytes
 _LONGEST_PATH, _LONGEST_NAME = 240, 100  # bytes
 _DEEPEST = 10
-_OF_THE_HALL = ("commissions", "meetings")  # what it writes there itself, so that nobody else does
 
 
 class Shelf(Protocol):
@@ -197,6 +196,6 @@ def _demand_writable(place: str) -> None:
     if not place.endswith(".md"):
         raise UsageError(f"{place} does not end in .md", hint="An artifact is a markdown file.")
     parts = place.split("/")
-    if len(parts) > 2 and parts[1] in _OF_THE_HALL:
+    if len(parts) > 2 and parts[1] in OF_THE_HALL:
         hint = "Write elsewhere in `.lore/`, and refer to it by its path."
         raise Refused(f"{place} is written by the hall, from what is on record", hint=hint)

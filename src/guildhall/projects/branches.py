@@ -12,7 +12,7 @@ from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects import trees
 from guildhall.projects.following import with_users
 from guildhall.projects.git import checkouts
-from guildhall.projects.model import INTEGRATION, KEPT, LORE, OURS, Author, Followed
+from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -115,7 +115,7 @@ class Branches:
         """Puts all that a branch has done on the integration branch as one commit, with some files beside.
 
         Done before, it is found again. Raises MergeConflict for what cannot be merged; then nothing has changed. In
-        `.lore/` the branch's version counts.
+        `.lore/` the branch's version counts, except for what the hall writes there.
         """
         tip = self._tip_or_kept(branch)
         self.ensure()
@@ -197,7 +197,16 @@ class Branches:
                 hint="Its branch is kept as it is.",
             )
         taken = [stages.get(3) or trees.Entry(path=path) for path, stages in merged.conflicts.items()]
-        return trees.with_entries(self.git, merged.tree, taken)
+        return self._with_records(now, trees.with_entries(self.git, merged.tree, taken))
+
+    def _with_records(self, now: str, tree: str) -> str:
+        """A tree with the hall's own records as they are on the integration branch, whatever a branch made of them."""
+        back: list[Entry] = []
+        for folder in (f"{LORE}/{name}".encode() for name in OF_THE_HALL):
+            ours, theirs = (trees.entries(self.git, one, folder, deep=True) for one in (now, tree))
+            back += [entry for entry in ours if entry not in theirs]
+            back += [trees.Entry(path=path) for path in {one.path for one in theirs} - {one.path for one in ours}]
+        return trees.with_entries(self.git, tree, back)
 
     def _moved(self, made: Callable[[str], str], why: str) -> str:
         """Moves the integration branch to what is made of it, again and again while somebody else moves it."""

@@ -12,6 +12,7 @@ INTEGRATION = "claude/main"  # the branch that all work is gathered on
 OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
 KEPT = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
 LORE = ".lore"  # the folder of a project's artifacts
+OF_THE_HALL = ("commissions", "meetings")  # what it writes there itself, so that nobody else does
 
 Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
 

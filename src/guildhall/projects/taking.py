@@ -10,16 +10,17 @@ import os
 import stat
 import unicodedata
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from guildhall.projects.model import LORE
 from guildhall.projects.trees import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
-    from guildhall.projects.git import Git
+    from guildhall.projects.git import Completed, Git
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -68,27 +69,45 @@ class _Found:
         self._waiting, self._bytes = [], 0
 
 
-def take(git: Git, tree: Path, index: Path) -> Taken:
-    """Stores all that is new or changed in a checkout since its index was written. The index is not touched."""
+def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Taken:
+    """Stores all that is new or changed in a checkout since its index was written. The index is not touched.
+
+    What git ignores is left out, except artifacts and what is `wanted`.
+    """
+    taken = take_these(git, tree, _changed(git, tree, index, (LORE, *wanted)))
+    return replace(taken, left=(*taken.left, *_in_submodules(git, tree, index)))
+
+
+def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Taken:
+    """Stores what a checkout has at some paths."""
     found = _Found(git)
     with _opened(tree) as root:
-        for path in _changed(git, tree, index):
+        for path in paths:
             _look(root, path, found)
     found.store()
-    found.left += _in_submodules(git, tree, index)
     return Taken(changes=tuple(found.changes), left=tuple(found.left))
 
 
-def _changed(git: Git, tree: Path, index: Path) -> list[bytes]:
+def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
+    """What git ignores in a checkout; a folder of which it has nothing is named as one, with a slash."""
+    which = ("--others", "--ignored", "--exclude-standard", "--directory")
+    told = git.run(*_SPARSE, "ls-files", "-z", *which, tree=tree, index=index).out
+    lore = f"{LORE}/".encode()
+    return [path for path in told.split(b"\0") if path and not path.startswith(lore)]
+
+
+def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> list[bytes]:
     """Paths that are new, changed or gone; one that ends in a slash is a repository inside."""
+
+    def others(*which: str) -> Completed:
+        return git.run(*_SPARSE, "ls-files", "-z", "--others", *which, tree=tree, index=index)
+
     told = git.run(*_SPARSE, "ls-files", "-z", "--modified", "--deleted", tree=tree, index=index)
-    others = git.run(*_SPARSE, "ls-files", "-z", "--others", "--exclude-standard", tree=tree, index=index)
-    lore = git.run(*_SPARSE, "ls-files", "-z", "--others", "--", ".lore", tree=tree, index=index)  # never ignored
-    if any("could not open directory" in one.said for one in (told, others, lore)):
+    new = [others("--exclude-standard"), others("--", *wanted)]  # the latter whether ignored or not
+    if any("could not open directory" in one.said for one in (told, *new)):
         _make_readable(tree)
-        others = git.run(*_SPARSE, "ls-files", "-z", "--others", "--exclude-standard", tree=tree, index=index)
-        lore = git.run(*_SPARSE, "ls-files", "-z", "--others", "--", ".lore", tree=tree, index=index)
-    paths = dict.fromkeys(path for one in (told, others, lore) for path in one.out.split(b"\0") if path)
+        new = [others("--exclude-standard"), others("--", *wanted)]
+    paths = dict.fromkeys(path for one in (told, *new) for path in one.out.split(b"\0") if path)
     links = _submodules(git, tree, index)
     return [path for path in paths if path.rstrip(b"/") not in links]
 

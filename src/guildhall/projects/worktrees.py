@@ -22,20 +22,22 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.projects import trees
+from guildhall.projects.aside import put_aside
 from guildhall.projects.branches import Branches
 from guildhall.projects.model import INTEGRATION, OURS, Author
 from guildhall.projects.taking import take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from guildhall.core.paths import Home
+    from guildhall.projects.aside import Aside
     from guildhall.projects.git import Git
     from guildhall.projects.model import Project, Scope
     from guildhall.projects.taking import Taken
 
 _log = logging.getLogger("guildhall.projects")
-_MAKING, _REMOVING = ".making", ".removing"
+_MAKING, _REMOVING, _GLANCE = ".making", ".removing", ".glance-"
 _BY = "Guildhall"
 
 
@@ -115,44 +117,74 @@ class Worktrees:
                 made.append(path)
         return made
 
-    def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
-        """Commits all that is in a checkout on its branch; None where there is nothing new."""
+    def commit(
+        self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()
+    ) -> str | None:
+        """Commits all that is in a checkout on its branch; None where there is nothing new.
+
+        `wanted`: paths that are committed whether git ignores them or not.
+        """
         path = self.path(project, activity)
         with self._alone(path):
             tree = self._whole(project, path)
-            return self._commit(project, path, tree, message, author)[0]
+            return self._commit(project, path, tree, message, author, wanted)[0]
 
     def left(self, project: Project, activity: str) -> tuple[tuple[str, str], ...]:
         """What lies in a checkout and cannot be committed, each path with the reason."""
         path = self.path(project, activity)
         with self._alone(path):
             self._whole(project, path)
-            return self._taken(project, path, self._index(project, path)).left
+            return take(self._git(project), path, self._index(project, path)).left
 
-    def remove(self, project: Project, activity: str) -> None:
-        """Takes a checkout away. What is not committed is committed first; the branch stays."""
+    def remove(self, project: Project, activity: str) -> Aside | None:
+        """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores is put
+        aside, and returned."""
         path = self.path(project, activity)
         with self._alone(path):
             record = self._record(path)
             if path.is_dir() and record is None:
                 raise Conflict("it is not known what this folder is", where=str(path), hint="Move it elsewhere.")
-            if record is not None:
-                self._remove(project, path, record)
+            aside = self._remove(project, path, record) if record is not None else None
             self._sweep(path)
+            return aside
+
+    def glance(self, project: Project, activity: str, commit: str) -> Path:
+        """All files of a commit in a folder of a moment. Whoever has asked for it ends it."""
+        folder = _beside(self.path(project, activity), f"{_GLANCE}{secrets.token_hex(6)}")
+        git = self._git(project)
+        folder.mkdir(parents=True)
+        with git.scratch() as scratch:
+            git.run("read-tree", "-m", "-u", commit, tree=folder, index=scratch / "index")
+        return folder
+
+    def end_glance(self, folder: Path) -> None:
+        """What was done there goes with it."""
+        _vanish(folder)
 
     # how
 
-    def _remove(self, project: Project, path: Path, record: Worktree) -> None:
+    def _remove(self, project: Project, path: Path, record: Worktree) -> Aside | None:
+        aside = None
         if path.is_dir():
             self._check_out(project, path, record)
             _, taken = self._commit(project, path, record, "What was there in the end", _BY)
             if taken.left:
                 shown = "; ".join(f"{name}: {reason}" for name, reason in taken.left[:5])
                 raise Conflict(f"this cannot be kept: {shown}", where=str(path), hint="Move it elsewhere, then again.")
+            aside = self._put_aside(project, path, record)
             path.rename(_beside(path, _REMOVING))
         _vanish(self._index(project, path).parent)
         self._sweep(path)
         self._record_path(path).unlink(missing_ok=True)
+        return aside
+
+    def _put_aside(self, project: Project, path: Path, record: Worktree) -> Aside | None:
+        git = self._git(project)
+        tip = git.resolve(record.branch) or record.tip or Branches(project, git).ensure()
+        aside = put_aside(git, path, self._index(project, path), record.branch, tip)
+        if aside is not None:
+            _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
+        return aside
 
     def _ensure_branch(self, project: Project, branch: str, tip: str | None) -> str:
         """The commit of the branch, which is made if it is not there: where it was, or at the integration branch."""
@@ -217,27 +249,24 @@ class Worktrees:
             git.run("update-index", "-z", "--skip-worktree", "--stdin", index=fresh, tree=path, input=lines)
         fresh.replace(index)
 
-    def _taken(self, project: Project, path: Path, index: Path) -> Taken:
-        return take(self._git(project), path, index)
-
     def _commit(
-        self, project: Project, path: Path, wanted: Worktree, message: str, author: str
+        self, project: Project, path: Path, tree: Worktree, message: str, author: str, wanted: Sequence[str] = ()
     ) -> tuple[str | None, Taken]:
         git = self._git(project)
         index = self._index(project, path)
         fresh = _fresh(index)
         shutil.copyfile(index, fresh)
-        taken = self._taken(project, path, fresh)
+        taken = take(git, path, fresh, wanted)
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)
-        tree = git.run("write-tree", index=fresh).line
-        now = git.resolve(wanted.branch) or wanted.tip or Branches(project, git).ensure()
+        made = git.run("write-tree", index=fresh).line
+        now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
         new = None
-        if tree != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
-            now = self._ensure_branch(project, wanted.branch, wanted.tip)
-            new = trees.commit(git, tree, [now], message, Author(name=author))
-            git.move("commit", f"update refs/heads/{wanted.branch} {new} {now}")
-            self._write_record(path, replace(wanted, tip=new))
+        if made != git.run("rev-parse", "--verify", f"{now}^{{tree}}").line:
+            now = self._ensure_branch(project, tree.branch, tree.tip)
+            new = trees.commit(git, made, [now], message, Author(name=author))
+            git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
+            self._write_record(path, replace(tree, tip=new))
         git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         fresh.replace(index)
         return new, taken
@@ -272,6 +301,8 @@ class Worktrees:
     def _sweep(self, path: Path) -> None:
         for ending in (_MAKING, _REMOVING):
             _vanish(_beside(path, ending))
+        for left in path.parent.glob(f".{path.name}{_GLANCE}*"):
+            _vanish(left)
 
     @contextmanager
     def _alone(self, path: Path) -> Generator[None]:

@@ -340,7 +340,7 @@ commissions = Table(
     Column("limits", JSON, nullable=False),  # what it may use up, and the model, where somebody has said so
     Column("checks", JSON, nullable=False),  # commands that must succeed in the end
     Column("reviewer", Text),  # the worker that must approve of it
-    Column("by", Text, nullable=False),  # person, manager
+    Column("by", Text, nullable=False),  # person, manager, artifact
     Column("made_by", Text),  # the run that has made it
     Column("attempt", Integer, nullable=False),  # counted from 1; 0: never dispatched
     Column("run", Text),  # of the last attempt
@@ -361,7 +361,7 @@ meetings = Table(
     Column("topic", Text, nullable=False),
     Column("status", Text, nullable=False),
     Column("reason", Text),
-    Column("by", Text, nullable=False),  # person, worker, manager, hall
+    Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
     Column("made_by", Text),  # the run that has asked for it
     Column("ask", Text),  # by which it was asked for
     Column("deferred_to", Text),  # not before this moment

@@ -204,3 +204,43 @@ def test_two_results_in_words_only_are_both_on_the_integration_branch(workshop: 
             assert str(done.result) in text
 
     workshop.inside(work)
+
+
+@pytest.mark.req("X-6", "X-7", "COM-14")
+def test_an_artifact_that_git_ignores_is_work_and_the_rest_is_kept(workshop: Workshop) -> None:
+    workshop.repo.commit({".gitignore": "dist/\n"})
+    made = [write("dist/report.md", "precious\n"), write("dist/other.md", "beside\n")]
+    workshop.script([*made, submit("Reported."), write("dist/report.md", "more\n"), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(artifacts=("dist/report.md",))
+        assert done.status == "completed", done.reason
+        assert shop.repo.at("claude/main", "dist/report.md") == "more"
+        assert shop.repo.git("ls-tree", "claude/main", "dist/other.md") == ""
+        kept = f"refs/guildhall/kept/ignored/commission/{done.id}-1"
+        assert shop.repo.at(kept, "dist/other.md") == "beside"
+        assert f"git ignores some of what was made; kept at {kept}: dist/other.md" in await shop.reasons(done.id)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-6", "COM-14")
+def test_checks_see_what_is_committed_and_leave_nothing(workshop: Workshop) -> None:
+    workshop.repo.commit({".gitignore": "*.ignored\n"})
+    checks = (
+        "python3 -c 'import sys; sys.path[:0] = [\"src\"]; import key'",
+        "touch coverage.xml && echo broken > src/key.py && mkdir locked && touch locked/x && chmod 500 locked",
+        "test -e coverage.xml && test ! -e src/here.ignored",  # the next one finds what the one before has left
+        "grep -q broken src/key.py && test ! -e src/__pycache__",
+    )
+    workshop.script([write("src/key.py", "key = 2\n"), write("src/here.ignored", "x\n"), submit("Done."), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(checks=checks)
+        assert done.status == "completed", done.reason
+        made = shop.repo.git("diff", "--name-only", "main", "claude/main").split()
+        assert made == [f".lore/commissions/{done.id}.md", "src/key.py"]
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 2"
+        assert [one.name for one in (shop.home.worktrees / "shop").iterdir() if one.is_dir()] == []
+
+    workshop.inside(work)

@@ -296,7 +296,8 @@ def test_one_wrong_entry_in_the_settings_stops_nothing_else(workshop: Workshop) 
     async def later(shop: Workshop) -> None:
         await shop.commissions.settled()
         assert "status: cancelled" in shop.repo.at("claude/main", artifact_of(cancelled))
-        assert shop.commissions.get(lost).status == "pending", "made again from its artifact"
+        again = shop.commissions.get(lost)
+        assert (again.status, again.by) == ("pending", "artifact"), "made again from its artifact"
         assert (await shop.quiet(turn)).status == "completed"
         assert [one.status for one in await shop.commissions.all()].count("pending") == 1
         assert shop.commissions.get(theirs).status == "dispatched", "it waits until the line is put right"

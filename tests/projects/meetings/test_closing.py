@@ -204,3 +204,19 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
         assert (path / ".lore/new.md").read_text() == "new"
 
     parlour.inside(back)
+
+
+def test_what_git_ignores_of_a_meeting_is_kept_and_named(parlour: Parlour) -> None:
+    parlour.repo.commit({".gitignore": "*.draft\n"})
+    parlour.script([call("Write", file_path="export.draft", content="Export\n"), say("Written.")])
+
+    async def work() -> None:
+        meeting = await parlour.opened()
+        await parlour.quiet()
+        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        kept = f"refs/guildhall/kept/ignored/meeting/{meeting.id}"
+        assert parlour.repo.at(kept, "export.draft") == "Export"
+        last = parlour.shown(meeting.id).timeline[-1].reason
+        assert last.endswith(f"kept at {kept}: export.draft")
+
+    parlour.inside(work)

@@ -6,19 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-
-from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings import records
-from tests.projects.meetings.parlour import call, say
-
-    parlour.inside(work)
-
-
 from sqlalchemy import delete
 
 from guildhall.hall.recover import Recovery
 from guildhall.store.tables import meeting_words, meetings, timeline
-from tests.projects.meetings.parlour import say
+from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
@@ -135,6 +127,7 @@ def test_a_row_that_is_missing_is_made_from_its_artifact(parlour: Parlour) -> No
         await recovered(parlour)
         again, over = (parlour.meetings.register.get(one.id) for one in (meeting, other))
         assert (again.status, again.topic, again.worker) == ("open", "Which form?", "architect")
+        assert (again.by, over.by) == ("artifact", "artifact"), "whose it is is not taken from a file"
         assert (over.status, over.notes) == ("closed", f".lore/meetings/{other.id}.md")
         parlour.script([say("Where were we?")])
         await parlour.seen(parlour.client.meeting_come(again.id, parlour.frame))

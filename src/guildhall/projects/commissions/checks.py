@@ -1,4 +1,4 @@
-"""The commands that work must pass before it counts as done: a person's, confined to the checkout, without network."""
+"""The commands that work must pass before it counts as done: a person's, confined to a checkout, without network."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Check:
         return {"command": self.command, "passed": self.passed, "output": self.output}
 
 
-async def run_checks(commands: Sequence[str], worktree: Path, env: Mapping[str, str]) -> list[Check]:
-    """Runs the commands one after another, up to the first that fails."""
-    view = View(cwd=worktree, folders=(Folder(path=worktree, writable=True),))
-    shell = shell_tools(view, env, network=False)[0]
+async def run_checks(commands: Sequence[str], place: Path, env: Mapping[str, str]) -> list[Check]:
+    """Runs the commands in a folder, one after another, up to the first that fails."""
+    view = View(cwd=place, folders=(Folder(path=place, writable=True),))
+    shell = shell_tools(view, {**env, "PYTHONDONTWRITEBYTECODE": "1"}, network=False)[0]
     done: list[Check] = []
     for command in commands:
         try:

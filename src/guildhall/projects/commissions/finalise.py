@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from guildhall.projects.aside import Aside
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
 
@@ -153,16 +155,18 @@ async def clear(ground: Ground, commission: Commission) -> None:
         return
     branch = commission.branch
 
-    def remove() -> None:
+    def remove() -> Aside | None:
         project = ground.project(commission)
-        ground.worktrees.remove(project, commission.place)
+        aside = ground.worktrees.remove(project, commission.place)
         branches = ground.branches(project)
         if commission.status == "completed" and branches.exists(branch):
             branches.keep(branch)
+        return aside
 
     try:
         with suppress(NotFound):
-            await asyncio.to_thread(remove)
+            if (aside := await asyncio.to_thread(remove)) is not None:
+                await ground.note(commission.id, aside.told(), aside=asdict(aside))
     except (GuildError, OSError) as error:
         _log.warning("%s: its checkout stays: %s", commission.id, error)
 

@@ -14,11 +14,11 @@ from guildhall.projects.commissions.model import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from sqlalchemy import Connection
 
     from guildhall.jobs.model import Contract
+    from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
 
@@ -34,7 +34,8 @@ async def keep_work(ground: Ground, commission: Commission) -> str | None:
 
     def keep() -> str | None:
         with suppress(NotFound):  # it has no checkout
-            ground.worktrees.commit(project, commission.place, message, commission.worker)
+            wanted = commission.draft.artifacts
+            ground.worktrees.commit(project, commission.place, message, commission.worker, wanted)
         branches = ground.branches(project)
         return branches.tip(branch) if branches.exists(branch) else None
 
@@ -44,8 +45,8 @@ async def keep_work(ground: Ground, commission: Commission) -> str | None:
 async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> None:
     """Takes a result, if all is there that must be. NotFulfilled says what is missing."""
     commission = ground.get(id)
-    value = await demand(ground, commission, contract, output)
     tip = await keep_work(ground, commission)
+    value = await demand(ground, commission, contract, output, tip)
     now = ground.now()
 
     def write(connection: Connection) -> None:
@@ -60,18 +61,18 @@ async def demand_still(ground: Ground, commission: Commission, contract: Contrac
     moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
     taken = [moment.data.get("commit") for moment in moments if moment.reason == SUBMITTED]
     if not taken or taken[-1] != tip:
-        await demand(ground, commission, contract, commission.result)
+        await demand(ground, commission, contract, commission.result, tip)
 
 
-async def demand(ground: Ground, commission: Commission, contract: Contract, output: Any) -> Any:
-    """The result in the form that is demanded. NotFulfilled: something is missing, or a check has failed."""
+async def demand(ground: Ground, commission: Commission, contract: Contract, output: Any, tip: str | None) -> Any:
+    """The result in the form that is demanded, for the work that is committed. NotFulfilled: something is missing, or
+    a check has failed."""
     project = ground.project(commission)
-    place = ground.worktrees.path(project, commission.place)
-    lacks = await asyncio.to_thread(_lacks, place, contract.artifacts)
+    lacks = await asyncio.to_thread(_lacks, ground.branches(project), tip, contract.artifacts)
     value, problems = fitted(contract, output, lacks)
     commands = (*project.settings.checks, *commission.draft.checks)
-    if not problems and commands:
-        problems += await _failures(ground, commission, commands, place)
+    if not problems and commands and tip is not None:
+        problems += await _failures(ground, commission, commands, tip)
     if problems:
         raise NotFulfilled(
             f"the commission has not given what it had to: {'; '.join(problems[:MOST])}",
@@ -80,24 +81,21 @@ async def demand(ground: Ground, commission: Commission, contract: Contract, out
     return value
 
 
-async def _failures(ground: Ground, commission: Commission, commands: Sequence[str], place: Path) -> list[str]:
-    env = ground.frame_at(ground.project(commission).path).plain()
-    done = await run_checks(commands, place, env)
+async def _failures(ground: Ground, commission: Commission, commands: Sequence[str], tip: str) -> list[str]:
+    """Which commands fail on what is committed. What they leave behind is nobody's work."""
+    project = ground.project(commission)
+    env = ground.frame_at(project.path).plain()
+    place = await asyncio.to_thread(ground.worktrees.glance, project, commission.place, tip)
+    try:
+        done = await run_checks(commands, place, env)
+    finally:
+        await asyncio.to_thread(ground.worktrees.end_glance, place)
     failed = [check for check in done if not check.passed]
     told = f"the check {failed[0].command!r} failed" if failed else f"{len(done)} checks passed"
     await ground.note(commission.id, told, checks=[check.as_dict() for check in done])
     return [f"the check {check.command!r} failed:\n{check.output}" for check in failed]
 
 
-def _lacks(place: Path, artifacts: Sequence[str]) -> list[str]:
-    """Those that are not there as files of their own; what a link leads to is somewhere else."""
-    return [path for path in artifacts if not _is_file(place, path)]
-
-
-def _is_file(place: Path, path: str) -> bool:
-    here = place
-    for part in path.split("/"):
-        here = here / part
-        if here.is_symlink():
-            return False
-    return here.is_file()
+def _lacks(branches: Branches, tip: str | None, artifacts: Sequence[str]) -> list[str]:
+    """Those that are not committed as files; what a link leads to is somewhere else."""
+    return [path for path in artifacts if tip is None or branches.read(path, at=tip) is None]

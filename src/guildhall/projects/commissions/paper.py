@@ -94,7 +94,8 @@ def read(data: bytes, where: str) -> tuple[str, int]:
 def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
     """The commission that an artifact tells of, where the row is gone. InvalidFile: it tells of none.
 
-    Commands are not taken from it: whoever writes artifacts must not say what is executed.
+    Commands are not taken from it: whoever writes artifacts must not say what is executed. Nor is it believed whose
+    it is.
     """
     where = f"{project}: {id}"
     try:
@@ -113,7 +114,7 @@ def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
             project=project,
             draft=draft,
             status="failed" if status in ("dispatched", "in_progress") else status,
-            by="manager" if extra.get("by") == "manager" else "person",
+            by="artifact",
             attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 10_000 else 0,
             branch=str(extra["branch"]) if extra.get("branch") else None,
             created_at=str(extra.get("created_at") or now),

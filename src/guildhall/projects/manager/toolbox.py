@@ -49,7 +49,7 @@ TOOLS = {
     "redispatch_commission": _COMMISSIONS,
     "cancel_commission": _COMMISSIONS,
     "wait_for_commissions": _READS,
-    "open_pull_request": frozenset({"pull_request"}),
+    "open_pull_request": frozenset({"pull_request", "net"}),
     "request_meeting": frozenset({"meeting"}),
 }
 _SHOWN = 200  # commissions in a listing
@@ -194,7 +194,7 @@ class _Verbs:
 
     async def dispatch_commission(self, id: _Id) -> str:
         """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
-        found = self._known(id)
+        found = self._somebodys(id)
         if not await self._happened(id, "dispatched"):
             found = await self._desk.commissions().dispatch(id, self._in(found))
         return f"{id} is {found.status}."
@@ -202,7 +202,7 @@ class _Verbs:
     async def redispatch_commission(self, id: _Id) -> str:
         """Try a commission anew that has failed or was cancelled: on a new branch, from how the project is now. What it
         did before is kept, and not told to the worker."""
-        found = self._known(id)
+        found = self._somebodys(id)
         if not await self._happened(id, "dispatched"):
             found = await self._desk.commissions().redispatch(id, self._in(found))
         return f"{id} is {found.status}; attempt {found.attempt}."
@@ -296,6 +296,14 @@ class _Verbs:
     def _known(self, id: str) -> Commission:
         found = self._desk.commissions().get(id)
         self._desk.projects.get(found.project)  # one that is registered no more is left alone
+        return found
+
+    def _somebodys(self, id: str) -> Commission:
+        found = self._known(id)
+        if found.by == "artifact":
+            raise Refused(
+                f"{id} was made again from its artifact: a person has to dispatch it", hint="Ask for a meeting."
+            )
         return found
 
     def _in(self, commission: Commission) -> Frame:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
+    from guildhall.projects.aside import Aside
     from guildhall.projects.meetings.ground import Ground
     from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.meetings.register import Register
@@ -118,19 +119,21 @@ class Closing:
     async def put_away(self, meeting: Meeting) -> None:
         """What a closed meeting needs no more. What cannot be put away stays, and is tried again at the next start."""
         try:
-            await asyncio.to_thread(self._put_away, meeting)
+            aside = await asyncio.to_thread(self._put_away, meeting)
         except (GuildError, OSError) as error:
             _log.warning("%s: its checkout or branch stays for now: %s", meeting.id, error)
             return
         now = self._register.now()
-        await self._register.store.write(lambda c: records.note(c, meeting.id, "put away", now, **{PUT_AWAY: True}))
+        told = f"put away; {aside.told()}" if aside else "put away"
+        await self._register.store.write(lambda c: records.note(c, meeting.id, told, now, **{PUT_AWAY: True}))
 
-    def _put_away(self, meeting: Meeting) -> None:
+    def _put_away(self, meeting: Meeting) -> Aside | None:
         self._register.transcript(meeting).unlink(missing_ok=True)
         project = self._ground.project(meeting)
-        self._ground.worktrees().remove(project, meeting.id)
+        aside = self._ground.worktrees().remove(project, meeting.id)
         if meeting.branch is not None and self._begun(meeting):
             self._ground.branches(project).keep(meeting.branch)
+        return aside
 
     # after a crash
 

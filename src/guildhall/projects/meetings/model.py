@@ -55,7 +55,7 @@ class Meeting:
     topic: str
     status: MeetingStatus
     reason: str | None = None  # why it stands as it does
-    by: str = "person"  # who wanted it: person, worker, manager, hall
+    by: str = "person"  # who wanted it: person, worker, manager, hall; artifact: made again from one
     made_by: str | None = None  # the run that asked for it
     ask: str | None = None  # by which it was asked for
     deferred_to: str | None = None  # out of sight until then

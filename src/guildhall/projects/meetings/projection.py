@@ -120,7 +120,7 @@ class Projection:
             topic=checked_topic(said.title),
             status=status,
             reason="rebuilt from its artifact: the record of the hall was lost",
-            by=str(said.extra.get("by") or "person"),
+            by="artifact",
             linked=tuple(map(str, cast("list[Any]", linked))) if isinstance(linked, list) else (),
             branch=branch_of(id) if exists else None,
             notes=notes_of(id) if status == "closed" else None,

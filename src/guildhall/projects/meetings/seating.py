@@ -43,9 +43,9 @@ def seated(worker: Worker) -> Worker:
 
 def first_message(meeting: Meeting, words: Sequence[str]) -> str:
     """What the worker hears first: the person's own words, or why it is here."""
-    if words and meeting.by == "person":
+    if words and meeting.by in ("person", "artifact"):
         return "\n\n".join([*words, *_linked(meeting)])
-    if meeting.by == "person":  # what was said is lost with the record of an earlier hall
+    if meeting.by in ("person", "artifact"):  # what was said is lost with the record of an earlier hall
         return "\n\n".join([_LOST.format(topic=meeting.topic), *_linked(meeting)])
     who = "The guild has" if meeting.by == "hall" else "You have"
     parts = [f"{who} asked for this meeting, and the person has come. It is about: {meeting.topic}", *_linked(meeting)]
