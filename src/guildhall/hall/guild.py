@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.frame import Secrets
 from guildhall.hall.staff import Staff
 from guildhall.runs.model import HALL
 
@@ -112,7 +113,17 @@ class Guild(Staff):
         """The hall's branches of a project."""
         from guildhall.projects.branches import Branches
 
-        return Branches(project, self.git(project))
+        return Branches(project, self.git(project), self.secrets)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
+        return Secrets(self.environ)
+
+    def _found(self, name: str, frame: Frame) -> Worker:
+        """A worker that may be given work; whoever gives it brings their secrets along."""
+        self.secrets.learn({**frame.env, **frame.keys})
+        return self.for_new_work(name, frame)
 
     @cached_property
     def worktrees(self) -> Worktrees:
@@ -136,7 +147,7 @@ class Guild(Staff):
             runs=lambda: self.runs,
             alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             bus=cast("Hall", self).bus,
-            find=self.for_new_work,
+            find=self._found,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(cast("Hall", self), place, place),
         )
@@ -200,7 +211,7 @@ class Guild(Staff):
                 worktrees=self.worktrees,
                 runs=lambda: self.runs,
                 alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
-                find=self.for_new_work,
+                find=self._found,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,
                 most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
