@@ -27,6 +27,7 @@ _OWN = frozenset(
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
 _SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
 _SHORTEST_SECRET = 8
+_MOST_SECRETS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,3 +115,21 @@ class Redactor:
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda match: f"[{self._names[match[0]]}]", text)
+
+
+class Secrets:
+    """A redactor that learns: the secrets of a process, and those that requests bring."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._known: dict[str, str] = {}
+        self._redact = Redactor({})
+        self.learn(environ)
+
+    def learn(self, variables: Mapping[str, str]) -> None:
+        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
+        if new.items() - self._known.items():
+            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
+            self._redact = Redactor(self._known)
+
+    def __call__(self, text: str) -> str:
+        return self._redact(text)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.frame import Secrets
 from guildhall.hall.staff import Staff
 from guildhall.runs.model import HALL
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.git import Git
+    from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
     from guildhall.projects.registry import Projects
@@ -65,6 +67,7 @@ class Guild(Staff):
 
         key = (project.name, project.path)
         if key not in self._gits:
+            self._claim(project)
             self._gits[key] = Git(project.path, self.home.desks / project.name)
         return self._gits[key]
 
@@ -72,11 +75,55 @@ class Guild(Staff):
     def _gits(self) -> dict[Any, Git]:
         return {}
 
+    @cached_property
+    def identities(self) -> Identities:
+        from guildhall.projects.identity import Identities
+
+        return Identities(self.home, self.store)
+
+    def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
+        """Registers a repository, with what is on record of it and of no other that had its name."""
+        project = self.projects.add(path, name, branch)
+        self._forget_git(project.name)
+        self._claim(project)
+        return project
+
+    def remove_project(self, name: str) -> Project:
+        """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""
+        project = self.projects.remove(name)
+        self._forget_git(name)
+        self.identities.release(project)
+        return project
+
+    def _forget_git(self, name: str) -> None:
+        for key in [key for key in self._gits if key[0] == name]:
+            del self._gits[key]
+
+    def _claim(self, project: Project) -> None:
+        """Nothing is done for a project before it is sure which repository its name stands for."""
+        if self.readonly or not project.path.is_dir():  # where its folder is gone, git says so
+            return
+        try:
+            self.identities.claim(project)
+        except OSError as error:
+            hint = "The hall has to write there."
+            raise Conflict(f"{project.name}: {error.strerror}", where=error.filename, hint=hint) from None
+
     def branches(self, project: Project) -> Branches:
         """The hall's branches of a project."""
         from guildhall.projects.branches import Branches
 
-        return Branches(project, self.git(project))
+        return Branches(project, self.git(project), self.secrets)
+
+    @cached_property
+    def secrets(self) -> Secrets:
+        """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
+        return Secrets(self.environ)
+
+    def _found(self, name: str, frame: Frame) -> Worker:
+        """A worker that may be given work; whoever gives it brings their secrets along."""
+        self.secrets.learn({**frame.env, **frame.keys})
+        return self.for_new_work(name, frame)
 
     @cached_property
     def worktrees(self) -> Worktrees:
@@ -100,7 +147,7 @@ class Guild(Staff):
             runs=lambda: self.runs,
             alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             bus=cast("Hall", self).bus,
-            find=self.for_new_work,
+            find=self._found,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(cast("Hall", self), place, place),
         )
@@ -109,8 +156,6 @@ class Guild(Staff):
 
     def restore_worktrees(self) -> None:
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
-        if not self.home.worktrees.is_dir():
-            return
         try:
             projects = self.projects.sound()
         except GuildError as error:  # config.yaml cannot be read at all: what is wrong there keeps nobody from going on
@@ -118,6 +163,7 @@ class Guild(Staff):
             return
         for project in projects:
             try:
+                self._claim(project)
                 self.worktrees.restore(self.worktrees.missing(project))
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
@@ -167,7 +213,7 @@ class Guild(Staff):
                 worktrees=self.worktrees,
                 runs=lambda: self.runs,
                 alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
-                find=self.for_new_work,
+                find=self._found,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,
                 most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,

@@ -6,12 +6,10 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import Redactor, looks_secret
+from guildhall.core.frame import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_MOST_SECRETS = 200
 
 
 class Log(logging.Formatter):
@@ -19,17 +17,13 @@ class Log(logging.Formatter):
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
-        self._known = {name: value for name, value in environ.items() if looks_secret(name, value)}
-        self._redact = Redactor(self._known)
+        self._secrets = Secrets(environ)
 
     def learn(self, variables: Mapping[str, str]) -> None:
-        new = {name: value for name, value in variables.items() if looks_secret(name, value)}
-        if new.items() - self._known.items():
-            self._known = dict(list({**self._known, **new}.items())[-_MOST_SECRETS:])
-            self._redact = Redactor(self._known)
+        self._secrets.learn(variables)
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
+        return self._secrets(super().format(record))
 
 
 def log_to_stderr(environ: Mapping[str, str]) -> Log:

@@ -27,7 +27,7 @@ class ProjectVerbs:
     async def project_add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute():
             raise UsageError("path: give the whole path of the repository")
-        return await asyncio.to_thread(self._hall.projects.add, path, name, branch)
+        return await asyncio.to_thread(self._hall.add_project, path, name, branch)
 
     async def project_remove(self, name: str) -> Project:
         self._hall.projects.get(name)
@@ -37,7 +37,7 @@ class ProjectVerbs:
                 hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
                 "was cancelled is given up with `guild commission abandon ID`.",
             )
-        return await asyncio.to_thread(self._hall.projects.remove, name)
+        return await asyncio.to_thread(self._hall.remove_project, name)
 
     async def project_check(self, name: str) -> list[Problem]:
         return await asyncio.to_thread(self._hall.projects.check, name)

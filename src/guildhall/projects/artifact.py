@@ -11,7 +11,7 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.yaml_text import dump
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _FENCE = "---"
 _MOST_HEAD = 100_000  # characters of front matter
@@ -47,6 +47,11 @@ class Artifact:
         extra = {name: value for name, value in fields.items() if name not in (*_WORDS, "tags")}
         return Artifact(**words, tags=_tags(fields.get("tags"), where), extra=extra, body=body)
 
+    def redacted(self, redact: Callable[[str], str]) -> Artifact:
+        """The same one without the secrets that are known, in its front matter too."""
+        words = {name: redact(getattr(self, name)) for name in (*_WORDS, "body")}
+        return Artifact(**words, tags=tuple(map(redact, self.tags)), extra=_each(self.extra, redact))
+
     def render(self) -> str:
         """The text of it; parsed, it is the same artifact."""
         words = {name: value for name in _WORDS if (value := getattr(self, name))}
@@ -66,6 +71,25 @@ def _split(text: str) -> tuple[str | None, str]:
         if line.rstrip("\r\n") == _FENCE:
             return "".join(lines[1:number]), "".join(lines[number + 1 :])
     return None, text
+
+
+def without_secrets(data: bytes, redact: Callable[[str], str]) -> bytes:
+    """A file that the hall writes, as it may lie in a repository; unchanged where there is nothing to hide."""
+    try:
+        artifact = Artifact.parse(data.decode())
+    except (InvalidFile, UnicodeDecodeError):
+        return redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    redacted = artifact.redacted(redact)
+    return data if redacted == artifact else redacted.render().encode()
+
+
+def _each(value: Any, redact: Callable[[str], str]) -> Any:
+    """All text in what YAML knows."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {_each(key, redact): _each(one, redact) for key, one in cast("dict[Any, Any]", value).items()}
+    return [_each(one, redact) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def _word(value: Any, name: str, where: str) -> str:

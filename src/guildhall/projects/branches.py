@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects import trees
+from guildhall.projects.artifact import without_secrets
 from guildhall.projects.following import with_users
 from guildhall.projects.git import checkouts
 from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed
@@ -30,9 +31,11 @@ _REF = f"refs/heads/{INTEGRATION}"
 class Branches:
     """The hall's branches of one project."""
 
-    def __init__(self, project: Project, git: Git) -> None:
+    def __init__(self, project: Project, git: Git, redact: Callable[[str], str] = str) -> None:
+        """`redact`: takes secrets out of what the hall itself writes there."""
         self.project = project
         self.git = git
+        self.redact = redact
 
     # reading
 
@@ -101,6 +104,7 @@ class Branches:
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         """Puts files on the integration branch, or takes them off (None), in one commit."""
         self.ensure()
+        message = self.redact(message)
         changes = self._entries(files)
 
         def made(now: str) -> str:
@@ -122,7 +126,7 @@ class Branches:
         if (found := self._squashed(self.tip(), branch, tip)) is not None:
             return found
         changes = self._entries(also or {})
-        text = f"{message.rstrip()}\n\n{_TIP}: {branch} {tip}\n"
+        text = f"{self.redact(message).rstrip()}\n\n{_TIP}: {branch} {tip}\n"
 
         def made(now: str) -> str:
             tree = self._merged_tree(now, tip)
@@ -244,8 +248,11 @@ class Branches:
             raise Conflict(f"{branch!r} is no branch of a commission or a meeting")
 
     def _entries(self, files: Mapping[str, bytes | None]) -> list[Entry]:
+        def blob(data: bytes) -> str:
+            return trees.blob(self.git, without_secrets(data, self.redact))
+
         return [
-            trees.Entry(path=trees.path_in(path), object=None if data is None else trees.blob(self.git, data))
+            trees.Entry(path=trees.path_in(path), object=None if data is None else blob(data))
             for path, data in files.items()
         ]
 

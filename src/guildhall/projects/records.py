@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select, union_all
+from sqlalchemy import select, union_all, update
 
 from guildhall.store.tables import commissions, meetings
 
@@ -22,3 +22,21 @@ def living(connection: Connection, project: str) -> tuple[str, ...]:
     ]
     every = union_all(*parts).subquery()
     return tuple(connection.execute(select(every.c.id).order_by(every.c.created_at)).scalars())
+
+
+def aside(name: str, id: str) -> str:
+    """The name under which is kept what was of a repository that has the name no more. No project can be called so."""
+    return f"{name}~{id}"
+
+
+def put_aside(connection: Connection, name: str, id: str) -> None:
+    """What is on record of a project is that of the repository with this id, and no more of the name."""
+    for table in (commissions, meetings):
+        connection.execute(update(table).where(table.c.project == name).values(project=aside(name, id)))
+
+
+def take_back(connection: Connection, name: str, id: str) -> None:
+    """The repository with this id is registered again."""
+    for table in (commissions, meetings):
+        kept = table.c.project.endswith(aside("", id), autoescape=True)
+        connection.execute(update(table).where(kept).values(project=name))

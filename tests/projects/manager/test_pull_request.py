@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, GuildError, MergeConflict, UsageError
+from guildhall.core.frame import Secrets
 from guildhall.projects.artifact import Artifact
+from guildhall.projects.branches import Branches
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests, Review
 from guildhall.projects.model import INTEGRATION, ProjectSettings
 
 if TYPE_CHECKING:
-    from guildhall.projects.branches import Branches
     from guildhall.projects.git import Git
     from guildhall.projects.model import Project
     from tests.projects.conftest import Repository
@@ -234,6 +235,19 @@ def test_what_gh_says_is_told_without_the_person_s_secrets(desk: Desk) -> None:
         desk.open()
     assert "HTTP 401: Bad credentials ([GH_TOKEN])" in caught.value.message
     assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["desk", "lone"])
+def test_no_secret_is_put_up_for_review(request: pytest.FixtureRequest, where: str) -> None:
+    desk: Desk = request.getfixturevalue(where)
+    desk = replace(desk, branches=Branches(desk.project, desk.git, Secrets({"GH_TOKEN": TOKEN})))
+    desk.work({"src/cart.py": "total = 2\n"}, f"With {TOKEN}")
+    review = desk.open(title=f"Uses {TOKEN}", body=f"The token is {TOKEN}.")
+    text = json.dumps(desk.pulls) if review.summary is None else desk.repo.at("claude/main", review.summary)
+    assert "The token is [GH_TOKEN]." in text
+    assert "Uses [GH_TOKEN]" in text
+    assert TOKEN not in text
+    assert TOKEN not in desk.repo.git("log", "-p", "claude/main")
 
 
 def test_titles_and_bodies_that_cannot_be_are_refused(desk: Desk) -> None:

@@ -69,7 +69,8 @@ class PullRequests:
     def open(self, title: str, body: str) -> Review:
         """Puts all that the user's branch lacks up for review."""
         _check(title, body)
-        title = title.strip()
+        redact = self._branches.redact
+        title, body = redact(title.strip()), redact(body)
         self._branches.follow()  # what the user did meanwhile is in it: the review shows the work and nothing else
         found = changes(self._project, self._git, self._branches)
         if not found.any:
@@ -98,6 +99,7 @@ class PullRequests:
     def _as_pull_request(self, title: str, body: str, found: Changes) -> Review:
         self._push()
         text = f"{body.strip()}\n\n{as_lines(found)}\n\n{_CAME_WITH.format(branch=INTEGRATION)}\n"
+        text = self._branches.redact(text)  # what commissions are called, too
         words = (f"--title={title}", "--body-file=-")
         if (there := self._open_one()) is not None:
             self._told("edit", self._outward.gh("pr", "edit", str(there["number"]), *words, text=text))

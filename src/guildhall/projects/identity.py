@@ -1,0 +1,126 @@
+"""Which repository the name of a project stands for.
+
+Records, checkouts and desks are kept by a project's name. A name that is given to another repository must come with
+none of them: what was the other one's is put aside under a name that no project can have, and comes back with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from guildhall.core.errors import GuildError
+from guildhall.projects import git as program
+from guildhall.projects.records import aside, put_aside, take_back
+from guildhall.workers.edit import replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from guildhall.projects.model import Project
+    from guildhall.store.engine import Store
+
+_FILE = "guildhall-id"  # in the git directory: it moves with the repository, and a clone has none
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """The repository that a name stood for when it was last looked at."""
+
+    id: str
+    path: str
+    commit: str  # that it has
+
+
+class Identities:
+    """Knows the repositories of a home by more than their names."""
+
+    def __init__(self, home: Home, store: Store) -> None:
+        self._home = home
+        self._store = store
+        self._one_at_a_time = threading.Lock()
+
+    def claim(self, project: Project) -> None:
+        """The name stands for this repository from now on, with what is on record of it and of no other."""
+        with self._one_at_a_time:
+            common = program.common_directory(project.path)
+            known = self._known(project.name)
+            found = self._identify(project, common, known)
+            if known is not None and known.id == found.id:
+                return
+            if known is not None:
+                self._put_aside(project.name, known.id)
+            self._take_back(project.name, found.id)
+            self._remember(project.name, found)
+
+    def release(self, project: Project) -> None:
+        """The name is free for another repository."""
+        with suppress(GuildError, OSError):  # its folder may be gone
+            self.claim(project)
+        with self._one_at_a_time:
+            known = self._known(project.name)
+            self._put_aside(project.name, known.id if known else secrets.token_hex(8))
+
+    # how
+
+    def _identify(self, project: Project, common: Path, known: _Known | None) -> _Known:
+        place = common / _FILE
+        own = place.read_text(errors="replace").strip() if place.is_file() else ""
+        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
+        if _ID.fullmatch(own) is None:
+            own = known.id if known is not None and _is_same(project, known) else secrets.token_hex(8)
+            replace_file(place, f"{own}\n")
+        return _Known(id=own, path=str(project.path), commit=commit)
+
+    def _put_aside(self, name: str, id: str) -> None:
+        self._store.submit(lambda connection: put_aside(connection, name, id)).result()
+        shutil.rmtree(self._home.desks / name, ignore_errors=True)
+        for folder in (self._home.worktrees, self._records):  # the mark is in the last: what is cut off is done again
+            if (folder / name).is_dir():
+                _rename(folder / name, folder / aside(name, id))
+
+    def _take_back(self, name: str, id: str) -> None:
+        self._store.submit(lambda connection: take_back(connection, name, id)).result()
+        for folder in (self._home.worktrees, self._records):
+            for there in sorted(folder.glob(aside("*", id))):
+                if not (folder / name).exists():
+                    _rename(there, folder / name)
+
+    @property
+    def _records(self) -> Path:
+        return self._home.path / "projects"
+
+    def _known(self, name: str) -> _Known | None:
+        try:
+            told: Any = json.loads((self._records / name / "repository.json").read_text())
+            fields = cast("dict[str, Any]", told)
+            known = _Known(**{key: str(fields[key]) for key in ("id", "path", "commit")})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return known if _ID.fullmatch(known.id) else None
+
+    def _remember(self, name: str, known: _Known) -> None:
+        folder = self._records / name
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
+
+
+def _is_same(project: Project, known: _Known) -> bool:
+    """Cloned anew to the same place: it has what the one before had."""
+    if not known.commit or known.path != str(project.path):
+        return False
+    return program.ask(project.path, "cat-file", "-e", f"{known.commit}^{{commit}}", ok=(0, 1, 128)).code == 0
+
+
+def _rename(there: Path, to: Path) -> None:
+    if to.is_dir():  # an earlier one was cut off, or its records came twice: neither is lost
+        to = to.with_name(f"{to.name}~{secrets.token_hex(4)}")
+    there.rename(to)

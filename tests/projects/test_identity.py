@@ -1,0 +1,118 @@
+"""A name stands for one repository: another one of the same name has nothing of what was done for it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.projects.commissions.workshop import Workshop, say, submit
+from tests.projects.conftest import repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.projects.conftest import Repository
+
+_PRIVATE = "PRIVATE OF CLIENT A"
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    made = Workshop.at(tmp_path, home)
+    monkeypatch.chdir(made.repo.path)
+    made.script([submit(_PRIVATE), say()])
+    return made
+
+
+def _other(folder: Path) -> Repository:
+    made = repository(folder / "two" / "shop")
+    made.commit({"README.md": "Another shop\n"}, "Start")
+    return made
+
+
+async def _done(shop: Workshop) -> str:
+    return (await shop.done()).id
+
+
+async def _listed(shop: Workshop) -> list[str]:
+    return [one.id for one in await shop.commissions.all("shop")]
+
+
+def _on_branch(repo: Repository) -> str:
+    there = repo.git("for-each-ref", "refs/heads/claude/main")
+    return repo.git("ls-tree", "-r", "--name-only", "claude/main") if there else ""
+
+
+@pytest.mark.req("SYS-35")
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_another_repository_of_the_name_has_nothing_of_the_first(
+    workshop: Workshop, tmp_path: Path, by_hand: bool
+) -> None:
+    first, id = workshop.repo, workshop.inside(_done)
+    other = _other(tmp_path)
+    settings = workshop.home.settings
+
+    async def changed(shop: Workshop) -> None:
+        if by_hand:
+            settings.write_text(settings.read_text().replace(str(first.path), str(other.path)))
+            return
+        await shop.client.project_remove("shop")
+        await shop.client.project_add(other.path)
+
+    async def begun(shop: Workshop) -> list[str]:
+        await shop.commissions.settled()
+        return await _listed(shop)
+
+    workshop.inside(changed)
+    assert workshop.inside(begun, recover=True) == []
+    assert id not in _on_branch(other)
+    assert _PRIVATE not in other.git("log", "--all", "-p")
+    # the first one again: its records are its own still
+    settings.write_text(settings.read_text().replace(str(other.path), str(first.path)))
+    assert workshop.inside(begun, recover=True) == [id]
+
+
+@pytest.mark.req("SYS-35")
+def test_a_repository_keeps_its_records_where_it_is_moved_or_registered_again(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    id = workshop.inside(_done)
+
+    async def moved(shop: Workshop) -> list[str]:
+        await shop.client.project_remove("shop")
+        assert await _listed(shop) == []
+        assert [one.id for one in await shop.commissions.all()] == [id]
+        assert "no project" in (await shop.commissions.shown(id)).doubts[0]
+        shop.repo.path.rename(tmp_path / "elsewhere")
+        await shop.client.project_add(tmp_path / "elsewhere", name="store")
+        return [one.id for one in await shop.commissions.all("store")]
+
+    assert workshop.inside(moved) == [id]
+
+
+@pytest.mark.req("SYS-35")
+def test_a_clone_in_the_place_of_the_repository_is_the_same_one_and_an_empty_one_is_not(
+    workshop: Workshop, tmp_path: Path
+) -> None:
+    repo, id = workshop.repo, workshop.inside(_done)
+    shutil.copytree(repo.path, tmp_path / "copy")
+    shutil.rmtree(repo.path)
+    repo.git("clone", "-q", str(tmp_path / "copy"), str(repo.path), cwd=tmp_path)
+    workshop.worker()
+    assert workshop.inside(_listed, recover=True) == [id]
+    shutil.rmtree(repo.path)
+    repository(repo.path).commit({"README.md": "New\n"}, "Start")
+    workshop.worker()
+    assert workshop.inside(_listed, recover=True) == []
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xff\x00", b"[]", b'{"id": "../../x", "path": "/", "commit": ""}'])
+def test_a_mark_that_is_no_mark_stops_nothing(workshop: Workshop, mark: bytes) -> None:
+    workshop.inside(_done)
+    (workshop.home.path / "projects/shop/repository.json").write_bytes(mark)
+    (workshop.repo.path / ".git/guildhall-id").write_bytes(mark)
+    workshop.inside(_listed, recover=True)
+    assert not [one for one in (workshop.home.path / "projects").iterdir() if "/" in one.name]
