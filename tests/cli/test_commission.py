@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.projects.commissions.workshop import Workshop, call, say, submit, write
+from tests.projects.commissions.workshop import LATE, Workshop, call, say, submit, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +65,9 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert guild("ls", id, "--json").json["status"] == "completed"
     assert guild("ls", id).out.startswith(f"{id}  completed")
     assert guild("wait", id).code == 0
+    over = guild("resume", id)
+    assert over.code == 1
+    assert "redispatch" not in over.err
     replayed = guild("replay", id)
     assert replayed.code == 0, replayed.err + replayed.out
 
@@ -78,6 +81,15 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+    # Killed, nobody is at it any more: that is said, and not waited for.
+    workshop.script([write("src/key.py"), LATE])
+    other = guild_hall(*NEW, "--dispatch").out.strip()
+    waits = guild_hall("commission", "new", "--worker", "guide", "Help.").out.strip()
+    guild_hall.kill_hall()
+    left = guild_hall("wait", other)
+    assert left.code == 4
+    assert f"guild resume {other}" in left.err
+    assert guild_hall("wait", waits).code == 4
 
 
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
@@ -98,6 +110,8 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
 
 def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     id = guild(*NEW).out.strip()
+    assert guild("wait", id).code == 4, "it goes on only when told to"
+    assert f"guild commission dispatch {id}" in guild("resume", id).err
     edited = guild("commission", "edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
     assert (edited["prompt"], edited["max_turns"], edited["status"]) == ("Forge two.", 7, "pending")
     assert guild("commission", "edit", id).code == 2

@@ -30,32 +30,39 @@ def commission_id(text: str) -> str:
 
 async def run_of_commission(id: str, client: HallClient) -> str:
     """The run of its last attempt."""
-    run = (await client.commission(id)).commission.run
-    if run is None:
-        raise NotFound(f"the commission {id} has no run yet", hint=f"See guild commission show {id}.")
-    return run
+    one = (await client.commission(id)).commission
+    if one.run is None:
+        raise NotFound(f"the commission {id} is {one.status}: it has no run yet", hint=one.next_step)
+    return one.run
 
 
-async def until_it_rests(id: str, client: HallClient) -> tuple[int, CommissionShown]:
-    """Waits until it has ended or waits for a person; the exit code, and how it stands."""
+async def until_it_rests(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionShown]:
+    """Waits until it has ended or waits for a person; the exit code, and how it stands.
+
+    Without a hall nobody lets it begin or go on: that is said, and not waited for.
+    """
     while True:
         shown = await client.commission(id)
         if shown.commission.status not in _UNDER_WAY:
             return code_of(shown), shown
-        if shown.waiting and await _is_put_away(shown, client):
+        if await _is_put_away(shown, client, hall=hall):
             return exit_codes.NEEDS_YOU, shown
         await SystemClock().sleep(_EVERY)
 
 
-async def _is_put_away(shown: CommissionShown, client: HallClient) -> bool:
+async def _is_put_away(shown: CommissionShown, client: HallClient, *, hall: bool) -> bool:
     run = shown.commission.run
-    return run is not None and (await client.show(run)).run.status in ("waiting", "parked", "lost")
+    if run is None:
+        return not hall
+    status = (await client.show(run)).run.status
+    return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 
 
 def code_of(shown: CommissionShown) -> int:
-    if shown.commission.status == "completed":
+    status = shown.commission.status
+    if status == "completed":
         return exit_codes.DONE
-    return exit_codes.NEEDS_YOU if shown.waiting else exit_codes.FAILED
+    return exit_codes.NEEDS_YOU if shown.waiting or status in ("pending", "blocked") else exit_codes.FAILED
 
 
 def print_line(commission: Commission, screen: Screen) -> list[str]:
@@ -121,6 +128,8 @@ def _print_next(shown: CommissionShown, screen: Screen) -> None:
     one = shown.commission
     if one.status == "pending":
         screen.note(f"Let it begin: guild commission dispatch {one.id}")
+    elif one.status == "blocked":
+        screen.note(f"Once what it waits for is there: guild commission dispatch {one.id}")
     elif one.status in ("failed", "cancelled"):
         screen.note(f"Try it anew: guild commission redispatch {one.id}")
     for ask in shown.waiting:

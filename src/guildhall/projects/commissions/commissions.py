@@ -216,8 +216,8 @@ class Commissions:
         ground, told = self._ground, self._ground.history.get(run).request["commission"]
         commission = self._of(told)
         if commission.run != run or commission.status != "in_progress" or told.get("review"):
-            hint = f"guild commission redispatch {commission.id} tries it anew."
-            raise Conflict(f"the commission {commission.id} is {commission.status}: its run is over", hint=hint)
+            said = f"the commission {commission.id} is {commission.status}: its run is over"
+            raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
             project, branch = ground.project(commission), str(commission.branch)
             scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout

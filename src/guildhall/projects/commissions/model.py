@@ -235,7 +235,20 @@ class Commission:
     def may_become(self, status: Status) -> None:
         """Raises where that transition is none."""
         if status not in TRANSITIONS[self.status]:
-            raise Conflict(f"the commission {self.id} is {self.status}: it cannot become {status}", hint=_hint(self))
+            raise Conflict(f"the commission {self.id} is {self.status}: it cannot become {status}", hint=self.next_step)
+
+    @property
+    def next_step(self) -> str:
+        """What to do with it as it stands."""
+        id = self.id
+        return {
+            "pending": f"guild commission dispatch {id} lets it begin.",
+            "blocked": f"It waits for what it depends on: guild commission show {id}",
+            "dispatched": f"It waits for its turn (guild wait {id}); guild commission cancel {id} ends it.",
+            "in_progress": f"guild commission cancel {id} ends it.",
+            "failed": f"guild commission redispatch {id} tries it anew.",
+            "cancelled": f"guild commission redispatch {id} tries it anew.",
+        }.get(self.status, f"It is over: guild commission show {id}")
 
     def as_dict(self) -> dict[str, Any]:
         """The commission as `--json` prints it."""
@@ -255,18 +268,6 @@ class Commission:
             "created_at": self.created_at,
             "changed_at": self.changed_at,
         }
-
-
-def _hint(commission: Commission) -> str:
-    id = commission.id
-    return {
-        "pending": f"guild commission dispatch {id} lets it begin.",
-        "blocked": f"It waits for what it depends on: guild commission show {id}",
-        "dispatched": f"guild commission cancel {id} ends it.",
-        "in_progress": f"guild commission cancel {id} ends it.",
-        "failed": f"guild commission redispatch {id} tries it anew.",
-        "cancelled": f"guild commission redispatch {id} tries it anew.",
-    }.get(commission.status, f"guild commission show {id}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,9 +92,9 @@ def _done(branches: Branches, path: str, at: str) -> Done | None:
 def as_lines(changes: Changes) -> str:
     """The commissions behind it and the files, as markdown. What others have named cannot end the block it is in."""
     lines: list[str] = []
-    if changes.done:
+    if done := [one for one in changes.done if one.status == "completed"]:
         lines += ["## Commissions", ""]
-        lines += [f"- `{one.id}` {one.title} ({one.worker}): {one.status}" for one in changes.done]
+        lines += [f"- `{one.id}` {one.title} ({one.worker})" for one in done]
         lines += [""]
     if changes.files:
         lines += ["## Files", ""]

@@ -49,7 +49,7 @@ TOOLS = {
     "redispatch_commission": _COMMISSIONS,
     "cancel_commission": _COMMISSIONS,
     "wait_for_commissions": _READS,
-    "open_pull_request": frozenset({"pull_request"}),
+    "open_pull_request": frozenset({"pull_request", "net"}),
     "request_meeting": frozenset({"meeting"}),
 }
 _SHOWN = 200  # commissions in a listing
