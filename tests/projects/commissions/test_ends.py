@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
 from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
@@ -199,3 +199,31 @@ def test_a_conflict_in_the_artifacts_is_none(workshop: Workshop) -> None:
         assert shop.repo.at("claude/main", ".lore/plan.md") == "The worker's plan"
 
     workshop.inside(work)
+
+
+def test_what_is_taken_off_the_record_stays_off_it(workshop: Workshop) -> None:
+    workshop.script([submit("First."), say()], [submit("Second."), say()])
+
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        with pytest.raises(NotDeletable, match="pending") as caught:
+            await shop.commissions.delete(made.id)
+        assert caught.value.hint == f"guild commission abandon {made.id} first."
+        await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.quiet(made.id)
+        after = await shop.new(dependencies=(made.path,))
+        with pytest.raises(NotDeletable, match=f"{after.id} depend on it"):
+            await shop.commissions.delete(made.id)
+        await shop.commissions.abandon(after.id)
+        await shop.commissions.delete(made.id)
+        with pytest.raises(NotFound):
+            await shop.commissions.delete(made.id)
+        return made.id
+
+    async def begun(shop: Workshop) -> list[str]:
+        await shop.commissions.settled()
+        return [one.id for one in await shop.commissions.all()]
+
+    id = workshop.inside(work)
+    assert id not in workshop.inside(begun, recover=True)
+    assert "First." in workshop.repo.at("claude/main", f".lore/commissions/{id}.md")

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.inquiry import Inquiry
-from guildhall.projects.commissions import abandon, cancel, create, dispatch, edit, finalise, records, redispatch
+from guildhall.projects.commissions import (
+    abandon,
+    cancel,
+    create,
+    dispatch,
+    edit,
+    finalise,
+    records,
+    redispatch,
+    remove,
+)
 from guildhall.projects.commissions import recover as recovery
 from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
 from guildhall.projects.commissions.conflict import applied
@@ -136,6 +146,10 @@ class Commissions:
 
     async def abandon(self, id: str, reason: str = "by the user") -> Commission:
         return await asyncio.shield(abandon.abandon(self._ground, id, reason))
+
+    async def delete(self, id: str) -> None:
+        """Takes one that is over off the record; its artifact and its runs stay."""
+        await asyncio.shield(remove.remove(self._ground, id))
 
     async def _then_turn(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
         """After a transition by which its turn may have come."""
