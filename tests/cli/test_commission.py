@@ -106,15 +106,56 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     again = guild("commission", "redispatch", id, "--wait", "--json")
     assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
     assert guild("commission", "abandon", id).code != 0
+    waits = guild(*NEW).out.strip()
+    rows = [line.split()[:2] for line in guild("ls").out.splitlines()]
+    assert [row for row in rows if row[0] == id] == [[id, "completed"]], "once, with its own status"
+    assert [waits, "pending"] in rows
+    assert len(guild("ls", "--json").json["commissions"]) == 2
+    text = guild("show", id).out
+    assert f"refs/guildhall/kept/commission/{id}-2" in text
+    assert "checkout" not in text
+
+
+def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([say()])
+    id = guild(*NEW, "--model", "script:script.yaml").out.strip()
+    (workshop.repo.path / "script.yaml").unlink()
+    done = guild("commission", "dispatch", id, "--wait")
+    assert done.code == 1
+    assert done.out == f"{id} is failed\n"
+    assert "script.yaml: there is no such file. Make it" in done.err
+    assert f"guild commission redispatch {id}" in done.err
+    edited = guild("commission", "edit", id, "--title", "Later")
+    assert edited.code == 0
+    assert "It has failed" not in edited.err
+    rows = [line.split() for line in guild("ls").out.splitlines()]
+    assert [row[:2] for row in rows if row[0] == id] == [[id, "failed"]], "although it has never had a run"
+    refused = guild("project", "rm", "shop")
+    assert refused.code == 1
+    assert f"not ended: {id}\n" in refused.err
+    assert guild("commission", "abandon", id).code == 0
+    assert guild("project", "rm", "shop").code == 0
 
 
 def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([say()])
     id = guild(*NEW).out.strip()
     assert guild("wait", id).code == 4, "it goes on only when told to"
     assert f"guild commission dispatch {id}" in guild("resume", id).err
     edited = guild("commission", "edit", id, "--prompt", "Forge two.", "--max-turns", "7", "--json").json
     assert (edited["prompt"], edited["max_turns"], edited["status"]) == ("Forge two.", 7, "pending")
-    assert guild("commission", "edit", id).code == 2
+    assert edited["title"] == "Forge two.", "nobody has given it one of its own"
+    nothing = guild("commission", "edit", id)
+    assert nothing.code == 2
+    assert "--depends-on" in nothing.err
+    words = ("--title", "Keys", "--check", "true", "--check", "false", "--reviewer", "smith", "--link", "README.md")
+    more = guild("commission", "edit", id, *words, "--model", "script:script.yaml", "--json").json
+    assert (more["checks"], more["reviewer"], more["linked"]) == (["true", "false"], "smith", ["README.md"])
+    less = ("--check", "", "--reviewer", "", "--model", "", "--link", "", "--prompt", "Forge three.")
+    gone = guild("commission", "edit", id, *less, "--json").json
+    assert (gone["checks"], gone["reviewer"], gone["linked"], gone.get("model")) == ([], None, [], None)
+    assert gone["title"] == "Keys"
+    assert "it is empty" in guild("commission", "cancel", id, "--reason", "").err
     assert guild("commission", "cancel", id, "--reason", "not now", "--json").json["reason"] == "not now"
     assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
     assert guild("rm", id).out == f"{id} is off the record\n"
@@ -126,7 +167,11 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
     made = guild(*NEW, "--depends-on", ".lore/design.md", "--json").json
-    assert made["status"] == "blocked"
+    assert (made["status"], made["reason"]) == ("blocked", "waits for .lore/design.md")
+    there = guild(*NEW, "--depends-on", ".lore/design.md", "--dispatch", "--wait")
+    assert there.code == 4
+    assert there.out.startswith("c-"), "it is there, whatever becomes of it"
+    assert "waits for .lore/design.md" in guild("commission", "ls").out
     refused = guild("commission", "dispatch", made["commission"], "--wait")
     assert refused.code != 0
     assert "waits for .lore/design.md" in refused.err
@@ -142,6 +187,13 @@ def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) 
         ((*NEW, "--artifact", ".git/hooks/pre-commit"), "does not lie in the project"),
         ((*NEW, "--project", "nowhere"), "nowhere"),
         ((*NEW, "--dispatch"), "--wait"),
+        ((*NEW, "--wait"), "--wait needs --dispatch"),
+        ((*NEW, "--model", "bogus"), "does not say whose model it is"),
+        ((*NEW, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
+        ((*NEW, "--model", "script:nope.yaml"), "nope.yaml"),
+        ((*NEW[:-1], " "), "prompt: it is empty"),
+        ((*NEW, "--title", ""), "title: it is empty"),
+        (("commission", "ls", "--project", "nowhere"), "nowhere"),
         (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),
         (("commission", "show", "x" * 500), "no commission"),
         (("commission", "cancel", "r-2222222222"), "no commission"),

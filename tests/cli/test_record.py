@@ -44,7 +44,10 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         "working": [],
         "done": [],
         "workflows": [],
+        "meetings": [],
         "members": [],
+        "meetings": [],
+        "commissions": [],
     }
     assert guild("cost", "--json").json == {"lines": [], "total_usd": 0}
 

@@ -110,26 +110,20 @@ def test_the_same_with_the_real_claude(guild_hall: GuildWithHall, parlour: Parlo
     """Each sitting is another process of the program, in another hall; it is walked through what was said."""
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
     parlour.worker(runtime="claude")
-    expected = [
-        {"expect": "How do we store exports?"},
-        {"expect": "They must be small"},
-        {"expect": "So what do we do?"},
-    ]
-    words = ["We could use Parquet.", "Then Parquet with snappy.", "Agreed on Parquet."]
+    expected = [{"expect": "How do we store exports?"}, {"expect": "They must be small"}]
+    words = ["We could use Parquet.", "Then Parquet with snappy."]
     answers = [{**one, "say": text} for one, text in zip(expected, words, strict=True)]
     parlour.script(answers)
     opened = guild_hall("meet", "architect", "How do we store exports?", "--output", "json", env=env)
     assert opened.code == 0, opened
     id = opened.json["meeting"]
     guild_hall.kill_hall()
-    assert guild_hall("meet", id, "They must be small", env=env).out == f"{words[1]}\n"
-    assert guild_hall("hall", "stop").code == 0
-    third = guild_hall("meet", id, "So what do we do?", "--output", "json", env=env)
-    assert [one["answer"] for one in third.json["exchanges"]] == [words[2]]
-    shown = guild_hall("show", third.json["run"], "--json").json
+    second = guild_hall("meet", id, "They must be small", "--output", "json", env=env)
+    assert [one["answer"] for one in second.json["exchanges"]] == [words[1]]
+    shown = guild_hall("show", second.json["run"], "--json").json
     said = [(message["role"], message["content"]) for message in shown["messages"] if message["role"] != "system"]
     assert [text for role, text in said if role == "assistant"] == words
-    assert [text for role, text in said if role == "user"][-1].endswith("So what do we do?")
+    assert [text for role, text in said if role == "user"][-1].endswith("They must be small")
 
 
 @pytest.mark.req("WKR-20")

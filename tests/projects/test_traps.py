@@ -365,7 +365,7 @@ def test_a_large_file_is_kept_whole(repo: Repository, worktrees: Worktrees, shop
     assert repo.git("cat-file", "-s", f"{commit}:large.bin") == str(40 * 1024**2 + 3)
 
 
-def test_a_repository_with_other_hashes(tmp_path: Path) -> None:
+def test_a_repository_with_other_hashes(tmp_path: Path, worktrees: Worktrees) -> None:
     made = repository(tmp_path / "modern")
     shutil.rmtree(made.path / ".git")
     made.git("init", "-q", "-b", "main", "--object-format=sha256")
@@ -375,4 +375,9 @@ def test_a_repository_with_other_hashes(tmp_path: Path) -> None:
     branches.ensure()
     commit = branches.write({".lore/x.md": b"x"}, "Write", "writer")
     assert len(commit) == 64
+    path = worktrees.make(project, "c-one", BRANCH, "full")
+    (path / "a").unlink()
+    worktrees.remove(project, "c-one")
+    branches.squash(BRANCH, "Less", "coder", also={".lore/x.md": None})
+    assert made.git("ls-tree", "-r", "--name-only", "claude/main") == ""
     made.fsck()

@@ -16,6 +16,7 @@ from guildhall.core.errors import Conflict, Refused, RuntimeFailed, UsageError
 from guildhall.models.script import load_script
 from guildhall.runs import records
 from guildhall.runs.grants import Grant
+from guildhall.runs.patience import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.script import script_of
 from guildhall.runs.seat import seat_on_record
 from guildhall.runs.talking import check_words, expected, number_of
@@ -116,6 +117,19 @@ def test_it_is_held_while_somebody_is_there_and_put_away_after(tmp_path: Path) -
         assert (table.state.status, table.state.reason) == ("waiting", "person")
 
     talk(tmp_path, scene, HELLO, held=True)
+
+
+def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path: Path) -> None:
+    async def scene(bench: Bench, table: Table) -> None:
+        await table.begin(WORKER, "Hi.")
+        asyncio.get_running_loop().call_later(_SETTLED, table.put, "Still there?")
+        table.hall.runs.hold(table.run, -1)  # it is found to be stuck after as long, in the same round of the loop
+        assert types(await table.turn(), "turn_end") == ["turn_end"]
+        await until(lambda: table.state.status != "running")
+        assert (table.state.status, table.state.reason) == ("waiting", "person")
+        assert expected(table.hall.history.journal(table.run)) == 2
+
+    talk(tmp_path, scene, HELLO, BYE, held=True)
 
 
 def test_a_hall_that_leaves_puts_a_listening_one_away_and_it_does_not_go_on_by_itself(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound
 from guildhall.core.ids import COMMISSION, is_id
+from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
@@ -86,7 +87,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
         ["run", one.run or ""],
-        ["branch", one.branch or ""],
+        ["branch", _branch(one)],
         ["checkout", screen.exactly(shown.worktree or "")],
         ["cost", money(shown.cost_usd)],
         *(["depends on", path + (" (not there)" if path in around.missing else "")] for path in one.draft.dependencies),
@@ -110,6 +111,13 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
     for doubt in shown.doubts:
         screen.note(doubt, "yellow")
     _print_next(shown, screen)
+
+
+def _branch(one: Commission) -> str:
+    """Where its work is: once it is merged, its branch is kept out of the way."""
+    if one.branch is None or one.status != "completed":
+        return one.branch or ""
+    return f"claude/main; its own: {KEPT}{one.branch.removeprefix(OURS)}"
 
 
 def _print_said(shown: CommissionShown, screen: Screen) -> None:

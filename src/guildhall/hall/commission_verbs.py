@@ -41,7 +41,11 @@ class CommissionVerbs:
     async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]:
         from guildhall.projects.commissions.model import checked_status
 
-        return await self._hall.commissions.all(project, None if status is None else checked_status(status))
+        wanted = None if status is None else checked_status(status)
+        found = await self._hall.commissions.all(project, wanted)
+        if project is not None and not found and not await self._hall.commissions.all(project):
+            self._hall.projects.get(project)  # there may be some of one that is registered no more
+        return found
 
     async def commission(self, id: str) -> CommissionShown:
         return await self._hall.commissions.shown(id)

@@ -170,10 +170,12 @@ class Guild(Staff):
 
     def living(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
+        from guildhall.projects.commissions.model import attempt_of
         from guildhall.projects.records import living
 
         on_record = self.store.read(lambda connection: living(connection, project))
-        return tuple(dict.fromkeys((*on_record, *self.worktrees.activities(project))))
+        others = [attempt_of(place) or place for place in self.worktrees.activities(project)]
+        return tuple(dict.fromkeys((*on_record, *others)))
 
     def find_worker(self, name: str, frame: Frame) -> Worker:
         """A worker by name or file. The manager asks first about what the settings say."""
@@ -216,6 +218,7 @@ class Guild(Staff):
                 frame_at=self.frame_by_itself,
                 most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
                 meet=self.ask_for_meeting,
+                call_off=lambda run: self.meetings.call_off(run, "what it was about is settled"),
                 readonly=self.readonly,
             )
         )

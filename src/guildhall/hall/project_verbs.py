@@ -34,7 +34,8 @@ class ProjectVerbs:
         if living := self._hall.living(name):
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(living[:10])}",
-                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it.",
+                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
+                "was cancelled is given up with `guild commission abandon ID`.",
             )
         return await asyncio.to_thread(self._hall.remove_project, name)
 

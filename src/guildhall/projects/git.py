@@ -76,6 +76,11 @@ class Git:
         """The git directory that all checkouts of the repository share."""
         return common_directory(self.repo)
 
+    @cached_property
+    def nothing(self) -> str:
+        """The id that no object has: zeros, as many as the repository's ids are long."""
+        return "0" * (64 if _object_format(self.common) == "sha256" else 40)
+
     def run(
         self,
         *args: str,
@@ -115,7 +120,6 @@ class Git:
         """Moves refs of the hall's, all of them or none: `update REF NEW OLD`, `delete REF OLD`. OLD is what it has to
         be now; zeros: it is not to be there."""
         told = "".join(f"{line}\n" for line in ("start", *lines, "prepare", "commit")).encode()
-        reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         reason = "".join(one for one in why if one.isprintable() or one == "\n").strip().partition("\n")[0]
         words = ("update-ref", "--create-reflog", "-m", f"guildhall: {reason}", "--stdin")
         for left in reversed(range(_LOCKS)):

@@ -133,11 +133,14 @@ class Projects:
         return found
 
     def _demand_free(self, name: str, folder: Path) -> None:
-        for other in self.sound():
+        others = self.sound()
+        for other in others:
+            if other.path == folder:
+                hint = f"`guild project check {other.name}` says how it is."
+                raise Conflict(f"this is registered already, as {other.name!r}", where=str(folder), hint=hint)
+        for other in others:
             if other.name == name:
                 raise Conflict(f"there is a project {name!r} already: {other.path}", hint="`--name` gives another.")
-            if other.path == folder:
-                raise Conflict(f"this is registered already, as {other.name!r}", where=str(folder))
             if program.common_directory(folder) == _common_or_none(other.path):
                 raise Conflict(f"this is a checkout of {other.name!r}, which is registered", where=str(folder))
         if name in self._names():

@@ -108,12 +108,12 @@ def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
 def put_in_index(git: Git, index: Path, changes: Iterable[Entry]) -> None:
     """Files put into an index, and taken out first, so that a file may become a folder."""
     lines = sorted(changes, key=lambda entry: entry.object is not None)
-    git.run("update-index", "-z", "--index-info", index=index, input=b"".join(map(_index_line, lines)))
+    git.run("update-index", "-z", "--index-info", index=index, input=b"".join(_index_line(git, one) for one in lines))
 
 
-def _index_line(entry: Entry) -> bytes:
+def _index_line(git: Git, entry: Entry) -> bytes:
     if entry.object is None:
-        return b"0 " + b"0" * 40 + b"\t" + entry.path + b"\0"
+        return f"0 {git.nothing}\t".encode() + entry.path + b"\0"
     return f"{entry.mode} {entry.object}\t".encode() + entry.path + b"\0"
 
 

@@ -221,15 +221,14 @@ class Execution:
     async def run(self) -> Stretch:
         """Executes until something ends the stretch, and puts the end on record."""
         body = asyncio.create_task(self._execute())
-        watchers = {
+        watchers: dict[asyncio.Task[Any], str] = {
             asyncio.create_task(self._patience.stuck.wait()): "stuck",
             asyncio.create_task(self._parked.wait()): "parked",
             asyncio.create_task(self._time_over()): "late",
             asyncio.create_task(self._broken.wait()): "broken",
         }
         try:
-            done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
-            first = None if body in done else watchers[next(iter(done))]  # pyright: ignore[reportArgumentType]
+            first = await self._first(body, watchers)
             if first == "parked":
                 await self._let_calls_finish()
             stretch = self._judge(body, first)
@@ -238,6 +237,19 @@ class Execution:
             await self._end(cut_off, body, *watchers)
             raise
         return await self._end(stretch, body, *watchers)
+
+    async def _first(self, body: asyncio.Task[Any], watchers: dict[asyncio.Task[Any], str]) -> str | None:
+        """What ends the stretch; None: the run itself."""
+        while True:
+            done, _ = await asyncio.wait({body, *watchers}, return_when=asyncio.FIRST_COMPLETED)
+            if body in done:
+                return None
+            first = watchers[found := next(iter(done))]
+            if first != "stuck" or self._patience.only_waits:
+                return first
+            del watchers[found]  # what it waited for came in that very moment
+            self._patience.stuck.clear()
+            watchers[asyncio.create_task(self._patience.stuck.wait())] = first
 
     async def _execute(self) -> Outcome:
         """Executes; again when the process of the run died: what it had done is on record, and it goes on there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -242,5 +243,26 @@ def test_checks_see_what_is_committed_and_leave_nothing(workshop: Workshop) -> N
         assert made == [f".lore/commissions/{done.id}.md", "src/key.py"]
         assert shop.repo.at("claude/main", "src/key.py") == "key = 2"
         assert [one.name for one in (shop.home.worktrees / "shop").iterdir() if one.is_dir()] == []
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14", "X-7")
+def test_a_checkout_that_was_removed_is_no_finished_work(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py"), {"sleep": 0.5, **write("src/lock.py")}, submit("Done."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        place = shop.home.worktrees / "shop" / f"{made.id}-1"
+        await shop.so((place / "src/key.py").exists)
+        shutil.rmtree(place)
+        done = await shop.quiet(made.id)
+        assert done.status == "failed"
+        assert "the checkout was removed" in str(done.reason)
+        assert shop.repo.git("diff", "--name-only", "main", "claude/main") == done.path
+        again = await shop.commissions.redispatch(made.id, shop.frame)
+        assert (await shop.quiet(again.id)).status == "completed"
+        assert shop.repo.at("claude/main", "src/key.py") == "made"
 
     workshop.inside(work)

@@ -152,7 +152,7 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         # Somebody else changes the same place while the worker is at it.
         shop.script(
             [
-                call("report_progress", summary="At it."),
+                call("log_question", question="Two?"),
                 {"sleep": 0.2, **write("src/cart.py", "total = 2\n")},
                 submit("Counted."),
                 say(),
@@ -171,8 +171,8 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
         assert (await shop.commissions.shown(made.id)).worktree is not None
         asks = {one.kind: one for one in shop.hall.asks.open()}
-        assert set(asks) == {"conflict", "meeting"}
-        assert all("src/cart.py" in one.question.body for one in asks.values())
+        assert set(asks) == {"question", "conflict", "meeting"}
+        assert all("src/cart.py" in asks[kind].question.body for kind in ("conflict", "meeting"))
         (meeting,) = await shop.client.meetings(project="shop", status="requested")
         assert (meeting.worker, meeting.by, meeting.ask) == ("smith", "hall", asks["meeting"].id)
         ask = asks["conflict"]
@@ -180,10 +180,25 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
         assert shop.hall.asks.get(ask.id).status == "applied"
-        assert [one.kind for one in shop.hall.asks.open()] == ["meeting"]
         assert shop.repo.at(str(failed.branch), "src/cart.py") == "total = 2"
+        # It is settled: nobody is asked about it, or by it, any more, and its checkout is gone.
+        assert {one.run for one in shop.hall.asks.open()} <= {done.run}
+        assert shop.hall.asks.get(asks["question"].id).status == "withdrawn"
+        over = shop.hall.meetings.register.get(meeting.id)
+        assert (over.status, over.reason) == ("declined", "what it was about is settled")
+        assert shop.hall.asks.get(asks["meeting"].id).status == "withdrawn"
+        assert shop.hall.worktrees.activities("shop") == []
+        # As if the hall had died before it was taken away.
+        shop.hall.worktrees.make(shop.hall.projects.get("shop"), f"{made.id}-1", str(failed.branch), "full")
 
     workshop.inside(work)
+
+    async def recovered(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        assert shop.hall.living("shop") == ()
+        await shop.client.project_remove("shop")
+
+    workshop.inside(recovered, recover=True)
     workshop.repo.fsck()
 
 

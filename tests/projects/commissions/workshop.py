@@ -12,7 +12,6 @@ from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.recover import Recovery
 from guildhall.hall.wiring import Hall
 from guildhall.projects.commissions.model import Draft
-from guildhall.projects.registry import Projects
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
@@ -62,7 +61,8 @@ class Workshop:
         repo = repository(folder / "shop")
         repo.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
         home.path.mkdir(parents=True, exist_ok=True)
-        Projects(home).add(repo.path, "shop")
+        entry = {"path": str(repo.path), "branch": "main"}  # as `guild project add` writes it, which asks git a lot
+        home.settings.write_text(json.dumps({"projects": {"shop": entry}}, indent=1))
         shop = Workshop(home=home, repo=repo)
         shop.worker()
         return shop
@@ -112,7 +112,7 @@ class Workshop:
         """Waits until something is so."""
         async with asyncio.timeout(10):
             while not happened():  # noqa: ASYNC110 - what is looked at is files too
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
 
     async def until(self, id: str, *status: str) -> Commission:
         """A commission, once it stands like this."""

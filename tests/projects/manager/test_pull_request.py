@@ -261,7 +261,7 @@ def test_titles_and_bodies_that_cannot_be_are_refused(desk: Desk) -> None:
 
 def test_a_title_is_never_read_as_anything_else(desk: Desk) -> None:
     desk.work({"src/cart.py": "total = 2\n"})
-    for title in ("--repo=evil/evil", "-R evil", "$(touch x)", "`id`", "a; rm -rf ."):
+    for title in ("--repo=evil/evil", "-R $(touch x); `id`"):
         desk.open(title, "--body-file=/etc/passwd")
         (pull,) = desk.pulls
         assert pull["title"] == title

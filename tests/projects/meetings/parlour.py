@@ -139,7 +139,7 @@ class Parlour:
     async def until(self, happened: Callable[[], Any]) -> Any:
         async with asyncio.timeout(8):
             while not (found := happened()):  # noqa: ASYNC110 - what is looked at is files too
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.01)
         return found
 
     async def a_run(self) -> str:

@@ -167,15 +167,15 @@ def test_two_who_close_at_once(parlour: Parlour) -> None:
     parlour.inside(work)
 
 
-@pytest.mark.parametrize("path", ["", "plan.md", ".lore", "../x", ".lore/../x", "/etc/passwd", ".lore/none.md", "a\0b"])
-def test_what_cannot_be_linked(parlour: Parlour, path: str) -> None:
-    parlour.script([call("link_artifact", path=path), say("no")])
+def test_what_cannot_be_linked(parlour: Parlour) -> None:
+    paths = ["", "plan.md", ".lore", "../x", ".lore/../x", "/etc/passwd", ".lore/none.md", "a\0b"]
+    parlour.script([*(call("link_artifact", path=path) for path in paths), say("no")])
 
     async def work() -> None:
         meeting = await parlour.opened()
         assert parlour.shown(meeting.id).meeting.linked == ()
         ended = parlour.hall.history.journal(meeting.run).kind("tool_ended")
-        assert ended[0].data["result"]["is_error"]
+        assert [entry.data["result"]["is_error"] for entry in ended] == [True] * len(paths)
 
     parlour.inside(work)
 

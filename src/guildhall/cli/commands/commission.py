@@ -11,7 +11,7 @@ from guildhall.cli.named import text_of
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.cli.trusting import once_trusted
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import GuildError, UsageError
 from guildhall.hall.start import is_embedded
 
 if TYPE_CHECKING:
@@ -78,9 +78,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     id = commission_id(args.id)
     changes = _changes(args) if verb == "edit" else {}
 
+    async def edit(client: HallClient, frame: Frame) -> Commission:
+        named = await _named_anew(id, changes, client)
+        return await client.commission_edit(id, {**changes, **named}, frame)
+
     async def work(client: HallClient, frame: Frame) -> int:
         does: dict[str, Callable[[], Awaitable[Commission]]] = {
-            "edit": lambda: client.commission_edit(id, changes, frame),
+            "edit": lambda: edit(client, frame),
             "dispatch": lambda: client.commission_dispatch(id, frame),
             "redispatch": lambda: client.commission_redispatch(id, frame),
             "cancel": lambda: client.commission_cancel(id, reason=args.reason),
@@ -111,6 +115,8 @@ def _rm(args: argparse.Namespace, screen: Screen) -> int:
 
 def _refuse_alone(verb: str, args: argparse.Namespace) -> None:
     """Where this command is the hall itself, nothing goes on after it."""
+    if verb == "new" and args.wait and not args.dispatch:
+        raise UsageError("commission new: --wait needs --dispatch", hint="It begins only when it is dispatched.")
     begins = verb in ("dispatch", "redispatch") or (verb == "new" and args.dispatch)
     if begins and not args.wait and is_embedded(os.environ):
         raise UsageError(
@@ -143,16 +149,30 @@ def _new(args: argparse.Namespace, screen: Screen) -> int:
     from guildhall.projects.commissions.model import Draft
 
     prompt = text_of(args.prompt, "prompt")
+    if not prompt.strip():
+        raise UsageError("prompt: it is empty", hint='Say what is to be done: guild commission new --worker NAME "..."')
     draft = Draft(title=_label(prompt), worker="", prompt=prompt).changed(_given(args))
 
     async def work(client: HallClient, frame: Frame) -> int:
-        async def made() -> int:
-            new = await client.commission_new(draft, frame, project=args.project)
-            if args.dispatch:
-                new = await client.commission_dispatch(new.id, frame)
-            return await _told(new, args, client, screen)
+        made: list[Commission] = []  # once, also where it is tried again
 
-        return await once_trusted(made, lambda: client.trust_look(frame, worker=draft.worker), client, screen)
+        async def make() -> int:
+            if not made:
+                made.append(await client.commission_new(draft, frame, project=args.project))
+            (new,) = made
+            if not args.dispatch:
+                return await _told(new, args, client, screen)
+            if new.status == "blocked":  # it cannot begin, and is there all the same
+                await _told(new, args, client, screen)
+                return exit_codes.NEEDS_YOU
+            return await _told(await client.commission_dispatch(new.id, frame), args, client, screen)
+
+        try:
+            return await once_trusted(make, lambda: client.trust_look(frame, worker=draft.worker), client, screen)
+        except GuildError:
+            if made:  # whoever has asked for it knows which one it is
+                screen.json(made[0].as_dict()) if args.json else screen.result(made[0].id)
+            raise
 
     return with_hall(work, screen)
 
@@ -173,8 +193,30 @@ def _given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    changes = _given(args)
-    return changes if args.prompt is None else {**changes, "prompt": text_of(args.prompt, "prompt")}
+    """What is to be changed. Given empty, what need not be there is taken away."""
+    changes = {name: _or_nothing(name, value) for name, value in _given(args).items()}
+    if args.prompt is not None:
+        changes["prompt"] = text_of(args.prompt, "prompt")
+    if not changes:
+        names = ("title", "prompt", "worker", *_LISTS, "reviewer", "model", "max_turns", "max_budget_usd")
+        hint = f"Name what: {', '.join('--' + name.replace('_', '-') for name in names)}."
+        raise UsageError("nothing is to be changed", hint=hint)
+    return changes
+
+
+def _or_nothing(name: str, value: Any) -> Any:
+    if name in _LISTS.values():
+        return [] if value == [""] else value
+    return None if value == "" and name in ("reviewer", "model") else value
+
+
+async def _named_anew(id: str, changes: dict[str, Any], client: HallClient) -> dict[str, str]:
+    """The title that a new prompt gives it, where the old one was made of the old prompt."""
+    if "prompt" not in changes or "title" in changes:
+        return {}
+    before = (await client.commission(id)).commission.draft
+    title = _label(changes["prompt"])
+    return {"title": title} if title and before.title == _label(before.prompt) else {}
 
 
 async def _told(one: Commission, args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
@@ -188,17 +230,22 @@ async def _told(one: Commission, args: argparse.Namespace, client: HallClient, s
         screen.json(one.as_dict())
     else:
         screen.result(f"{one.id} is {one.status}" if args.command != "commission new" else one.id)
-        _say_next(one, screen)
-    return exit_codes.DONE
+        _say_next(one, args.command, screen)
+    tried = args.command != "commission edit" or args.wait
+    return exit_codes.FAILED if one.status == "failed" and tried else exit_codes.DONE
 
 
-def _say_next(one: Commission, screen: Screen) -> None:
+def _say_next(one: Commission, command: str, screen: Screen) -> None:
+    again = f"Try it anew: guild commission redispatch {one.id}"
     said = {
         "pending": f"Let it begin: guild commission dispatch {one.id}",
-        "blocked": f"It waits for what it depends on: guild commission show {one.id}",
+        "blocked": f"It {one.reason}. Once that is there: guild commission dispatch {one.id}",
         "dispatched": f"It waits for its turn: guild wait {one.id}",
         "in_progress": f"It goes on by itself: guild show {one.id}, guild wait {one.id}",
-        "failed": f"It has failed: {screen.one_line(one.reason or '', 200)}",
+        "failed": again
+        if command == "commission edit"
+        else f"It has failed: {screen.exactly(one.reason or '')}\n{again}",
+        "cancelled": again,
     }
     if one.status in said:
         screen.note(said[one.status], "dim")

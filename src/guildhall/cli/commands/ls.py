@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
+    from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
     from guildhall.workflow.instance import AgentShown, WorkflowShown
 
 _SHOWN = 10  # finished runs, unless all are wanted
+_OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +58,7 @@ class Groups:
     members: Sequence[AtWork] = ()  # jobs of members that go on
     meetings: Sequence[Meeting] = ()  # all but those asked for, which are among the asks
     sittings: Sequence[Run] = ()  # the runs of meetings
+    commissions: Sequence[Commission] = ()
 
     @staticmethod
     def of(
@@ -64,6 +67,7 @@ class Groups:
         workflows: Sequence[WorkflowShown] = (),
         members: Sequence[AtWork] = (),
         meetings: Sequence[Meeting] = (),
+        commissions: Sequence[Commission] = (),
     ) -> Groups:
         asked = {ask.root for ask in asks}
         sittings = [run for run in runs if run.request.get("meeting")]  # a meeting is shown as itself, and once
@@ -81,6 +85,7 @@ class Groups:
             members=members,
             meetings=[one for one in meetings if one.status in ("open", "closed")],
             sittings=sittings,
+            commissions=commissions,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -94,6 +99,7 @@ class Groups:
             "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
             "members": [theirs.as_dict() for theirs in self.members],
             "meetings": [meeting.as_dict() for meeting in self.meetings],
+            "commissions": [one.as_dict() for one in self.commissions],
         }
 
 
@@ -104,7 +110,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         workflows = await client.workflows(over=False)
         runs, asks = await client.runs(everything=args.all), await client.asks()
         meetings = await client.meetings()
-        groups = Groups.of(runs, asks, workflows, await client.members_at_work(), meetings)
+        members, commissions = await client.members_at_work(), await client.commissions()
+        groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
         if args.json:
             screen.json(groups.as_dict())
         else:
@@ -160,12 +167,15 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
     for theirs in groups.members:
         if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
             working.append(_at_work(theirs, screen, here, now))
+    dispatched = [one for one in groups.commissions if one.status == "dispatched"]
+    working += [[one.id, one.worker, screen.one_line(one.title, 50), "waits for its turn"] for one in dispatched]
     ended = _done(groups, task, screen, now)
     done = ended if everything else ended[:_SHOWN]
     parts = {
         "needs you": asks + stopped + gave_up,
         "working": working,
         "meetings": [_open_meeting(one, groups, screen, now) for one in groups.meetings if one.status == "open"],
+        "commissions": [_to_begin(one, screen) for one in groups.commissions if one.status in ("pending", "blocked")],
         "done": done,
     }
     for name, rows in parts.items():
@@ -188,20 +198,36 @@ def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -
     return [one.id, one.worker, topic, said, age(one.changed_at, now), f"guild meet {one.id}"]
 
 
+def _to_begin(one: Commission, screen: Screen) -> list[str]:
+    next = f"guild commission dispatch {one.id}" if one.status == "pending" else screen.one_line(one.reason or "", 60)
+    return [one.id, one.status, one.worker, screen.one_line(one.title, 50), next]
+
+
 def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
-    """What is done, newest first: runs, and meetings that are closed."""
+    """What is done, newest first: runs, meetings that are closed; a commission once, however often it was tried."""
+    known = {one.id for one in groups.commissions}
     found = [
         (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
         for run in groups.done
+        if id_of(run) not in known
     ]
     for one in groups.meetings:
         if one.status == "closed":
-            costs = [run.cost_usd for run in groups.sittings if run.request["meeting"]["id"] == one.id]
-            known = [cost for cost in costs if cost is not None]
-            spent = money(sum(known)) if known and len(costs) == one.sittings else ""
-            topic = screen.one_line(one.topic, 50)
-            found.append((one.created_at, [one.id, one.status, one.worker, topic, age(one.changed_at, now), spent]))
+            runs = [run for run in groups.sittings if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now)]
+            found.append((one.created_at, [*row, _spent(runs, one.sittings)]))
+    for one in groups.commissions:
+        if one.status in _OVER:
+            runs = [run for run in groups.done if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.title, 50), age(one.changed_at, now)]
+            found.append((one.changed_at, [*row, _spent(runs, one.attempt)]))
     return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _spent(runs: Sequence[Run], times: int) -> str:
+    """What they have cost together, where all of them are there."""
+    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
+    return money(sum(costs)) if costs and len(runs) == times else ""
 
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:

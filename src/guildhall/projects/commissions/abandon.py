@@ -25,5 +25,7 @@ async def abandon(ground: Ground, id: str, reason: str = "by the user") -> Commi
             no_more(connection, records.move(connection, id, "abandoned", reason, now), now)
 
         await ground.store.write(write)
+        if (run := ground.get(id).run) is not None:
+            await ground.call_off(run)
         await tidy(ground, id)
         return ground.get(id)

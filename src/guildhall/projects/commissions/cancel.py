@@ -22,7 +22,9 @@ LONGEST_REASON = 2_000
 
 def checked_reason(reason: str) -> str:
     """The reason, if it is one."""
-    if not is_text(reason) or not reason.strip() or len(reason) > LONGEST_REASON:
+    if is_text(reason) and not reason.strip():
+        raise UsageError("reason: it is empty", hint="Say why, or leave it out.")
+    if not is_text(reason) or len(reason) > LONGEST_REASON:
         raise UsageError(f"reason: expected text of at most {LONGEST_REASON:,} characters")
     return reason.strip()
 

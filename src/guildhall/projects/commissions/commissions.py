@@ -90,7 +90,9 @@ class Commissions:
         worktree = None
         try:
             path = ground.worktrees.path(ground.project(commission), commission.place)
-            worktree = str(path) if path.is_dir() else None
+            worktree = (
+                str(path) if path.is_dir() and commission.status != "completed" else None
+            )  # there it is on its way out
             missing = lacks(ground, commission)
             wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
         except GuildError as error:  # its project is registered no more, or gone

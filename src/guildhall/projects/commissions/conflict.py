@@ -49,9 +49,10 @@ def ask_about(connection: Connection, commission: Commission, run: str, files: S
 
 
 def no_more(connection: Connection, commission: Commission, now: str) -> None:
-    """It is tried anew, or given up: nobody needs to say anything about it."""
+    """It is tried anew, or given up: nobody needs to say anything about it, nor to answer what it has asked."""
     if commission.run is not None:
         withdraw_kind(connection, commission.run, KIND, now)
+        withdraw_kind(connection, commission.run, "question", now)
 
 
 def applied(connection: Connection, ask: str) -> None:

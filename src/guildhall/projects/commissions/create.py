@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from guildhall.core.config import anchored
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_name, new_id
+from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
+from guildhall.models.naming import split_name
+from guildhall.models.script import load_script
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission
 from guildhall.projects.commissions.projection import project_row
-from guildhall.projects.commissions.waiting import follow, lacks
+from guildhall.projects.commissions.waiting import follow, in_words, lacks
+from guildhall.runs.fit import fitting
+from guildhall.workers.choose import Choice, normal
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import By, Draft
     from guildhall.projects.model import Project
+    from guildhall.workers.model import Worker
 
 _SCOPES = ("", "project", "home", "package", "shipped")  # that may stand before a name
 
@@ -44,8 +52,8 @@ async def create(
         changed_at=now,
     )
     refuse_cycle([*ground.all(project.name), commission], commission.id)
-    if await asyncio.to_thread(lacks, ground, commission):
-        commission = replace(commission, status="blocked")
+    if missing := await asyncio.to_thread(lacks, ground, commission):
+        commission = replace(commission, status="blocked", reason=in_words(missing))
     maker = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
     await ground.store.write(lambda connection: records.add(connection, commission, f"created by {maker}"))
     await project_row(ground, commission.id)
@@ -62,9 +70,21 @@ def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by
         for name in filter(None, (draft.worker, draft.reviewer)):
             _refuse_file(name)
     place = ground.place(project, frame)
-    ground.find(draft.worker, place)
+    worker = ground.find(draft.worker, place)
+    if draft.model is not None:
+        _check_model(draft.model, worker, place)
     if draft.reviewer is not None:
         ground.find(draft.reviewer, place)
+
+
+def _check_model(model: str, worker: Worker, place: Frame) -> None:
+    """Raises for one that nobody can have: no key is needed to see that."""
+    named = anchored(normal(model), place.cwd)
+    fitting(worker, Choice(model=named, by="override"))
+    if named.startswith(SCRIPT):
+        load_script(Path(named.removeprefix(SCRIPT)))
+    elif named != AUTO and not named.startswith((CURSOR, REPLAY)):
+        split_name(named)
 
 
 def _refuse_file(name: str) -> None:

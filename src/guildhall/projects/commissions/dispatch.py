@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.projection import project_row
+from guildhall.projects.commissions.finalise import tidy
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
 from guildhall.runs.model import RunRequest
@@ -113,11 +113,12 @@ def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
 
 async def _could_not(ground: Ground, id: str, error: Exception) -> None:
     known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
-    told = f"it could not begin: {known.message}"
+    where = f"{known.where}: " if known.where else ""
+    told = f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":
             records.move(connection, id, "failed", told, ground.now(), data={"error": known.as_dict()})
 
     await ground.store.write(write)
-    await project_row(ground, id)
+    await tidy(ground, id)

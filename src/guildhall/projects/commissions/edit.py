@@ -31,8 +31,11 @@ async def edit(ground: Ground, id: str, changes: Mapping[str, Any], frame: Frame
     if before.status in ("completed", "abandoned"):
         raise Conflict(f"the commission {id} is {before.status}: it is over", hint="Make a new one.")
     draft = before.draft.changed(changes)
-    theirs = {name: None if name == "model" else () for name in ("checks", "model") if name not in changes}
-    check_draft(ground, ground.project(before), draft if by == "person" else replace(draft, **theirs), frame, by)
+    # What was there before was a person's to say; and a model is looked at again only where it is named again.
+    theirs: dict[str, Any] = {} if "checks" in changes or by == "person" else {"checks": ()}
+    if "model" not in changes:
+        theirs["model"] = None
+    check_draft(ground, ground.project(before), replace(draft, **theirs), frame, by)
     others = [one for one in ground.all(before.project) if one.id != id]
     refuse_cycle([*others, replace(before, draft=draft)], id)
     under_way = before.status in UNDER_WAY

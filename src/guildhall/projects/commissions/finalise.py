@@ -124,9 +124,10 @@ async def conclude(ground: Ground, commission: Commission, stretch: Stretch) -> 
 
 async def call_meeting(ground: Ground, id: str, stretch: Stretch) -> None:
     """Asks for a meeting about what could not be merged. The ask about it is there already, whatever comes of this."""
-    if files := (stretch.error or {}).get("files"):
+    commission = ground.get(id)
+    if (files := (stretch.error or {}).get("files")) and commission.status == "failed":  # it may be tried anew by now
         try:
-            await ground.meet(ground.get(id), tuple(files))
+            await ground.meet(commission, tuple(files))
         except GuildError as error:
             _log.warning("%s: no meeting could be asked for: %s", id, error)
 

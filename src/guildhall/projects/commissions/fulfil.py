@@ -45,6 +45,11 @@ async def keep_work(ground: Ground, commission: Commission) -> str | None:
 async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> None:
     """Takes a result, if all is there that must be. NotFulfilled says what is missing."""
     commission = ground.get(id)
+    if not ground.worktrees.path(ground.project(commission), commission.place).is_dir():
+        raise NotFulfilled(
+            "the checkout was removed by somebody, with what was made in it since a result was last submitted",
+            hint="Nothing more can be done here: end. The commission is to be redispatched.",
+        )
     tip = await keep_work(ground, commission)
     value = await demand(ground, commission, contract, output, tip)
     now = ground.now()

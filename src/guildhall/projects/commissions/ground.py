@@ -49,6 +49,7 @@ class Ground:
     frame_at: Callable[[Path], Frame]  # of what the hall does by itself in a folder
     most: Callable[[], int]  # commissions that may be under way in all projects together
     meet: Callable[[Commission, tuple[str, ...]], Awaitable[None]]  # a conflict in these files is to be talked about
+    call_off: Callable[[str], Awaitable[None]]  # the meeting about a run's conflict: it is settled otherwise
     readonly: bool = False
     # Two who change the same one do so one after another.
     steering: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))

@@ -61,6 +61,12 @@ def commission_in(path: str) -> str | None:
     return name if is_id(name, COMMISSION) and path == artifact_of(name) else None
 
 
+def attempt_of(place: str) -> str | None:
+    """The commission one of whose attempts has a checkout of this name."""
+    id, _, number = place.rpartition("-")
+    return id if is_id(id, COMMISSION) and number.isdecimal() else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draft:
     """What is asked for."""
@@ -138,7 +144,7 @@ def _text(name: str, text: object, most: int) -> None:
         raise UsageError(f"{name}: expected text without NUL")
     assert isinstance(text, str)
     if not text.strip():
-        raise UsageError(f"{name}: it is empty")
+        raise UsageError(f"{name}: it is empty", hint="Say something, or leave it out.")
     if len(text) > most:
         raise UsageError(f"{name}: it is longer than {most:,} characters")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.finalise import conclude, tidy
-from guildhall.projects.commissions.model import RESTS
+from guildhall.projects.commissions.model import RESTS, attempt_of
 from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.model import Project
 
 _log = logging.getLogger("guildhall.commissions")
 
@@ -35,6 +36,7 @@ async def recover(ground: Ground) -> None:
     for project in projects:
         try:
             await asyncio.to_thread(rebuild, ground, project)
+            await asyncio.to_thread(_sweep, ground, project)
         except GuildError as error:
             _log.warning("%s: %s", project.name, error)
     for commission in ground.all():
@@ -45,6 +47,15 @@ async def recover(ground: Ground) -> None:
         except Exception:  # noqa: BLE001 - one that is broken keeps no other from it
             _log.exception("%s", commission.id)
     await settle(ground)
+
+
+def _sweep(ground: Ground, project: Project) -> None:
+    """Takes the checkouts of earlier attempts away, all of which is on their branches."""
+    now = {one.id: one.place for one in ground.all(project.name)}
+    for place in ground.worktrees.activities(project.name):
+        id = attempt_of(place)
+        if id in now and place != now[id]:
+            ground.worktrees.remove(project, place)
 
 
 async def _recover(ground: Ground, commission: Commission) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.conflict import no_more
 from guildhall.projects.commissions.dispatch import dispatch
+from guildhall.projects.commissions.finalise import clear
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import settle
 
@@ -36,6 +37,9 @@ async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be
             return moved
 
         await ground.store.write(write)
+        await clear(ground, before)  # of an attempt that could not be merged, the checkout is still there
+        if before.run is not None:
+            await ground.call_off(before.run)
         await settle(ground, before.project)
         if ground.get(id).status == "blocked":
             await project_row(ground, id)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 REVIEW_BRANCHES = "claude/review"
 _TITLE = 200
 _BODY = 50_000
-_NOT_YET = "0" * 40
 _RECORD = re.compile(rf"{re.escape(REVIEWS)}/(\d{{4}}-\d\d-\d\d)-(\d+)\.md")
 _CAME_WITH = "Made by Guildhall from `{branch}`. Nothing is merged before you merge it."
 
@@ -150,7 +149,7 @@ class PullRequests:
         branch = f"{REVIEW_BRANCHES}/{record}"
         ref = f"refs/heads/{branch}"
         if self._git.resolve(ref) is None:
-            self._git.theirs("update-ref", ref, self._branches.tip(INTEGRATION), _NOT_YET)
+            self._git.theirs("update-ref", ref, self._branches.tip(INTEGRATION), self._git.nothing)
         summary = f"{REVIEWS}/{record}.md"
         return Review(project=self._project.name, files=len(found.files), branch=branch, summary=summary, why=why)
 

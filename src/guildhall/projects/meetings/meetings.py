@@ -85,6 +85,11 @@ class Meetings:
         await self._project(meeting)
         return meeting
 
+    async def call_off(self, made_by: str, reason: str) -> None:
+        """The meetings that the hall has asked for in the name of a run are not needed any more."""
+        for meeting in await self._requests.call_off(made_by, reason):
+            await self._project(meeting)
+
     async def defer(self, id: str, until: str) -> Meeting:
         meeting = await self._requests.defer(id, until)
         await self._project(meeting)

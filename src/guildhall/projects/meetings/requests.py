@@ -86,6 +86,20 @@ class Requests:
         register.get(id)
         return await register.store.write(write)
 
+    async def call_off(self, made_by: str, reason: str) -> list[Meeting]:
+        """What the hall has asked for in the name of a run is not needed any more, and nobody has to say so."""
+        register = self._register
+
+        def write(connection: Connection) -> list[Meeting]:
+            now, over = register.now(), list[Meeting]()
+            for one in records.listed(connection, status="requested"):
+                if (one.made_by, one.by) == (made_by, "hall"):
+                    over.append(records.move(connection, one.id, "declined", reason, now, deferred_to=None))
+                    run_records.change_ask(connection, one.ask or "", "open", status="withdrawn", closed_at=now)
+            return over
+
+        return await register.store.write(write)
+
     async def defer(self, id: str, until: str) -> Meeting:
         """The person wants to be asked again then."""
         register = self._register
