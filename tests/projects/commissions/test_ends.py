@@ -242,3 +242,18 @@ def test_what_is_taken_off_the_record_stays_off_it(workshop: Workshop) -> None:
     id = workshop.inside(work)
     assert id not in workshop.inside(begun, recover=True)
     assert "First." in workshop.repo.at("claude/main", f".lore/commissions/{id}.md")
+
+
+def test_an_answer_after_the_end_is_in_the_artifact(workshop: Workshop) -> None:
+    workshop.script([call("log_question", question="Which lock?"), submit(), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert "Which lock?\n  - not answered" in shop.repo.at("claude/main", done.path)
+        (ask,) = shop.hall.asks.of_run(str(done.run))
+        await shop.client.answer(ask.id, Answer(choice="The old one"))
+        text = shop.repo.at("claude/main", done.path)
+        assert "Which lock?\n  - The old one" in text
+        assert "status: completed" in text
+
+    workshop.inside(work)
