@@ -178,7 +178,10 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     assert "it is empty" in guild("commission", "cancel", id, "--reason", "").err
     assert guild("commission", "cancel", id, "--reason", "not now", "--json").json["reason"] == "not now"
     assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
+    assert guild("rm", id).out == f"{id} is off the record\n"
+    assert guild("commission", "rm", id).code == 3
     other = guild(*NEW).out.strip()
+    assert "abandon" in guild("rm", other, "--json").err
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
 
 

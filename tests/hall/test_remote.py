@@ -552,6 +552,9 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     await both.stream("follow", again.run, frame)
     with pytest.raises(Conflict, match="cannot become abandoned"):
         await both.once("commission_abandon", made.id)
+    await both.once("commission_delete", made.id)
+    with pytest.raises(NotFound, match="no commission"):
+        await both("commission", made.id)
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"])

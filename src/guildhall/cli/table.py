@@ -186,6 +186,13 @@ COMMANDS = (
         module="commission",
     ),
     Command(
+        "commission rm",
+        "COMMISSION",
+        "take one that is over off the record; its artifact and its work stay",
+        example="guild commission rm c-7k2m9x4qpw",
+        module="commission",
+    ),
+    Command(
         "schedule",
         "TARGET set WHEN | show | clear",
         "when an agent wakes by itself",

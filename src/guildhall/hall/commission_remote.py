@@ -41,3 +41,6 @@ class RemoteCommissions(ABC):
 
     async def commission_abandon(self, id: str, *, reason: str | None = None) -> Commission:
         return await self._call("commission_abandon", id=id, reason=reason)
+
+    async def commission_delete(self, id: str) -> None:
+        await self._call("commission_delete", id=id)

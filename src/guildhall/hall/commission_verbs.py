@@ -61,3 +61,6 @@ class CommissionVerbs:
 
     async def commission_abandon(self, id: str, *, reason: str | None = None) -> Commission:
         return await self._hall.commissions.abandon(id, _PERSON if reason is None else reason)
+
+    async def commission_delete(self, id: str) -> None:
+        await self._hall.commissions.delete(id)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
 from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
@@ -247,3 +247,46 @@ def test_what_is_done_waits_while_the_branch_cannot_be_moved(workshop: Workshop,
 
     workshop.inside(work)
     workshop.repo.fsck()
+
+
+def test_what_is_taken_off_the_record_stays_off_it(workshop: Workshop) -> None:
+    workshop.script([submit("First."), say()], [submit("Second."), say()])
+
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        with pytest.raises(NotDeletable, match="pending") as caught:
+            await shop.commissions.delete(made.id)
+        assert caught.value.hint == f"guild commission abandon {made.id} first."
+        await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.quiet(made.id)
+        after = await shop.new(dependencies=(made.path,))
+        with pytest.raises(NotDeletable, match=f"{after.id} depend on it"):
+            await shop.commissions.delete(made.id)
+        await shop.commissions.abandon(after.id)
+        await shop.commissions.delete(made.id)
+        with pytest.raises(NotFound):
+            await shop.commissions.delete(made.id)
+        return made.id
+
+    async def begun(shop: Workshop) -> list[str]:
+        await shop.commissions.settled()
+        return [one.id for one in await shop.commissions.all()]
+
+    id = workshop.inside(work)
+    assert id not in workshop.inside(begun, recover=True)
+    assert "First." in workshop.repo.at("claude/main", f".lore/commissions/{id}.md")
+
+
+def test_an_answer_after_the_end_is_in_the_artifact(workshop: Workshop) -> None:
+    workshop.script([call("log_question", question="Which lock?"), submit(), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert "Which lock?\n  - not answered" in shop.repo.at("claude/main", done.path)
+        (ask,) = shop.hall.asks.of_run(str(done.run))
+        await shop.client.answer(ask.id, Answer(choice="The old one"))
+        text = shop.repo.at("claude/main", done.path)
+        assert "Which lock?\n  - The old one" in text
+        assert "status: completed" in text
+
+    workshop.inside(work)

@@ -67,9 +67,11 @@ def _draft_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
-    verb = args.command.partition(" ")[2]
+    verb = args.command.rpartition(" ")[2]
     if verb in ("ls", "show"):
         return _look(verb, args, screen)
+    if verb == "rm":
+        return _rm(args, screen)
     _refuse_alone(verb, args)
     if verb == "new":
         return _new(args, screen)
@@ -96,6 +98,17 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await client.trust_look(frame, worker=(await client.commission(id)).commission.worker)
 
         return await once_trusted(done, look, client, screen)
+
+    return with_hall(work, screen)
+
+
+def _rm(args: argparse.Namespace, screen: Screen) -> int:
+    id = commission_id(args.id)
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        await client.commission_delete(id)
+        screen.json({"commission": id, "deleted": True}) if args.json else screen.result(f"{id} is off the record")
+        return exit_codes.DONE
 
     return with_hall(work, screen)
 

@@ -12,7 +12,7 @@ from guildhall.cli.parser import positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import MEETING, is_id
+from guildhall.core.ids import COMMISSION, MEETING, is_id
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     if args.command == "job ls":
         return _ls(args, screen)
     verb = args.command.rpartition(" ")[2]
+    if args.command == "rm" and is_id(args.id, COMMISSION):
+        from guildhall.cli.commands.commission import main as of_commission
+
+        return of_commission(args, screen)
     if args.command == "rm" and is_id(args.id, MEETING):
         from guildhall.cli.commands.meeting import main as of_meeting
 

@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.inquiry import Inquiry
-from guildhall.projects.commissions import abandon, cancel, create, dispatch, edit, finalise, records, redispatch
+from guildhall.projects.commissions import (
+    abandon,
+    cancel,
+    create,
+    dispatch,
+    edit,
+    finalise,
+    records,
+    redispatch,
+    remove,
+)
 from guildhall.projects.commissions import recover as recovery
 from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
 from guildhall.projects.commissions.conflict import applied
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, CommissionShown
-from guildhall.projects.commissions.projection import doubts
+from guildhall.projects.commissions.projection import doubts, project_row
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
@@ -139,6 +149,10 @@ class Commissions:
     async def abandon(self, id: str, reason: str = "by the user") -> Commission:
         return await asyncio.shield(abandon.abandon(self._ground, id, reason))
 
+    async def delete(self, id: str) -> None:
+        """Takes one that is over off the record; its artifact and its runs stay."""
+        await asyncio.shield(remove.remove(self._ground, id))
+
     async def _then_turn(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
         """After a transition by which its turn may have come."""
         self._queue.add(id, frame)
@@ -255,8 +269,10 @@ class Commissions:
             self._moved()
 
     async def answered(self, ask: Ask) -> None:
-        """A person has said what is to become of work that could not be merged."""
+        """A person has said what is to become of work that could not be merged, or has answered after the end."""
         told = self._ground.history.get(ask.run).request.get("commission")
+        if told and ask.kind == "question":
+            await self._answered_late(str(told["id"]))
         if ask.kind != "conflict" or not told or ask.answer is None:
             return
         await self._ground.store.write(lambda connection: applied(connection, ask.id))
@@ -267,6 +283,12 @@ class Commissions:
             await self.redispatch(commission.id, self._ground.frame_at(self._ground.project(commission).path))
         elif ask.answer.choice == "abandon":
             await self.abandon(commission.id, ask.answer.note or "it could not be merged")
+
+    async def _answered_late(self, id: str) -> None:
+        """Nobody hears an answer after the end, but the artifact has it."""
+        found = self._ground.store.read(lambda connection: records.find(connection, id))
+        if found is not None and found.status in RESTS:
+            await project_row(self._ground, id)
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """From now on what waits goes on by itself; and what an earlier hall has left is put right."""

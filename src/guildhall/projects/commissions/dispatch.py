@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.commissions import records
+from guildhall.projects.commissions.allowance import allowance
 from guildhall.projects.commissions.finalise import tidy
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
@@ -81,6 +82,7 @@ async def _begin(
     project = ground.project(commission)
     frame = ground.place(project, frame)
     worker = ground.find(commission.worker, frame)
+    most = await asyncio.to_thread(allowance, ground, commission, worker)
     schema = await ground.output_schema(worker, frame)
     branch = commission.branch or ""
 
@@ -97,7 +99,7 @@ async def _begin(
         input=first_message(commission),
         override_model=commission.draft.model,
         max_turns=commission.draft.max_turns,
-        max_budget_usd=commission.draft.max_budget_usd,
+        max_budget_usd=most,
         commission=told,
     )
     seat = seat_for(told)

@@ -30,6 +30,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 UNDER_WAY: frozenset[Status] = frozenset({"dispatched", "in_progress"})
 RESTS: frozenset[Status] = frozenset({"completed", "failed", "cancelled", "abandoned"})
+OVER: frozenset[Status] = frozenset({"completed", "abandoned"})  # for good
 
 FOLDER = ".lore/commissions"
 LONGEST_TITLE = 200  # characters

@@ -80,7 +80,7 @@ def rebuild(ground: Ground, project: Project) -> list[str]:
     if not branches.exists("claude/main"):
         return []
     ids = [id for path in branches.list(".lore/commissions") if (id := commission_in(path)) is not None]
-    known = {one.id for one in ground.all()}
+    known = ground.store.read(records.known)
     found: list[str] = []
     for id in ids:
         if id in known:

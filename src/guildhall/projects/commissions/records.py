@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, union, update
 
 from guildhall.core.errors import NotFound, did_you_mean
 from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, Moment
@@ -60,6 +60,19 @@ def redraft(connection: Connection, id: str, draft: Draft, now: str, reason: str
 def note(connection: Connection, id: str, moment: Moment) -> None:
     """A line of the timeline."""
     connection.execute(insert(timeline).values(activity=id, **{**vars(moment), "data": dict(moment.data)}))
+
+
+def remove(connection: Connection, id: str, now: str) -> None:
+    """One is gone from the record; its runs stay there, and one line that says so."""
+    connection.execute(delete(timeline).where(timeline.c.activity == id))
+    connection.execute(delete(commissions).where(commissions.c.id == id))
+    note(connection, id, Moment(at=now, reason="taken off the record"))
+
+
+def known(connection: Connection) -> set[str]:
+    """The ids of all that there are, or were until somebody took them off the record."""
+    every = union(select(commissions.c.id), select(timeline.c.activity))
+    return set(connection.execute(every).scalars())
 
 
 def find(connection: Connection, id: str) -> Commission | None:

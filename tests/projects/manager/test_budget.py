@@ -1,0 +1,54 @@
+"""What the manager commissions in a run with a budget has at most what is left of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.projects.commissions.model import Draft
+from tests.projects.commissions.workshop import call, say, submit
+from tests.projects.manager.office import ID, managed
+
+if TYPE_CHECKING:
+    from guildhall.projects.commissions.model import Commission
+    from tests.projects.commissions.workshop import Workshop
+
+
+def _scripted(shop: Workshop) -> None:
+    wanted = {"title": "A key", "worker": "smith", "prompt": "Forge."}
+    dispatched = {"expect": rf"(?P<made>{ID}) is", **call("dispatch_commission", id="${made}")}
+    manager = [call("create_commission", **wanted), dispatched, call("wait_for_commissions", ids=["${made}"]), say()]
+    workers = {"manager": [manager], "smith": [[submit(), say()] for _ in range(6)]}
+    (shop.repo.path / "script.yaml").write_text(json.dumps({"price": {"input": 2, "output": 2}, "workers": workers}))
+
+
+@pytest.mark.parametrize("given", [None, 0.03])
+def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float | None) -> None:
+    workshop.worker(limits={"max_budget_usd": 0.5})
+    _scripted(workshop)
+
+    async def another(shop: Workshop, run: str) -> Commission:
+        draft = Draft(title="One more", worker="smith", prompt="Forge. " * 2_000)
+        project = shop.hall.projects.get("shop")
+        made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=f"{run}#k")
+        await shop.commissions.dispatch(made.id, shop.frame)
+        return await shop.quiet(made.id)
+
+    async def work(shop: Workshop) -> None:
+        run = await managed(shop, budget=given)
+        (made,) = await shop.commissions.all()
+        assert made.run is not None, made
+        most = shop.hall.history.get(made.run).request.get("max_budget_usd")
+        if given is None:
+            assert most is None, "as its worker's file says"
+            return
+        assert 0 < most < given
+        last = [await another(shop, run.id) for _ in range(3)][-1]
+        assert (last.status, "budget" in str(last.reason)) == ("failed", True), last
+        costs = [(await shop.commissions.shown(one.id)).cost_usd or 0 for one in await shop.commissions.all()]
+        assert sum(costs) > 0
+        assert sum(costs) + (shop.hall.history.get(run.id).cost_usd or 0) <= given
+
+    workshop.inside(work)
