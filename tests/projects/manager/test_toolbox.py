@@ -10,6 +10,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.managing import managing
+from guildhall.projects.commissions import records
 from guildhall.tools.define import TypedHandler, invoke
 from guildhall.tools.executor import KeyedHandler
 from tests.projects.commissions.workshop import call, say, submit, write
@@ -191,6 +192,20 @@ def test_a_call_that_is_made_again_makes_no_second_commission(workshop: Workshop
         other = tools(shop, "r-other")["create_commission"]
         assert (await called(other, "t1", **given)).text != first.text
         assert len(await shop.commissions.all()) == 3
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("WKR-26")
+def test_what_was_made_again_from_an_artifact_is_a_person_s_to_dispatch(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.hall.store.write(lambda c: records.change(c, made.id, made.changed_at, by="artifact"))
+        for name in ("dispatch_commission", "redispatch_commission"):
+            said = await called(tools(shop)[name], "t1", id=made.id)
+            assert said.is_error
+            assert "a person has to dispatch it" in said.text
+        assert shop.commissions.get(made.id).status == "pending"
 
     workshop.inside(work)
 
