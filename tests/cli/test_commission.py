@@ -81,6 +81,17 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+    # The person changes the same place meanwhile.
+    workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
+    both = guild_hall(*NEW, "--dispatch").out.strip()
+    workshop.repo.commit({"src/cart.py": "total = 3\n"}, "Three")
+    assert guild_hall("wait", both).code == 4
+    asks = {ask["kind"]: ask["ask"] for ask in guild_hall("ls", "--json").json["needs_you"]["asks"]}
+    told = guild_hall("answer", asks["conflict"], "redispatch")
+    assert (told.code, told.out) == (0, f"{both} is in_progress\n"), told.err
+    assert f"guild wait {both}" in told.err
+    assert "resume" not in told.err
+    assert guild_hall("wait", both).code == 0
     # Killed, nobody is at it any more: that is said, and not waited for.
     workshop.script([write("src/key.py"), LATE])
     other = guild_hall(*NEW, "--dispatch").out.strip()
@@ -114,6 +125,15 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     text = guild("show", id).out
     assert f"refs/guildhall/kept/commission/{id}-2" in text
     assert "checkout" not in text
+
+
+def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([submit("Forged."), say()])
+    check = """echo 'it is "too" small' && false"""
+    done = guild(*NEW, "--check", "true", "--check", check, "--dispatch", "--wait")
+    assert done.code == 1
+    assert f"the check `{check}` failed" in done.out
+    assert any(line.endswith('it is "too" small') for line in done.out.splitlines())
 
 
 def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Workshop) -> None:

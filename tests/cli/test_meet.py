@@ -43,6 +43,8 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     terminal.until("> ")
     terminal.types("/help\n")
     terminal.until("Ctrl-D or /leave")
+    terminal.types("/clsoe\n")
+    terminal.until("There is no /clsoe, and it was not said.")
     terminal.types("Link the plan\n")
     terminal.until("I link it.")
     terminal.until("→ link_artifact path=.lore/plan.md")
@@ -216,6 +218,7 @@ def test_what_cannot_be_done_is_said(
     ran = guild(*words)
     assert (ran.code, ran.out) == (code, "")
     assert said in ran.err
+    assert len(ran.err.splitlines()) > 1 or "Known" in ran.err, "what to do next is said"
     assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
 
 

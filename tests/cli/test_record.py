@@ -44,7 +44,6 @@ def test_nothing_yet(guild: Guild, project: Path) -> None:
         "working": [],
         "done": [],
         "workflows": [],
-        "meetings": [],
         "members": [],
         "meetings": [],
         "commissions": [],

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.errors import Conflict, MergeConflict, NotFound
+from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects.branches import Branches
 from guildhall.projects.git import Git
 from guildhall.projects.model import Project
+from guildhall.projects.worktrees import Worktrees
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.worktrees import Worktrees
     from tests.conftest import Guild
     from tests.projects.conftest import Repository
 
@@ -381,3 +381,22 @@ def test_a_repository_with_other_hashes(tmp_path: Path, worktrees: Worktrees) ->
     branches.squash(BRANCH, "Less", "coder", also={".lore/x.md": None})
     assert made.git("ls-tree", "-r", "--name-only", "claude/main") == ""
     made.fsck()
+
+
+def test_nothing_is_made_where_a_project_was(repo: Repository, shop: Project, home: Home) -> None:
+    known = Git(shop.path, home.desks / shop.name)  # by a hall that runs on
+    worktrees = Worktrees(home, lambda _: known)
+    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    (path / "new.txt").write_text("new\n")
+    moved = repo.path.rename(repo.path.with_name("moved"))
+    for work in (
+        lambda: worktrees.commit(shop, "c-one", "Work", "coder"),
+        lambda: worktrees.remove(shop, "c-one"),
+        lambda: worktrees.make(shop, "c-two", f"{BRANCH}-2", "full"),
+    ):
+        with pytest.raises((GitFailed, NotFound)):
+            work()
+    assert not repo.path.exists()
+    moved.rename(repo.path)
+    worktrees.remove(shop, "c-one")
+    assert repo.at(BRANCH, "new.txt") == "new"

@@ -108,6 +108,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
     screen.table(
         [[line.at, line.after or "", screen.one_line(line.reason, 200)] for line in shown.timeline], indent="  "
     )
+    _print_failed_checks(shown, screen)
     for doubt in shown.doubts:
         screen.note(doubt, "yellow")
     _print_next(shown, screen)
@@ -118,6 +119,17 @@ def _branch(one: Commission) -> str:
     if one.branch is None or one.status != "completed":
         return one.branch or ""
     return f"claude/main; its own: {KEPT}{one.branch.removeprefix(OURS)}"
+
+
+def _print_failed_checks(shown: CommissionShown, screen: Screen) -> None:
+    """What the checks have said that failed last, as long as it has not ended well."""
+    looked = [line.data["checks"] for line in shown.timeline if line.data.get("checks")]
+    if not looked or shown.commission.status == "completed":
+        return
+    for check in looked[-1]:
+        if not check["passed"]:
+            screen.heading(f"\n{screen.exactly(check['command'])}")
+            screen.result(screen.barred(check["output"], wrapped=screen.out.isatty()))
 
 
 def _print_said(shown: CommissionShown, screen: Screen) -> None:

@@ -88,6 +88,8 @@ class Talk:
                 case "/close":
                     if self._turn(self._close) == exit_codes.DONE:
                         return exit_codes.DONE
+                case word if word[0] == "/" and word[1:].isalpha():
+                    self._screen.note(f"There is no {word}, and it was not said. /help says what there is.", "yellow")
                 case _:
                     self._turn(lambda client, frame, words=words: self._said(client, frame, words))
         self._screen.note(f"{self._id} stays open. Come back with: guild meet {self._id}")

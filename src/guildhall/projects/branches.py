@@ -79,6 +79,10 @@ class Branches:
 
     # moving
 
+    def demand_movable(self) -> None:
+        """Raises where the integration branch cannot be moved, because somebody has it checked out."""
+        self._demand_free(_REF)
+
     def ensure(self) -> str:
         """The integration branch, made where the user's branch is if there is none."""
         found = self.git.resolve(_REF)

@@ -221,7 +221,15 @@ class Worktrees:
 
     def _describe(self, path: Path, folder: Path, wanted: Worktree) -> None:
         """What git keeps about a linked worktree. `locked` comes first: nothing is to clear it away meanwhile."""
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.parent.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            raise GitFailed(
+                "the project's repository is not there any more",
+                where=str(folder.parents[1]),
+                hint="Was it moved? Say where it is in `projects:` of config.yaml, or move it back.",
+            ) from None
         _put(folder / "locked", "Guildhall works here\n")
         _put(folder / "guildhall", f"{wanted.activity}\n")
         _put(folder / "commondir", "../..\n")

@@ -9,7 +9,7 @@ import pytest
 from guildhall.projects.commissions.review import review_tools
 from guildhall.projects.commissions.toolbox import commission_tools
 from guildhall.workers.model import SYSTEM_TOOLS
-from tests.projects.commissions.workshop import say, submit, write
+from tests.projects.commissions.workshop import call, say, submit, write
 
 if TYPE_CHECKING:
     from tests.projects.commissions.workshop import Workshop
@@ -75,11 +75,15 @@ def test_the_tools_of_a_commission_are_given_there_and_nowhere_else(workshop: Wo
 
 def test_a_sparse_checkout_has_the_artifacts_only(workshop: Workshop) -> None:
     workshop.worker(checkout="sparse")
-    workshop.script([write(".lore/notes.md", "noted\n"), submit("Noted."), say()])
+    look = [call("Read", file_path=".lore/plan.md"), call("Read", file_path="README.md")]
+    workshop.script([*look, write(".lore/notes.md", "noted\n"), submit("Noted."), say()])
 
     async def work(shop: Workshop) -> None:
-        done = await shop.done(artifacts=(".lore/notes.md",), checks=("test -e .lore/plan.md", "! test -e README.md"))
+        # checks are about all of the project, whatever the worker has of it
+        done = await shop.done(artifacts=(".lore/notes.md",), checks=("test -e .lore/notes.md && test -e README.md",))
         assert done.status == "completed", done.reason
+        ends = [one.data["result"] for one in shop.hall.history.entries(str(done.run)) if one.kind == "tool_ended"]
+        assert [end["is_error"] for end in ends] == [False, True, False, False]
         assert shop.repo.at("claude/main", ".lore/notes.md") == "noted"
         assert shop.repo.at("claude/main", "README.md") == "The shop"
 

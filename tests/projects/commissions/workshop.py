@@ -61,8 +61,8 @@ class Workshop:
         repo = repository(folder / "shop")
         repo.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
         home.path.mkdir(parents=True, exist_ok=True)
-        entry = {"path": str(repo.path), "branch": "main"}  # as `guild project add` writes it, which asks git a lot
-        home.settings.write_text(json.dumps({"projects": {"shop": entry}}, indent=1))
+        # As `guild project add` writes it, which asks git a lot.
+        home.settings.write_text(f'projects:\n  shop:\n    path: "{repo.path}"\n    branch: main\n')
         shop = Workshop(home=home, repo=repo)
         shop.worker()
         return shop

@@ -56,6 +56,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if ask.kind == "meeting":
             return _tell_meeting(await client.meeting(ask.key), screen)
         screen.note(f"{name}: {answer.choice}", "dim")
+        told = (await client.show(ask.run)).run.request.get("commission")
+        if ask.kind == "conflict" and told:
+            return await _tell_commission(str(told["id"]), client, screen)
         return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
 
     return with_hall(work, screen)
@@ -70,6 +73,21 @@ def _tell_meeting(shown: MeetingShown, screen: Screen) -> int:
     else:
         last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
         screen.json({**last, **shown.meeting.as_dict()})
+    return exit_codes.DONE
+
+
+async def _tell_commission(id: str, client: HallClient, screen: Screen) -> int:
+    """How the commission stands whose work could not be merged, now that it is said what is to become of it."""
+    one = (await client.commission(id)).commission
+    if screen.wanted.form != "text":
+        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
+        screen.json({**last, **one.as_dict()})
+        return exit_codes.DONE
+    screen.result(f"{id} is {one.status}")
+    if one.status in ("dispatched", "in_progress"):
+        screen.note(f"It is tried anew, by itself: guild wait {id}", "dim")
+    elif one.status == "failed":
+        screen.note(f"It stays as it is, on the branch {one.branch}: guild show {id}", "dim")
     return exit_codes.DONE
 
 

@@ -36,6 +36,7 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     commission = ground.get(id)
     commission.may_become("dispatched") if commission.status != "blocked" else None
     await asyncio.to_thread(demand_ready, ground, commission)
+    ground.git(commission).demand_movable()  # before anything is paid for
     place = ground.place(ground.project(commission), frame)
     ground.find(commission.worker, place)
     if commission.draft.reviewer is not None:

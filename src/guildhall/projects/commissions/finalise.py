@@ -13,7 +13,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
+from guildhall.core.errors import (
+    Conflict,
+    GitFailed,
+    GuildError,
+    MergeConflict,
+    NotFound,
+    NotFulfilled,
+    RuntimeFailed,
+    TimedOut,
+)
 from guildhall.jobs.register import LATE
 from guildhall.jobs.toolbox import not_taken, submitted
 from guildhall.projects.commissions import records
@@ -22,7 +31,7 @@ from guildhall.projects.commissions.fulfil import demand_still, keep_work
 from guildhall.projects.commissions.projection import project_row, text_when
 from guildhall.projects.commissions.review import demand_approval
 from guildhall.projects.commissions.seating import contract_told
-from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.model import BY_USER, ENDED, Stretch
 from guildhall.runs.records import conclude as conclude_run
 from guildhall.runs.records import find_run, give_up
 
@@ -72,7 +81,14 @@ async def _judged(ground: Ground, commission: Commission, run: str, stretch: Str
     await demand_still(ground, commission, contract_told(ground.history.get(run).request["commission"]), tip)
     if (pause := await demand_approval(ground, commission, run, tip)) is not None:
         return pause
-    await asyncio.to_thread(_merge, ground, commission)
+    try:
+        await asyncio.to_thread(_merge, ground, commission)
+    except MergeConflict:
+        raise
+    except (Conflict, GitFailed, TimedOut) as error:  # nothing is wrong with the work: it waits
+        told = f"its work is done, and cannot be merged now: {error.message}. Afterwards: guild resume {commission.id}"
+        await ground.note(commission.id, told, error=error.as_dict())
+        return Stretch(status="parked", reason=BY_USER)
     late = f"{LATE}{stretch.error['message']}" if stretch.error else None
     return Stretch(status="completed", reason=late, output=commission.result)
 
@@ -107,6 +123,8 @@ async def conclude(ground: Ground, commission: Commission, stretch: Stretch) -> 
     """Ends a commission whose run nobody executes, as if that had ended like this."""
     run = str(commission.run)
     judged = await judge(ground, commission.id, run, stretch)
+    if judged.status not in ENDED:  # its work is done, and waits
+        return
 
     def write(connection: Connection) -> None:
         found = find_run(connection, run)
@@ -138,7 +156,7 @@ async def concluded(ground: Ground, commission: Commission) -> bool:
     if run is None or commission.draft.reviewer is not None or not submitted(ground.history.entries(run)):
         return False
     await conclude(ground, commission, Stretch(status="completed"))
-    return True
+    return ground.get(commission.id).status != "in_progress"
 
 
 async def tidy(ground: Ground, id: str) -> None:

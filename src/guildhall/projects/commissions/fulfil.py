@@ -96,9 +96,10 @@ async def _failures(ground: Ground, commission: Commission, commands: Sequence[s
     finally:
         await asyncio.to_thread(ground.worktrees.end_glance, place)
     failed = [check for check in done if not check.passed]
-    told = f"the check {failed[0].command!r} failed" if failed else f"{len(done)} checks passed"
+    passed = f"{len(done)} checks passed" if len(done) > 1 else "the check passed"
+    told = f"the check `{failed[0].command}` failed" if failed else passed
     await ground.note(commission.id, told, checks=[check.as_dict() for check in done])
-    return [f"the check {check.command!r} failed:\n{check.output}" for check in failed]
+    return [f"the check `{check.command}` failed:\n{check.output}" for check in failed]
 
 
 def _lacks(branches: Branches, tip: str | None, artifacts: Sequence[str]) -> list[str]:

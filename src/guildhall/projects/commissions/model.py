@@ -146,7 +146,8 @@ def _text(name: str, text: object, most: int) -> None:
     if not text.strip():
         raise UsageError(f"{name}: it is empty", hint="Say something, or leave it out.")
     if len(text) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} characters")
+        hint = "Put it into a file of the project, and name that." if name == "prompt" else None
+        raise UsageError(f"{name}: it is longer than {most:,} characters", hint=hint)
 
 
 def _line(name: str, text: object, most: int) -> None:

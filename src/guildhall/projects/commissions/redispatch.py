@@ -28,6 +28,7 @@ async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be
         before = ground.get(id)
         place = ground.place(ground.project(before), frame)
         ground.find(before.worker, place)  # raises before anything has changed
+        ground.git(before).demand_movable()
 
         def write(connection: Connection) -> Commission:
             now = ground.now()

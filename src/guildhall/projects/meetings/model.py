@@ -172,6 +172,8 @@ def demand_open(meeting: Meeting) -> None:
 
 def checked_words(words: str) -> str:
     """What a person says, if it can be said."""
+    if is_text(words) and not words.strip():
+        raise UsageError("words: it is empty", hint='Say something: guild meet WORKER "...", or --say "..."')
     checked_text("words", words, LONGEST_WORDS, hint="Put it into a file of the project, and say which one to read.")
     return words
 
