@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from guildhall.projects.commissions.recover import recover
 from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
