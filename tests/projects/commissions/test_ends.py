@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from guildhall.projects.commissions.recover import recover
 from guildhall.runs.model import Answer
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
@@ -216,39 +217,6 @@ def test_a_conflict_in_the_artifacts_is_none(workshop: Workshop) -> None:
     workshop.inside(work)
 
 
-@pytest.mark.req("COM-14")
-@pytest.mark.parametrize("cancelled", [False, True])
-def test_what_is_done_waits_while_the_branch_cannot_be_moved(workshop: Workshop, cancelled: bool) -> None:
-    slow = {"sleep": 0.3, **write("src/key.py", "key = 1\n")}
-    workshop.script([call("report_progress", summary="At it."), slow, submit("Forged."), say()])
-
-    async def work(shop: Workshop) -> None:
-        made = await shop.new()
-        await shop.commissions.dispatch(made.id, shop.frame)
-        shop.repo.git("switch", "-q", "claude/main")
-        run = str(shop.commissions.get(made.id).run)
-        await shop.so(lambda: shop.hall.history.get(run).status == "parked")
-        assert shop.commissions.get(made.id).status == "in_progress"
-        assert "cannot be merged now: claude/main is checked out" in (await shop.reasons(made.id))[-1]
-        with pytest.raises(Conflict, match="claude/main is checked out"):
-            await shop.commissions.dispatch((await shop.new(title="Another")).id, shop.frame)
-        if cancelled:
-            ended = await shop.commissions.cancel(made.id)
-            assert ended.status == "cancelled"
-            assert shop.repo.at(str(ended.branch), "src/key.py") == "key = 1"
-            return
-        await recover(shop.commissions._ground)
-        assert shop.commissions.get(made.id).status == "in_progress", "it waits for a person"
-        shop.repo.git("switch", "-q", "main")
-        _ = [event async for event in shop.client.resume(run, shop.frame)]
-        done = await shop.quiet(made.id)
-        assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done.reason
-        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
-
-    workshop.inside(work)
-    workshop.repo.fsck()
-
-
 def test_what_is_taken_off_the_record_stays_off_it(workshop: Workshop) -> None:
     workshop.script([submit("First."), say()], [submit("Second."), say()])
 
@@ -290,3 +258,36 @@ def test_an_answer_after_the_end_is_in_the_artifact(workshop: Workshop) -> None:
         assert "status: completed" in text
 
     workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_what_is_done_waits_while_the_branch_cannot_be_moved(workshop: Workshop, cancelled: bool) -> None:
+    slow = {"sleep": 0.3, **write("src/key.py", "key = 1\n")}
+    workshop.script([call("report_progress", summary="At it."), slow, submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.repo.git("switch", "-q", "claude/main")
+        run = str(shop.commissions.get(made.id).run)
+        await shop.so(lambda: shop.hall.history.get(run).status == "parked")
+        assert shop.commissions.get(made.id).status == "in_progress"
+        assert "cannot be merged now: claude/main is checked out" in (await shop.reasons(made.id))[-1]
+        with pytest.raises(Conflict, match="claude/main is checked out"):
+            await shop.commissions.dispatch((await shop.new(title="Another")).id, shop.frame)
+        if cancelled:
+            ended = await shop.commissions.cancel(made.id)
+            assert ended.status == "cancelled"
+            assert shop.repo.at(str(ended.branch), "src/key.py") == "key = 1"
+            return
+        await recover(shop.commissions._ground)
+        assert shop.commissions.get(made.id).status == "in_progress", "it waits for a person"
+        shop.repo.git("switch", "-q", "main")
+        _ = [event async for event in shop.client.resume(run, shop.frame)]
+        done = await shop.quiet(made.id)
+        assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done.reason
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+    workshop.inside(work)
+    workshop.repo.fsck()

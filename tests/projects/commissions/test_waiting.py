@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -450,5 +451,25 @@ def test_a_repository_that_is_gone_is_said_and_stops_nothing_else(workshop: Work
         await recover(shop.commissions._ground)
         assert shop.commissions.get(made.id).status == "blocked"
         shop.repo.path.with_name("moved").rename(shop.repo.path)
+
+    workshop.inside(work)
+
+
+def test_one_that_does_not_begin_says_who_is_before_it_and_asks_a_person(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.script([write("src/key.py"), submit(), say()], [submit(), say()])
+    settings = workshop.home.settings
+    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 1}
+    settings.write_text(json.dumps({"projects": {"shop": entry}}))
+
+    async def work(shop: Workshop) -> None:
+        first, second = await shop.new(), await shop.new(title="Another")
+        await shop.commissions.dispatch(first.id, shop.frame)
+        await shop.commissions.dispatch(second.id, shop.frame)
+        run = str(shop.commissions.get(first.id).run)
+        await shop.so(lambda: shop.hall.history.get(run).status == "waiting")
+        (told,) = (await shop.commissions.shown(second.id)).doubts
+        assert told.startswith("it waits for its turn: 1 commissions of shop are under way")
+        assert f"a person is asked by {first.id}: guild ls" in told
 
     workshop.inside(work)

@@ -95,6 +95,7 @@ class Commissions:
             )  # there it is on its way out
             missing = lacks(ground, commission)
             wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+            wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]
         run = commission.run

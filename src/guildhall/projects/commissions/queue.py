@@ -54,6 +54,24 @@ class Queue:
                 return one
         return None
 
+    def why_not_yet(self, commission: Commission) -> list[str]:
+        """Why one that is dispatched does not begin; who waits for a person holds its place too."""
+        under_way = self._ground.store.read(records.under_way)
+        working = [one for one in under_way if one.status == "in_progress"]
+        here = [one for one in working if one.project == commission.project]
+        if len(here) >= self._limit(commission):
+            before, where = here, f" of {commission.project}"
+        elif len(working) >= self._ground.most():
+            before, where = working, ""
+        else:
+            return []
+        told = f"it waits for its turn: {len(before)} commissions{where} are under way, and no more may be"
+        held = [one.id for one in before if one.run and self._is_held(one.run)]
+        return [f"{told}; a person is asked by {', '.join(held)}: guild ls" if held else told]
+
+    def _is_held(self, run: str) -> bool:
+        return self._ground.history.get(run).status == "waiting"
+
     def _limit(self, commission: Commission) -> int:
         try:
             return self._ground.project(commission).settings.max_commissions
