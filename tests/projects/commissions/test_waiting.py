@@ -16,6 +16,7 @@ from guildhall.projects.commissions.recover import recover
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer
 from guildhall.store.tables import commissions as table
+from guildhall.store.tables import timeline
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.projects.conftest import repository
 
@@ -196,7 +197,7 @@ def test_a_row_is_made_again_from_its_artifact(workshop: Workshop) -> None:
             checks=("rm -rf /",),
             max_turns=7,
         )
-        await shop.hall.store.write(lambda connection: connection.execute(delete(table)))
+        await shop.hall.store.write(lambda c: [c.execute(delete(each)) for each in (table, timeline)])
         return made
 
     lost: Commission = workshop.inside(lose)
@@ -286,7 +287,9 @@ def test_one_wrong_entry_in_the_settings_stops_nothing_else(workshop: Workshop) 
             await shop.hall.store.write(
                 lambda c, one=one, to=branch: records.move(c, one.id, "dispatched", "x", "now", attempt=1, branch=to)
             )
-        await shop.hall.store.write(lambda c: c.execute(delete(table).where(table.c.id == made[2].id)))
+        lost = made[2].id
+        await shop.hall.store.write(lambda c: c.execute(delete(timeline).where(timeline.c.activity == lost)))
+        await shop.hall.store.write(lambda c: c.execute(delete(table).where(table.c.id == lost)))
         return [*(one.id for one in made), theirs.id]
 
     cancelled, turn, lost, theirs = workshop.inside(leave)
