@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.kill.scene import Driver, When
 
 # The commits of the commands when nobody kills them. The first test holds them to what is really there.
-OPEN, SAY, CLOSE = 11, 13, 8
+OPEN, SAY, CLOSE = 12, 13, 8
 FIRST = [call("Write", file_path=".lore/first.md", content="one"), say("one")]
 SECOND = [call("link_artifact", path=".lore/plan.md"), say("two")]
 # What moves refs: the integration branch, the meeting's own, and those that are kept.

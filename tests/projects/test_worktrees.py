@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -36,6 +37,20 @@ def test_full_has_everything_and_sparse_the_artifacts_only(
     assert worktrees.commit(shop, "t-one", "Notes", "writer") is None
     assert worktrees.make(shop, "c-one", BRANCH, "full") == full
     repo.fsck()
+
+
+@pytest.mark.req("X-7")
+def test_what_changes_in_the_second_of_the_checkout_is_seen_in_the_next_one(
+    repo: Repository, worktrees: Worktrees, shop: Project
+) -> None:
+    while time.time() % 1 > 0.5:  # git compares times in whole seconds: all of this has to be in one
+        time.sleep(0.05)
+    path = worktrees.make(shop, "c-one", BRANCH, "full")
+    (path / "src" / "cart.py").write_text("total = 2\n")  # as long as before
+    second = int(time.time())
+    while int(time.time()) == second:
+        time.sleep(0.05)
+    assert repo.at(str(worktrees.commit(shop, "c-one", "Work", "coder")), "src/cart.py") == "total = 2"
 
 
 def test_all_that_lies_there_is_committed(repo: Repository, worktrees: Worktrees, shop: Project) -> None:

@@ -230,16 +230,17 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         return answered
 
     async def _answered(self, ask: Ask) -> None:
-        """Whoever it concerns hears of it, and the run goes on if that is what it waits for."""
+        """Whoever has given the run its seat hears of it, and it goes on if that is what it waits for."""
         from guildhall.hall.recover import go_on
 
         part = self._hall.where(ask.root)
         if "runs" in vars(part):
             await part.runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
         root = part.history.get(ask.root)
-        for seating in self._hall.seatings():
-            await seating.answered(ask)
-        if self._stays and root.status == "waiting" and self._hall.seating(root.request) is not None:
+        if (seating := self._hall.seating(root.request)) is None:
+            return
+        await seating.answered(ask)
+        if self._stays and root.status == "waiting":
             await go_on(self._hall, root)
 
     def _asks_with(self, ask: str) -> Asks:

@@ -263,7 +263,7 @@ class Worktrees:
         git = self._git(project)
         index = self._index(project, path)
         fresh = _fresh(index)
-        shutil.copyfile(index, fresh)
+        shutil.copy2(index, fresh)  # its time too: git knows by it which files may have changed unseen
         taken = take(git, path, fresh, wanted)
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)

@@ -70,7 +70,7 @@ class Seating(Protocol):
         ...
 
     async def answered(self, ask: Ask) -> None:
-        """A person has answered something; it may be about what sits here."""
+        """A person has answered something that was asked in the tree of a run that sits here."""
         ...
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:

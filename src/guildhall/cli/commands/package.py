@@ -146,7 +146,9 @@ async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, 
         screen.json(found)
     elif not names:
         screen.note("There are no packages.")
-    return exit_codes.DONE if all(one["ok"] for one in found) else exit_codes.FAILED
+    if wrong := sum(not one["ok"] for one in found):
+        screen.note(f"{wrong} of {len(found)} cannot be used.")
+    return exit_codes.FAILED if wrong else exit_codes.DONE
 
 
 async def _new(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
