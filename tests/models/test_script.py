@@ -170,6 +170,8 @@ def test_a_structured_output_is_a_call_of_the_output_tool_or_json_text(tmp_path:
         (["Read"], "Read"),
         (["mcp__tools__Read", "mcp__room__send"], "mcp__tools__Read"),
         (["mcp__tools__Read", "Read"], "Read"),
+        (["tools_Read", "room_send"], "tools_Read"),
+        (["memory_Read"], "Read"),
         (["mcp__a__Read", "mcp__b__Read"], "Read"),
         (["sandbox_Read"], "Read"),
         ([], "Read"),

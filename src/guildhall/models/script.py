@@ -39,6 +39,8 @@ _SHOWN = 2_000  # characters of what was sent, in the error about it
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
 
+_SERVERS = ("tools", "room", "job", "commission", "meeting")  # of a run's tools, as programs name them
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -321,14 +323,15 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
 
 
 def _offered(tool: str, parameters: ModelRequestParameters) -> str:
-    """The name under which the runtime offers a tool: command-line runtimes put `mcp__<server>__` before it.
+    """The name under which the runtime offers a tool: programs of others put `mcp__<server>__` or `<server>_` before it.
 
     A tool that is not offered keeps its name: what happens then is for the tool door to say.
     """
     names = {definition.name for definition in parameters.function_tools}
     if tool in names:
         return tool
-    matches = [name for name in names if name.startswith("mcp__") and name.endswith(f"__{tool}")]
+    theirs = {f"{server}_{tool}" for server in _SERVERS}
+    matches = [name for name in names if name in theirs or (name.startswith("mcp__") and name.endswith(f"__{tool}"))]
     return matches[0] if len(matches) == 1 else tool
 
 
