@@ -323,7 +323,7 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
 
 
 def _offered(tool: str, parameters: ModelRequestParameters) -> str:
-    """The name under which the runtime offers a tool: programs of others put `mcp__<server>__` or `<server>_` before it.
+    """The name under which the runtime offers a tool: programs of others put `mcp__SERVER__` or `SERVER_` before it.
 
     A tool that is not offered keeps its name: what happens then is for the tool door to say.
     """
