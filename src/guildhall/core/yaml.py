@@ -376,3 +376,14 @@ def shown(value: Any) -> str:
     except ValueError:  # a whole number of thousands of digits
         return "a very long number"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def keeping() -> Any:
+    """A reader and writer that keeps comments, order and quotes, for changing what a person has written."""
+    from ruamel.yaml import YAML
+
+    ruamel: Any = YAML(typ="rt")
+    ruamel.preserve_quotes = True
+    ruamel.width = 4096
+    ruamel.composer.warn_double_anchors = False
+    return ruamel

@@ -95,7 +95,7 @@ def _end_of(text: str, node: Any) -> int:
 
 
 def _field(text: str, name: str) -> Any:
-    tree = _ruamel().compose(text) if text.strip() else None
+    tree = yaml.keeping().compose(text) if text.strip() else None
     pairs: list[tuple[Any, Any]] = tree.value if tree is not None and not isinstance(tree.value, str) else []
     return next((value for key, value in pairs if key.value == name), None)
 
@@ -111,7 +111,7 @@ def _unset(tree: Any, name: str) -> None:
 
 
 def _round_trip(text: str, change: Any) -> str:
-    ruamel = _ruamel()
+    ruamel = yaml.keeping()
     tree = ruamel.load(text)
     if tree is None:
         return ""
@@ -119,13 +119,3 @@ def _round_trip(text: str, change: Any) -> str:
     out = io.StringIO()
     ruamel.dump(tree, out)
     return out.getvalue()
-
-
-def _ruamel() -> Any:
-    from ruamel.yaml import YAML
-
-    ruamel: Any = YAML(typ="rt")
-    ruamel.preserve_quotes = True
-    ruamel.width = 4096
-    ruamel.composer.warn_double_anchors = False
-    return ruamel

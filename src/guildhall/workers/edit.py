@@ -94,7 +94,7 @@ def _json(source: yaml.Source, field: str, value: str | bool) -> str:
 
 def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
     """The text with the value replaced where it stands, or with a line of its own after the name, or at the top."""
-    mapping = _ruamel().compose(text)
+    mapping = yaml.keeping().compose(text)
     nodes: dict[str, Any] = {key.value: node for key, node in mapping.value if isinstance(key.value, str)}
     new = _written(value)
     if not mapping.value:
@@ -115,19 +115,9 @@ def _in_place(text: str, field: str, value: str | bool) -> Iterator[str]:
 
 
 def _round_trip(text: str, field: str, value: str | bool) -> str:
-    writer = _ruamel()
+    writer = yaml.keeping()
     tree = writer.load(text)
     tree[field] = value
     out = io.StringIO()
     writer.dump(tree, out)
     return out.getvalue()
-
-
-def _ruamel() -> Any:
-    from ruamel.yaml import YAML
-
-    ruamel: Any = YAML(typ="rt")
-    ruamel.preserve_quotes = True
-    ruamel.width = 4096
-    ruamel.composer.warn_double_anchors = False
-    return ruamel
