@@ -45,11 +45,6 @@ def target_of(text: str) -> Target:
     return parse(text)
 
 
-def is_target(text: str) -> bool:
-    """Whether a word is meant as a target rather than as an id."""
-    return not any(is_id(text, kind) for kind in (RUN, ASK, JOB, COMMISSION, MEETING))
-
-
 async def named(text: str, client: HallClient) -> Named:
     """The run, or the workflow with its run, that a word names."""
     if is_id(text, ASK):

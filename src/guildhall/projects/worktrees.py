@@ -89,8 +89,6 @@ class Worktrees:
             self._check_out(project, path, wanted)
         return path
 
-    recreate = make
-
     def missing(self, project: Project) -> list[tuple[Project, str, str, Scope]]:
         """The checkouts of a project that ought to be there and are not: somebody has removed their folders."""
         found: list[tuple[Project, str, str, Scope]] = []

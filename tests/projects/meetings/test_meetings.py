@@ -116,6 +116,7 @@ def test_what_was_said_is_answered_though_nobody_follows(parlour: Parlour) -> No
         await anext(stream)
         await stream.aclose()
         await parlour.until(lambda: parlour.answers(meeting.id)[-1] == ("go", "two"))
+        assert len(parlour.meetings.register.words(meeting.id)) == 2, "and it was said once"
 
     parlour.inside(work)
 
