@@ -164,6 +164,7 @@ def serve(files: socket.socket) -> None:
         if order["files"]:
             pid = os.fork()
             if pid == 0:
+                os.setsid()
                 _child(order)
             reply = {"code": _ended(pid, order["limit"])}
         else:
@@ -180,14 +181,14 @@ def _begun(order: dict[str, Any], fds: list[int]) -> int:
     if between == 0:
         os.close(told)
         if pid := os.fork():
-            for fd in streams:
+            for fd in (*streams, tell):
                 os.close(fd)
-            os.write(tell, str(pid).encode())
-            os.close(tell)
             os.write(telling, str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
             os._exit(0)
-        os.close(tell)
         os.close(telling)
+        os.setsid()
+        os.write(tell, str(os.getpid()).encode())  # not before it has a group that can be killed
+        os.close(tell)
         order["files"] = streams
         _child(order)
     for fd in (*fds, tell):
@@ -222,7 +223,6 @@ def _ended(pid: int, limit: float) -> int | None:
 def _child(order: dict[str, Any]) -> NoReturn:
     code: Any = 70
     try:
-        os.setsid()
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for fd, given in enumerate(order["files"]):
             opened = given if isinstance(given, int) else os.open(given, os.O_RDONLY if fd == 0 else os.O_WRONLY)
