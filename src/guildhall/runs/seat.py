@@ -37,7 +37,7 @@ class Seat:
     judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
     settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
     # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
-    # is said. It does not end by itself then, but with Runs.conclude or Runs.cancel. It may be put away while it is
+    # is said. It does not end by itself then: whoever gives the seat ends it. It may be put away while it is
     # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
     # are not answered (runs/talking.py: expected), and lets the run go on. None: it ends with its first answer.
     hear: Callable[[int], Awaitable[str]] | None = None

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, insert, select, uni
 
 from guildhall.core.errors import NotFound, did_you_mean
 from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, Moment
-from guildhall.store.tables import commissions, timeline
+from guildhall.store.guild_tables import commissions, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
