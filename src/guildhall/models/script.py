@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
-from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
+from guildhall.core.errors import ModelFailed, ScriptMismatch
+from guildhall.core.nearest import did_you_mean
 from guildhall.models.case import Case
 from guildhall.models.failures import kind_of
 from guildhall.models.model import VOTER, is_transient
