@@ -58,9 +58,7 @@ class Table:
         def never(*_: object) -> NoReturn:
             raise AssertionError
 
-        def nothing(*_: object) -> None: ...
-
-        return Seat(execute=never, began=nothing, ended=nothing, hear=self._hear)
+        return Seat(execute=never, hear=self._hear)
 
     async def _hear(self, number: int) -> str:
         while len(self.words) < number:
