@@ -143,7 +143,7 @@ class Guild(Staff):
         ground = Ground(
             projects=lambda: self.projects,
             branches=self.branches,
-            worktrees=lambda: self.worktrees,
+            worktrees=self.worktrees,
             runs=lambda: self.runs,
             alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             bus=cast("Hall", self).bus,

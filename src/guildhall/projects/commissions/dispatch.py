@@ -84,12 +84,11 @@ async def _begin(
     worker = ground.find(commission.worker, frame)
     most = await asyncio.to_thread(allowance, ground, commission, worker)
     schema = await ground.output_schema(worker, frame)
-    branch = commission.branch or ""
 
     def set_up() -> Frame:
-        ground.branches(project).follow()
-        path = ground.worktrees.make(project, commission.place, branch, worker.definition.checkout)
-        return replace(frame, worktree=path)
+        place = ground.workplace(commission)
+        place.branches.follow()
+        return replace(frame, worktree=place.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(set_up)
     contract = contract_of(commission, schema)
