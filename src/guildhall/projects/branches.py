@@ -74,10 +74,6 @@ class Branches:
         shown = text[:most].decode("utf-8", "replace")
         return shown if len(text) <= most else f"{shown}\n... {len(text) - most:,} more bytes\n"
 
-    def merged(self, branch: str) -> bool:
-        """Whether the branch, as it is now, has been squashed into the integration branch."""
-        return self._squashed(self.tip(), branch, self._tip_or_kept(branch)) is not None
-
     # moving
 
     def demand_movable(self) -> None:

@@ -90,9 +90,8 @@ class Commissions:
         worktree = None
         try:
             path = ground.workplace(commission).path
-            worktree = (
-                str(path) if path.is_dir() and commission.status != "completed" else None
-            )  # there it is on its way out
+            if path.is_dir() and commission.status != "completed":  # there it is on its way out
+                worktree = str(path)
             missing = lacks(ground, commission)
             wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []

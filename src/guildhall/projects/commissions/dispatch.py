@@ -34,7 +34,8 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     """It waits for its turn from now on. Raises where it could not begin, and then nothing has changed."""
     await settle(ground, ground.get(id).project)
     commission = ground.get(id)
-    commission.may_become("dispatched") if commission.status != "blocked" else None
+    if commission.status != "blocked":  # of that it is said below what is missing
+        commission.may_become("dispatched")
     await asyncio.to_thread(demand_ready, ground, commission)
     ground.git(commission).demand_movable()  # before anything is paid for
     place = ground.place(ground.project(commission), frame)

@@ -64,5 +64,10 @@ def as_text(exchanges: Iterable[Exchange], worker: str) -> str:
     return "\n\n".join(told) + ("\n" if told else "")
 
 
+def barred(text: str) -> str:
+    """Material, told apart from what is meant for the worker itself."""
+    return "\n".join(f"| {line}" for line in text.strip().splitlines())
+
+
 def followups(timeline: Iterable[Moment]) -> list[FollowUp]:
     return [FollowUp(**moment.data[FOLLOWUP]) for moment in timeline if FOLLOWUP in moment.data]
