@@ -9,8 +9,10 @@ from guildhall.core.errors import NotFound
 from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guildhall.cli.screen import Screen
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import Decided, JobShown
     from guildhall.runs.model import Run
 
 
@@ -39,6 +41,14 @@ def task_of(run: Run) -> str:
         return str(job["description"])
     commission = run.request.get("commission")
     return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
+
+
+def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
+    """The judgement calls of a worker, in whatever it was at."""
+    if decisions:
+        screen.heading("\ndecisions")
+    for one in decisions:
+        screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:
@@ -72,10 +82,7 @@ def print_job(shown: JobShown, screen: Screen) -> None:
                 if one.answer
                 else f"guild answer {one.ask} ..."
             )
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
     if job.status == "completed":
         screen.note(f"The result: guild job result {job.id}")
     elif job.status == "failed":

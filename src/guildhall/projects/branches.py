@@ -6,6 +6,7 @@ another hall, makes the move fail and be tried again on what is there then.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
@@ -73,10 +74,6 @@ class Branches:
         shown = text[:most].decode("utf-8", "replace")
         return shown if len(text) <= most else f"{shown}\n... {len(text) - most:,} more bytes\n"
 
-    def merged(self, branch: str) -> bool:
-        """Whether the branch, as it is now, has been squashed into the integration branch."""
-        return self._squashed(self.tip(), branch, self._tip_or_kept(branch)) is not None
-
     # moving
 
     def demand_movable(self) -> None:
@@ -104,6 +101,11 @@ class Branches:
             if self._move(_REF, followed.commit, now, f"follow {self.project.branch}"):
                 return followed
         raise self._busy()
+
+    def keep_up(self) -> None:
+        """Follows as far as that can be done: whoever does something else here is not to blame for what cannot."""
+        with suppress(MergeConflict):
+            self.follow()
 
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         """Puts files on the integration branch, or takes them off (None), in one commit."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, NotFound
-from guildhall.projects.commissions import records
 from guildhall.projects.commissions.account import cost_of
 from guildhall.runs.limits import in_force
 
@@ -50,6 +49,5 @@ def _left(ground: Ground, commission: Commission) -> float | None:
     spent = made.cost_usd or 0.0
     for other in ground.all():
         if _maker(other) == run:
-            timeline = ground.store.read(lambda connection, id=other.id: records.moments(connection, id))
-            spent += cost_of(ground, timeline) or 0.0
+            spent += cost_of(ground, ground.timeline(other.id)) or 0.0
     return round(budget - spent, 9)

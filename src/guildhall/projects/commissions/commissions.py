@@ -27,7 +27,7 @@ from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
 from guildhall.projects.commissions.conflict import applied
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
-from guildhall.projects.commissions.model import RESTS, CommissionShown
+from guildhall.projects.commissions.model import RESTS, UNDER_WAY, CommissionShown
 from guildhall.projects.commissions.projection import doubts, project_row
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
@@ -85,16 +85,15 @@ class Commissions:
 
     def _shown(self, id: str) -> CommissionShown:
         ground, commission = self._ground, self._ground.get(id)
-        timeline = ground.store.read(lambda connection: records.moments(connection, id))
+        timeline = ground.timeline(id)
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = ground.worktrees.path(ground.project(commission), commission.place)
-            worktree = (
-                str(path) if path.is_dir() and commission.status != "completed" else None
-            )  # there it is on its way out
+            path = ground.workplace(commission).path
+            if path.is_dir() and commission.status != "completed":  # there it is on its way out
+                worktree = str(path)
             missing = lacks(ground, commission)
-            wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+            wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]
@@ -236,9 +235,9 @@ class Commissions:
             said = f"the commission {commission.id} is {commission.status}: its run is over"
             raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
-            project, branch = ground.project(commission), str(commission.branch)
-            scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
-            await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
+            place = ground.workplace(commission)
+            scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
+            await asyncio.to_thread(place.check_out, scope)
             return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
 
     def _of(self, told: Mapping[str, Any]) -> Commission:
