@@ -104,6 +104,12 @@ def under_way(connection: Connection) -> list[Commission]:
     return listed(connection, status=UNDER_WAY)
 
 
+def with_blocked(connection: Connection) -> list[str]:
+    """The projects of which something is blocked."""
+    query = select(commissions.c.project).where(commissions.c.status == "blocked").distinct()
+    return list(connection.execute(query.order_by(commissions.c.project)).scalars())
+
+
 def moments(connection: Connection, id: str) -> list[Moment]:
     """The timeline, from the beginning."""
     query = select(timeline).where(timeline.c.activity == id).order_by(timeline.c.id)
