@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionShown
 
-_EVERY = 0.1  # seconds between two looks at one that is awaited
+_EVERY = 0.1  # seconds between two looks at one that is asked about something
+_LOOK = 2.0  # and at one that is at work, where nothing is heard of it
 _ROW = 200  # characters of a reason that stands in its line
 _UNDER_WAY = ("dispatched", "in_progress")
 
@@ -33,19 +34,22 @@ async def until_it_rests(id: str, client: HallClient, *, hall: bool = True) -> t
 
     Without a hall nobody lets it begin or go on: that is said, and not waited for.
     """
+    rests = False
     while True:
         shown = await client.commission(id)
         if shown.commission.status not in _UNDER_WAY:
             return code_of(shown), shown
-        if await _is_put_away(shown, client, hall=hall):
+        if await _is_put_away(shown, client, begins=hall and not rests):
             return exit_codes.NEEDS_YOU, shown
-        await SystemClock().sleep(_EVERY)
+        if rests:  # somebody is asked, and may answer at once
+            await SystemClock().sleep(_EVERY)
+        rests = await client.commission_rests(id, within=_LOOK)
 
 
-async def _is_put_away(shown: CommissionShown, client: HallClient, *, hall: bool) -> bool:
+async def _is_put_away(shown: CommissionShown, client: HallClient, *, begins: bool) -> bool:
     run = shown.commission.run
     if run is None:
-        return not hall
+        return not begins
     status = (await client.show(run)).run.status
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 

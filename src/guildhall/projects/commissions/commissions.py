@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
 
-_PAUSE = 0.02  # seconds between a change and the look at what is waited for
+_PAUSE = 0.02  # seconds between a change and the look at what is waited for: much of it comes together
+_OF_OTHERS = 0.1  # seconds between two looks at a record that another process keeps
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -141,18 +142,21 @@ class Commissions:
         await self._until(lambda: all(self.get(id).status in RESTS for id in ids))
         return [self.get(id) for id in ids]
 
-    async def at_rest(self, ids: Sequence[str], within: float) -> None:
-        """Waits until nothing becomes of any of these without a person; so many seconds at most."""
+    async def at_rest(self, ids: Sequence[str], within: float) -> bool:
+        """Waits until nothing becomes of any of these without a person; so many seconds at most. Whether it is so."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._until(lambda: all(map(self.rests, ids)))
+        return all(map(self.rests, ids))
 
     async def _until(self, so: Callable[[], bool]) -> None:
-        """Looks again only after something has been put on record."""
-        with self._ground.store.watched() as changed:
+        """Looks again only after something has been put on record; where others write that, every now and then."""
+        ground = self._ground
+        with ground.store.watched() as changed:
             while not so():
-                await changed.wait()
-                await self._ground.clock.sleep(_PAUSE)  # much of it comes together
+                if not ground.readonly:
+                    await changed.wait()
+                await ground.clock.sleep(_OF_OTHERS if ground.readonly else _PAUSE)
                 changed.clear()
 
     # transitions
