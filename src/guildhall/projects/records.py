@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, union_all, update
 
-from guildhall.store.tables import commissions, meetings
+from guildhall.store.guild_tables import commissions, meetings
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 
-from guildhall.core.errors import GuildError, ToolUnavailable, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
 from guildhall.core.ids import canonical
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.yaml import field_name
 from guildhall.policy.model import CAPABILITIES
 from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolResult

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core import ids
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.ids import is_name
+from guildhall.core.nearest import did_you_mean
 from guildhall.workers.code import activation_of, exported
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import Worker

@@ -22,8 +22,8 @@ from guildhall.projects.commissions.model import (
     commission_in,
 )
 from guildhall.store.engine import Store
+from guildhall.store.guild_tables import commissions
 from guildhall.store.migrate import prepare
-from guildhall.store.tables import commissions
 
 if TYPE_CHECKING:
     from collections.abc import Generator

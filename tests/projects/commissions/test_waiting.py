@@ -15,8 +15,8 @@ from guildhall.projects.commissions.model import Draft, artifact_of
 from guildhall.projects.commissions.recover import recover
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer
-from guildhall.store.tables import commissions as table
-from guildhall.store.tables import timeline
+from guildhall.store.guild_tables import commissions as table
+from guildhall.store.guild_tables import timeline
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.projects.conftest import repository
 

@@ -13,7 +13,8 @@ from guildhall.cli.ids import kind_of
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
-from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.workflow.params import parse_params
 from guildhall.workflow.recognise import SUFFIXES, is_workflow, workflows_in
 from guildhall.workflow.target import MAIN

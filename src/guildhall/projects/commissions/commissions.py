@@ -379,4 +379,4 @@ def seat_of(run: Run) -> Seat | None:
         return None
     if told.get("review"):
         return seat_on_record(review_tools(), reviewing, server=REVIEW, withheld=CHANGES)
-    return seat_on_record(commission_tools(told["schema"]), seated)
+    return seat_on_record(commission_tools(told["schema"]), seated, server=SERVER)

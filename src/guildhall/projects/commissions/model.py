@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from unicodedata import category
 
-from guildhall.core.errors import Conflict, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import COMMISSION, is_id
+from guildhall.core.nearest import did_you_mean
 from guildhall.runs.model import check_limits, is_text
 
 if TYPE_CHECKING:

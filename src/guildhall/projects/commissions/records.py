@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, delete, func, insert, select, union, update
 
-from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.core.errors import NotFound
+from guildhall.core.nearest import did_you_mean
 from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, Moment
-from guildhall.store.tables import commissions, timeline
+from guildhall.store.guild_tables import commissions, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

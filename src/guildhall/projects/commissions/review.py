@@ -20,8 +20,6 @@ from guildhall.tools.define import invoke, tool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import Connection
-
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
     from guildhall.runs.model import Run
@@ -105,9 +103,6 @@ async def _review(ground: Ground, commission: Commission, name: str, run: str, k
 
 
 def _seat() -> Seat:
-    def nothing(connection: Connection, *_: Any) -> None:
-        return None
-
     def execute(run: str) -> Execute:
         async def carry_out(tool: Tool, call: ToolCall) -> ToolResult:
             return await invoke(tool, call.arguments or {})
@@ -117,8 +112,6 @@ def _seat() -> Seat:
     return Seat(
         tools=review_tools(),
         execute=execute,
-        began=nothing,
-        ended=nothing,
         server=SERVER,
         seated=reviewing,
         withheld=CHANGES,

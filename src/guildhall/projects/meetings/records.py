@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, union, update
 
 from guildhall.projects.meetings.model import Line, Meeting, Words, check_transition
-from guildhall.store.tables import meeting_words, meetings, timeline
+from guildhall.store.guild_tables import meeting_words, meetings, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import NotFound, nearest_or
+from guildhall.core.errors import NotFound
+from guildhall.core.nearest import nearest_or
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MeetingShown
 from guildhall.projects.meetings.transcript import as_text, decisions, exchanges, followups

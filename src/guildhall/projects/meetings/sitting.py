@@ -274,7 +274,6 @@ class Sittings:
             tools=meeting_tools(),
             execute=lambda run: self._desk(id, run).execute,
             began=began,
-            ended=lambda connection, run, stretch: None,
             server=SERVER,
             seated=seated,
             settled=partial(self._settled, id),
