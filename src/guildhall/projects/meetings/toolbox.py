@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, cast
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import MOST_LINKED, FollowUp, checked_text
+from guildhall.projects.meetings.model import MOST_LINKED, FollowUp
 from guildhall.projects.meetings.transcript import FOLLOWUP
 from guildhall.projects.model import LORE
 from guildhall.projects.records import moments, note
 from guildhall.runs.model import is_text
+from guildhall.runs.texts import check_text
 from guildhall.tools.define import TypedHandler, invoke, tool
 
 if TYPE_CHECKING:
@@ -116,8 +117,8 @@ class _Verbs:
             worker: Who should do it, if you know.
         """
         desk = self._desk
-        checked_text("title", title, _TITLE)
-        checked_text("prompt", prompt, _PROMPT)
+        check_text("title", title, _TITLE)
+        check_text("prompt", prompt, _PROMPT)
         if "\n" in title.strip():
             raise UsageError("title: it is one line")
         if worker is not None and not is_name(worker.rpartition("/")[2]):
@@ -144,7 +145,7 @@ class _Verbs:
             summary: A few sentences.
         """
         desk = self._desk
-        checked_text("summary", summary, _SUMMARY)
+        check_text("summary", summary, _SUMMARY)
 
         def write(connection: Connection) -> str:
             records.change(connection, desk.meeting, desk.now(), summary=summary)
