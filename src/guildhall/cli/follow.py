@@ -200,9 +200,12 @@ class Follower:
     async def _say_what_was_cut_off(self, run: str) -> None:
         shown = await self._client.show(run)
         for one in (shown.run, *shown.below):
-            entries = [entry for entry in await self._client.journal(one.id) if entry.kind.startswith("tool_")]
-            for entry in {entry.key: entry for entry in entries}.values():
-                if entry.kind != "tool_started" or entry.data.get("tool") == "worker_call":
+            entries = await self._client.journal(one.id)
+            tools = entries[0].data.get("tools", ()) if entries else ()
+            harmless = {"worker_call", *(tool["name"] for tool in tools if tool.get("repeatable"))}
+            calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
+            for entry in calls.values():
+                if entry.kind != "tool_started" or entry.data.get("tool") in harmless:
                     continue
                 self._screen.note(
                     f"{entry.data.get('tool')} was cut off before its end; "

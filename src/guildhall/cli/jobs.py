@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli.screen import money
-from guildhall.core.errors import NotFound
-from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,14 +12,6 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.jobs.model import Decided, JobShown
     from guildhall.runs.model import Run
-
-
-def job_id(text: str) -> str:
-    """The text, if it has the form of a job's id."""
-    if is_id(text, JOB):
-        return text
-    shown = repr(text if len(text) <= 60 else text[:57] + "...")
-    raise NotFound(f"there is no job {shown}", hint="Jobs look like j-7k2m9x4qpw; `guild job ls` lists them.")
 
 
 def id_of(run: Run) -> str:

@@ -255,6 +255,7 @@ class Worktrees:
         taken = take(git, path, fresh, wanted)
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)
+            git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         made = git.run("write-tree", index=fresh).line
         now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
         new = None
@@ -263,7 +264,6 @@ class Worktrees:
             new = trees.commit(git, made, [now], message, Author(name=author))
             git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
-        git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         fresh.replace(index)
         return new, taken
 

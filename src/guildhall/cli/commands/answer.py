@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.resume import go_on
 from guildhall.cli.follow import how_to_go_on, output_argument, result_of
+from guildhall.cli.ids import ask_id
 from guildhall.cli.member_jobs import how_to_answer, question_meant
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.cli.reach import ask_id, with_hall
+from guildhall.cli.reach import with_hall
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE, Answer, choices_in_words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,8 @@ from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.waiting import lacks, settle
-from guildhall.runs.model import ENDED, Stretch
+from guildhall.projects.commissions.watch import Watch
+from guildhall.runs.model import ENDED, SHUTDOWN, Stretch
 from guildhall.runs.records import find_run
 from guildhall.runs.seat import Seat, seat_on_record
 
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
 
-_EVERY = 0.05  # seconds between two looks at what has not ended yet
+_PAUSE = 0.02  # seconds between a change and the look at what is waited for: much of it comes together
+_OF_OTHERS = 0.1  # seconds between two looks at a record that another process keeps
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -61,6 +64,7 @@ class Commissions:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
+        self._watch = Watch(ground)
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._hearing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
@@ -111,15 +115,48 @@ class Commissions:
             doubts=wrong,
         )
 
+    def rests(self, id: str) -> bool:
+        """Whether nothing will become of it before a person has done something, for it or for another one."""
+        found = self.get(id)
+        if found.status == "dispatched":
+            return self._queue.is_stuck(found)
+        if found.status == "in_progress":
+            return found.run is not None and self._needs_person(found.run)
+        if found.status != "blocked":
+            return True
+        makers = [self.get(maker).status for _, maker in self.graph(found.project).get(id, ())]
+        return not any(status in (*UNDER_WAY, "blocked") for status in makers)
+
+    def _needs_person(self, run: str) -> bool:
+        """Whether a run goes on only when a person has done something. A question alone holds up nobody."""
+        held = (ask.status == "open" and ask.kind != "question" for ask in self._ground.asks.of_run(run))
+        return self._ground.history.get(run).needs_person or any(held)
+
     def graph(self, project: str) -> Mapping[str, Sequence[tuple[str, str]]]:
         """From each commission to those that make what it depends on, with the path that says so."""
         return edges(self._ground.all(project))
 
     async def ended(self, ids: Sequence[str]) -> list[Commission]:
         """These commissions, once each of them has ended."""
-        while not all(self.get(id).status in RESTS for id in ids):
-            await self._ground.clock.sleep(_EVERY)
+        await self._until(lambda: all(self.get(id).status in RESTS for id in ids))
         return [self.get(id) for id in ids]
+
+    async def at_rest(self, ids: Sequence[str], within: float) -> bool:
+        """Waits until nothing becomes of any of these without a person; so many seconds at most. Whether it is so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._until(lambda: all(map(self.rests, ids)))
+        return all(map(self.rests, ids))
+
+    async def _until(self, so: Callable[[], bool]) -> None:
+        """Looks again only after something has been put on record; where others write that, every now and then."""
+        ground = self._ground
+        with ground.store.watched() as changed:
+            while not so():
+                if not ground.readonly:
+                    await changed.wait()
+                await ground.clock.sleep(_OF_OTHERS if ground.readonly else _PAUSE)
+                changed.clear()
 
     # transitions
 
@@ -217,6 +254,8 @@ class Commissions:
         if stretch.status == "waiting" and self._awaiting is not None:
             self._awaiting.expect(run)
         if stretch.status not in ENDED:
+            if stretch.reason != SHUTDOWN:  # one that waits for a person leaves its place to another
+                self._start(self._queue.turn)
             return
         try:
             await finalise.tidy(self._ground, id)
@@ -304,6 +343,7 @@ class Commissions:
             await self._queue.turn()
 
         self._start(put_right)
+        self._watch.begin()
 
     @property
     def expecting(self) -> bool:
@@ -315,6 +355,7 @@ class Commissions:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
+        self._watch.close()
         if self._awaiting is not None:
             self._awaiting.close()
         for task in self._tasks:

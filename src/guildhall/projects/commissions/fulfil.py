@@ -94,4 +94,4 @@ async def _failures(ground: Ground, commission: Commission, commands: Sequence[s
 
 def _lacks(branches: Branches, tip: str | None, artifacts: Sequence[str]) -> list[str]:
     """Those that are not committed as files; what a link leads to is somewhere else."""
-    return [path for path in artifacts if tip is None or branches.read(path, at=tip) is None]
+    return [path for path in artifacts if tip is None or not branches.has(path, at=tip)]

@@ -95,6 +95,12 @@ def under_way(connection: Connection) -> list[Commission]:
     return listed(connection, status=UNDER_WAY)
 
 
+def with_blocked(connection: Connection) -> list[str]:
+    """The projects of which something is blocked."""
+    query = select(commissions.c.project).where(commissions.c.status == "blocked").distinct()
+    return list(connection.execute(query.order_by(commissions.c.project)).scalars())
+
+
 def _columns(draft: Draft) -> dict[str, Any]:
     given = {"title": draft.title, "worker": draft.worker, "prompt": draft.prompt, "reviewer": draft.reviewer}
     return {**given, "limits": draft.limits, **{name: list(getattr(draft, name)) for name in _LISTS}}

@@ -13,7 +13,7 @@ from guildhall.projects.commissions.finalise import conclude, tidy
 from guildhall.projects.commissions.model import RESTS, UNDER_WAY, attempt_of
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
-from guildhall.runs.model import BY_USER, Stretch
+from guildhall.runs.model import Stretch
 from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def _behind(ground: Ground, commission: Commission) -> None:
     found = ground.store.read(lambda connection: find_run(connection, run)) if run else None
     if run is None or found is None:
         await _lost(ground, commission)
-    elif ground.alive(run) or found.status == "waiting" or (found.status == "parked" and found.reason == BY_USER):
+    elif ground.alive(run) or found.needs_person:
         return
     elif found.status == "cancelled":
         told = "its run was cancelled"
