@@ -126,6 +126,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert done.json["reason"] == "it ended without submitting a result"
     id, branch = done.json["commission"], done.json["branch"]
     assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
+    assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
     assert "redispatch" in guild("commission", "show", id).err
     refused = guild("resume", id)
@@ -199,14 +200,35 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     gone = guild("commission", "edit", id, *less, "--json").json
     assert (gone["checks"], gone["reviewer"], gone["linked"], gone.get("model")) == ([], None, [], None)
     assert gone["title"] == "Keys"
+    waited = guild("commission", "edit", id, "--title", "Two keys", "--wait")
+    assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "nothing that could be waited for"
     assert "it is empty" in guild("commission", "cancel", id, "--reason", "").err
-    assert guild("commission", "cancel", id, "--reason", "not now", "--json").json["reason"] == "not now"
+    long = f"not now: {'it is late ' * 50}\nand the iron is cold"
+    assert guild("commission", "cancel", id, "--reason", long, "--json").json["reason"] == long
+    shown = guild("show", id).out
+    assert long.splitlines()[0] in shown, "all of it"
+    assert "│ and the iron is cold" in shown
     assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
     assert guild("rm", id).out == f"{id} is off the record\n"
     assert guild("commission", "rm", id).code == 3
     other = guild(*NEW).out.strip()
     assert "abandon" in guild("rm", other, "--json").err
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
+
+
+def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([submit("Forged."), LATE])
+
+    async def leave(shop: Workshop) -> str:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        ledger = shop.hall.runs.ledger(str(begun.run))
+        await shop.so(lambda: ledger.journal.kind("tool_ended"))
+        return begun.id
+
+    id = workshop.inside(leave)
+    late = guild("commission", "cancel", id)
+    assert (late.code, late.out) == (1, f"{id} is completed\n")
+    assert "could not be cancelled" in late.err
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
@@ -269,7 +291,9 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         (("commission", "ls", "--project", "nowhere"), "nowhere"),
         (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),
         (("commission", "show", "x" * 500), "no commission"),
-        (("commission", "cancel", "r-2222222222"), "no commission"),
+        (("commission", "cancel", "r-2222222222"), "r-2222222222 is a run, not a commission"),
+        (("job", "show", "c-2222222222"), "is a commission, not a job"),
+        (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
         (("commission", "ls", "--status", "done"), "no status"),
         (("show", "c-2222222222"), "no commission"),
         (("wait", "c-2222222222"), "no commission"),

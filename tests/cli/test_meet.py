@@ -189,6 +189,7 @@ def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -
     assert repo.git("rev-list", "--parents", f"{before}..claude/main").split()[1:] == [before], "one commit"
     assert sorted(repo.git("diff", "--name-only", before, "claude/main").split()) == [spec, closed.json["notes"]]
     assert repo.git("branch", "--list", "claude/meeting/*") == ""
+    assert repo.git("rev-parse", f"refs/guildhall/kept/meeting/{id}")
     assert not (parlour.home.worktrees / "shop" / id).exists()
     repo.fsck()
 
@@ -253,6 +254,9 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
     (("meet", "t-7k2m9x4qpw", "hello"), 3, "there is no meeting"),
+    (("meet", "t-nope", "hello"), 3, "there is no meeting 't-nope', and no worker of that name"),
+    (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
+    (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meeting", "show", "x"), 3, "Meetings look like"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,35 +14,6 @@ from tests.projects.commissions.workshop import LATE, call, say, submit, write
 
 if TYPE_CHECKING:
     from tests.projects.commissions.workshop import Workshop
-
-
-@pytest.mark.req("COM-14")
-def test_a_run_without_a_result_has_failed_and_its_work_is_kept(workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "half\n"), say("I am done, believe me.")])
-
-    async def work(shop: Workshop) -> None:
-        done = await shop.done()
-        assert (done.status, done.reason) == ("failed", "it ended without submitting a result")
-        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
-        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        assert "status: failed" in shop.repo.at("claude/main", done.path)
-        assert (await shop.commissions.shown(done.id)).worktree is None
-
-    workshop.inside(work)
-    workshop.repo.fsck()
-
-
-@pytest.mark.req("COM-14")
-def test_a_result_is_kept_even_if_the_run_fails_afterwards(workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "whole\n"), submit("Forged.")])  # then the script has no answer left
-
-    async def work(shop: Workshop) -> None:
-        done = await shop.done()
-        assert (done.status, done.result) == ("completed", "Forged."), done.reason
-        assert "after the result was submitted" in str(done.reason)
-        assert shop.repo.at("claude/main", "src/key.py") == "whole"
-
-    workshop.inside(work)
 
 
 @pytest.mark.req("COM-14")
@@ -140,6 +112,36 @@ def test_editing_one_that_works_is_cancel_and_redispatch(workshop: Workshop) -> 
         assert after == [*once, "cancelled", *once, "completed"]
         with pytest.raises(Conflict, match="it is over"):
             await shop.commissions.edit(made.id, {"prompt": "Silver."}, shop.frame)
+
+    workshop.inside(work)
+
+
+def test_two_who_edit_one_that_works_do_so_one_after_another(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.script([submit("Gold."), say()])
+        changes: list[dict[str, str]] = [{"prompt": "Of gold."}, {"title": "A gold key"}]
+        await asyncio.gather(*(shop.commissions.edit(made.id, one, shop.frame) for one in changes))
+        done = await shop.quiet(made.id)
+        assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
+        assert (await shop.commissions.shown(made.id)).worktree is None
+        assert shop.hall.worktrees.activities("shop") == []
+
+    workshop.inside(work)
+
+
+def test_edited_so_that_it_cannot_begin_it_is_blocked(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        edited = await shop.commissions.edit(made.id, {"dependencies": [".lore/design.md"]}, shop.frame)
+        assert (edited.status, edited.reason) == ("blocked", "waits for .lore/design.md")
+        assert "status: blocked" in shop.repo.at("claude/main", made.path)
 
     workshop.inside(work)
 
