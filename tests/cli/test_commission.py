@@ -126,6 +126,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert done.json["reason"] == "it ended without submitting a result"
     id, branch = done.json["commission"], done.json["branch"]
     assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
+    assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
     assert "redispatch" in guild("commission", "show", id).err
     refused = guild("resume", id)
