@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.jobs import print_decisions
 from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound
@@ -142,10 +143,7 @@ def _print_said(shown: CommissionShown, screen: Screen) -> None:
         for one in shown.asked:
             screen.result(f"{one.ask}: {one.question}")
             screen.result(f"  {one.answer}" if one.answer else f"  guild answer {one.ask} ...")
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
 
 
 def _print_next(shown: CommissionShown, screen: Screen) -> None:

@@ -176,11 +176,8 @@ class Follower:
         return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
 
     async def _print(self, shown: Shown) -> None:
-        form = self._screen.wanted.form
-        if form == "json":
-            self._screen.json(await result_of(shown, self._client))
-        elif form == "stream-json":
-            self._screen.json({"type": "result", **await result_of(shown, self._client)})
+        if self._screen.wanted.form != "text":
+            self._screen.last(await result_of(shown, self._client))
         elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._stands_there(text):
             self._screen.result(text)
 

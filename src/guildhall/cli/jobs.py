@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guildhall.cli.screen import Screen
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import Decided, JobShown
     from guildhall.runs.model import Run
 
 
@@ -29,6 +31,14 @@ def task_of(run: Run) -> str:
         return str(job["description"])
     commission = run.request.get("commission")
     return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
+
+
+def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
+    """The judgement calls of a worker, in whatever it was at."""
+    if decisions:
+        screen.heading("\ndecisions")
+    for one in decisions:
+        screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:
@@ -62,10 +72,7 @@ def print_job(shown: JobShown, screen: Screen) -> None:
                 if one.answer
                 else f"guild answer {one.ask} ..."
             )
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
     if job.status == "completed":
         screen.note(f"The result: guild job result {job.id}")
     elif job.status == "failed":

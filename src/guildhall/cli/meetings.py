@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.jobs import print_decisions
 from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
@@ -36,10 +37,7 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
     if meeting.summary:
         screen.heading("\nsummary")
         screen.result(meeting.summary)
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
     if shown.followups:
         screen.heading("\nfollow-ups")
         for one in shown.followups:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, NotFound
-from guildhall.projects.commissions import records
 from guildhall.projects.commissions.account import cost_of
 from guildhall.runs.limits import in_force
 
@@ -75,8 +74,7 @@ def _rest(ground: Ground, commission: Commission) -> _Rest | None:
     taken, holders = made.cost_usd or 0.0, list[str]()
     for other in ground.all():
         if _maker(other) == run:
-            timeline = ground.store.read(lambda connection, id=other.id: records.moments(connection, id))
-            taken += cost_of(ground, timeline) or 0.0
+            taken += cost_of(ground, ground.timeline(other.id)) or 0.0
             if other.status == "in_progress" and (aside := _set_aside(ground, other)) > 0:
                 taken += aside
                 holders.append(other.id)

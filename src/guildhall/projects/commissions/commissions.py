@@ -89,16 +89,15 @@ class Commissions:
 
     def _shown(self, id: str) -> CommissionShown:
         ground, commission = self._ground, self._ground.get(id)
-        timeline = ground.store.read(lambda connection: records.moments(connection, id))
+        timeline = ground.timeline(id)
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = ground.worktrees.path(ground.project(commission), commission.place)
-            worktree = (
-                str(path) if path.is_dir() and commission.status != "completed" else None
-            )  # there it is on its way out
+            path = ground.workplace(commission).path
+            if path.is_dir() and commission.status != "completed":  # there it is on its way out
+                worktree = str(path)
             missing = lacks(ground, commission)
-            wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+            wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]
@@ -275,9 +274,9 @@ class Commissions:
             said = f"the commission {commission.id} is {commission.status}: its run is over"
             raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
-            project, branch = ground.project(commission), str(commission.branch)
-            scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
-            await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
+            place = ground.workplace(commission)
+            scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
+            await asyncio.to_thread(place.check_out, scope)
             return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
 
     def _of(self, told: Mapping[str, Any]) -> Commission:

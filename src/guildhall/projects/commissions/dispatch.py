@@ -34,7 +34,8 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     """It waits for its turn from now on. Raises where it could not begin, and then nothing has changed."""
     await settle(ground, ground.get(id).project)
     commission = ground.get(id)
-    commission.may_become("dispatched") if commission.status != "blocked" else None
+    if commission.status != "blocked":  # of that it is said below what is missing
+        commission.may_become("dispatched")
     await asyncio.to_thread(demand_ready, ground, commission)
     ground.git(commission).demand_movable()  # before anything is paid for
     place = ground.place(ground.project(commission), frame)
@@ -76,12 +77,11 @@ async def _begin(
     worker = ground.find(commission.worker, frame)
     most = await asyncio.to_thread(allowance, ground, commission, worker)
     schema = await ground.output_schema(worker, frame)
-    branch = commission.branch or ""
 
     def set_up() -> Frame:
-        ground.branches(project).follow()
-        path = ground.worktrees.make(project, commission.place, branch, worker.definition.checkout)
-        return replace(frame, worktree=path)
+        place = ground.workplace(commission)
+        place.branches.follow()
+        return replace(frame, worktree=place.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(set_up)
     contract = contract_of(commission, schema)

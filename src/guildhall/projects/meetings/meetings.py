@@ -271,7 +271,7 @@ class Meetings:
             if meeting.run is not None and meeting.branch is not None:
                 try:
                     wanted = (self._ground.project(meeting), meeting.id, meeting.branch, self.register.scope(meeting))
-                    self._ground.worktrees().restore([wanted])
+                    self._ground.worktrees.restore([wanted])
                 except GuildError as error:
                     _log.warning("%s: its checkout cannot be made: %s", meeting.id, error)
 
