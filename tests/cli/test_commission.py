@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -229,6 +230,23 @@ def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -
     late = guild("commission", "cancel", id)
     assert (late.code, late.out) == (1, f"{id} is completed\n")
     assert "could not be cancelled" in late.err
+
+
+def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, workshop: Workshop) -> None:
+    made = call("create_commission", title="A key", worker="smith", prompt="Forge it.")
+    begun = {"expect": "(?P<id>c-[a-z0-9]+) is pending", **call("dispatch_commission", id="${id}")}
+    waits = call("wait_for_commissions", ids=["${id}"])
+    workshop.script([LATE], manager=[[made, begun, waits, say()]])
+    process = guild.start("run", "manager", "Go.", "--override-model", "script:script.yaml")
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("→ wait_for_commissions"):
+            break
+    process.send_signal(signal.SIGINT)
+    told = process.stderr.read()
+    assert process.wait(10) == 130
+    assert "took effect" not in told, "waiting has none"
+    assert "guild resume r-" in told
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
