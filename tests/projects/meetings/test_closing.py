@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
     from tests.projects.meetings.parlour import Parlour
 
-WHOLE = [
-    call("Write", file_path=".lore/specs/export.md", content="# Export\n"),
-    call("link_artifact", path=".lore/specs/export.md"),
-    call("record_decision", question="Which form?", decision="Parquet", reasoning="small"),
-    call("propose_followup", title="Write the exporter", prompt="As in .lore/specs/export.md", worker="coder"),
-    call("summarize_progress", summary="The form is agreed."),
-    say("All agreed."),
-]
-
 
 def notes(parlour: Parlour, meeting: Meeting) -> str:
     return parlour.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
