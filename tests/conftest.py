@@ -5,6 +5,7 @@ Nothing here stands in for a part of the product. `guild` runs the installed com
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -281,6 +282,17 @@ def _require(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for problem in requirements.problems(item):
         pytest.fail(problem, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nothing of what is collected is ever garbage: it is not looked for there, neither meanwhile nor afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:
