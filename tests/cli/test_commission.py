@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -79,6 +82,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
 
 
 @pytest.mark.req("COM-31")
+@pytest.mark.req("COM-7")
 def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
     workshop.script([write("src/key.py"), submit("Forged."), say()])
     made = guild_hall(*NEW, "--dispatch", "--json")
@@ -88,6 +92,10 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+    # What the person commits unblocks another one, although nobody looks.
+    blocked = guild_hall(*NEW, "--depends-on", "docs/lock.md").out.strip()
+    workshop.repo.commit({"docs/lock.md": "The lock\n"}, "Lock")
+    _until_pending(workshop.home, blocked)
     # The person changes the same place meanwhile.
     workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
     both = guild_hall(*NEW, "--dispatch").out.strip()
@@ -119,6 +127,14 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
 
 
 @pytest.mark.req("COM-14", "COM-30")
+def _until_pending(home: Home, id: str) -> None:
+    until = time.monotonic() + 10
+    with closing(sqlite3.connect(f"file:{home.database}?mode=ro", uri=True)) as record:
+        while record.execute("select status from commissions where id = ?", (id,)).fetchone() != ("pending",):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([write("src/key.py", "half\n"), say("No.")])
