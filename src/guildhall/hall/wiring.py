@@ -263,7 +263,7 @@ class Hall(Guild):
             history=self.history,
             asks=self.asks,
             runs=lambda: self.runs,
-            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+            alive=self.is_alive,
             find=self.for_new_work,
             output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
             readonly=self._lock is None,

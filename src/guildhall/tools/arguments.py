@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import UsageError, did_you_mean
+from guildhall.core.errors import UsageError
 from guildhall.core.ids import canonical
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.yaml import field_name
 
 if TYPE_CHECKING:

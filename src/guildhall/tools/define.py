@@ -14,7 +14,8 @@ import typing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 
-from guildhall.core.errors import GuildError, ToolUnavailable, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.policy.model import CAPABILITIES
 from guildhall.tools.arguments import checked
 from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolResult

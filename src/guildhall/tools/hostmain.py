@@ -18,7 +18,8 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from guildhall.core.errors import GuildError, ToolUnavailable, did_you_mean
+from guildhall.core.errors import GuildError, ToolUnavailable
+from guildhall.core.nearest import did_you_mean
 from guildhall.tools.define import invoke_here, perform
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.model import Tool, Toolbox, ToolResult
