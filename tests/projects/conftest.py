@@ -116,4 +116,4 @@ def branches(shop: Project, git: Git) -> Branches:
 
 @pytest.fixture
 def worktrees(home: Home) -> Worktrees:
-    return Worktrees(home, lambda project: Git(project.path, home.desks / project.name))
+    return Worktrees(home, cache(lambda project: Git(project.path, home.desks / project.name)))  # as the hall has it
