@@ -15,7 +15,7 @@ from guildhall.core.errors import GuildError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "guildhall"
-LONGEST = 600
+LONGEST = 400  # lines; a module has fewer
 # Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
 _MACHINE_PATH = re.compile(r"(?<![\w.~}*$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
 _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}
@@ -79,7 +79,7 @@ def test_no_module_is_too_long_to_read():
     lengths = {
         path.relative_to(SOURCE): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")
     }
-    assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+    assert {path: length for path, length in lengths.items() if length >= LONGEST} == {}
 
 
 def test_every_module_says_what_it_is_for():

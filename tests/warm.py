@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import coverage
 
+from tests.forked import Forking
 from tests.practised import practise
 
 if TYPE_CHECKING:
@@ -33,30 +34,44 @@ if TYPE_CHECKING:
 _NEEDED = (
     "alembic.runtime.migration",
     "alembic.script",
-    "jsonschema",
-    "pydantic_ai.direct",
-    "pydantic_ai.models.anthropic",
-    "pydantic_ai.models.openai",
-    "guildhall.cli.main",
+    "guildhall.cli.commands.answer",
+    "guildhall.cli.commands.commission",
+    "guildhall.cli.commands.replay",
+    "guildhall.cli.commands.resume",
     "guildhall.cli.commands.run",
+    "guildhall.cli.main",
     "guildhall.hall.calling",
     "guildhall.hall.cases",
     "guildhall.hall.embedded",
     "guildhall.hall.library",
     "guildhall.hall.rehearsal",
+    "guildhall.hall.serve",
+    "guildhall.hall.small",
     "guildhall.hall.trial",
     "guildhall.hall.trusting",
     "guildhall.hall.workflows",
+    "guildhall.jobs.jobs",
     "guildhall.models.providers",
     "guildhall.models.script",
+    "guildhall.projects.commissions.commissions",
+    "guildhall.projects.registry",
     "guildhall.runs.condense",
     "guildhall.runs.fork",
     "guildhall.runs.lifecycle",
     "guildhall.runs.planner",
     "guildhall.runs.script",
+    "guildhall.runtimes.child",
     "guildhall.runtimes.pydantic",
+    "guildhall.runtimes.warm",
+    "guildhall.testing.table",
     "guildhall.tools.executor",
+    "guildhall.tools.hostmain",
+    "guildhall.workflow.team",
     "guildhall.workflow.workflows",
+    "jsonschema",
+    "pydantic_ai.direct",
+    "pydantic_ai.models.anthropic",
+    "pydantic_ai.models.openai",
 )
 
 
@@ -85,13 +100,24 @@ class Warm:
         order = {"words": list(words), "env": dict(env), "cwd": cwd, "files": list(map(str, files)), "limit": timeout}
         return self._ordered(order)["code"]
 
-    def begin(
-        self, words: Sequence[str], *, env: Mapping[str, str], cwd: str, fds: Sequence[int], terminal: bool
-    ) -> int:
+    def begin(self, words: Sequence[str], *, env: Mapping[str, str], fds: Sequence[int], **more: Any) -> int:
         """Begins a command; its process id. `fds`: its input, output, errors, and where its exit code is written to."""
-        order = {"words": list(words), "env": dict(env), "cwd": cwd, "files": [], "terminal": terminal}
+        order = {"words": list(words), "env": dict(env), "files": [], **more}
         socket.send_fds(self._files, [b"."], fds)
         return self._ordered(order)["pid"]
+
+    def perform(self, program: str, *words: object, seconds: float = 110) -> str:
+        """What a program of the tests prints; it has to end well. `program`: its module, which has an `entry`."""
+        options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = Started(self, list(map(str, words)), program=program, env=dict(os.environ), **options)
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        if process.returncode:
+            raise AssertionError(f"{program} ended with {process.returncode}\n{err}")
+        return out
 
     def close(self) -> None:
         stdin, stdout = self._pipes()
@@ -116,9 +142,12 @@ class Started(subprocess.Popen[str]):
     """A command that was begun: a process as any other, but for who has forked it and who waits for it."""
 
     def __init__(self, warm: Warm, words: Sequence[str], **options: Any) -> None:
-        """`options`: of subprocess.Popen; `terminal`: its input is a terminal, which it is to be controlled by."""
+        """`options`: of subprocess.Popen; `terminal`: its input is a terminal, which it is to be controlled by.
+
+        `program`: the module of a program of the tests, which is begun by its `entry` in the place of the command.
+        """
         self._warm = warm
-        self._terminal = options.pop("terminal", False)
+        self._kind = {name: options.pop(name, None) for name in ("terminal", "program")}
         self._told: int | None = None
         super().__init__(list(words), text=True, encoding="utf-8", start_new_session=True, **options)
 
@@ -126,9 +155,10 @@ class Started(subprocess.Popen[str]):
         cwd, env, pipes = more[4], more[5], more[9:15]
         self._told, telling = os.pipe()
         try:
-            fds = [pipes[0], pipes[3], pipes[5], telling]
+            streams = (own if given < 0 else given for own, given in enumerate((pipes[0], pipes[3], pipes[5])))
+            fds = [*streams, telling]
             place = str(cwd or Path.cwd())
-            self.pid = self._warm.begin(args, env=env, cwd=place, fds=fds, terminal=self._terminal)
+            self.pid = self._warm.begin(args, env=env, cwd=place, fds=fds, **self._kind)
         finally:
             os.close(telling)
         self._child_created = True
@@ -238,9 +268,8 @@ def _child(order: dict[str, Any]) -> NoReturn:
         sys.stdin, sys.stdout = (os.fdopen(fd, mode, encoding="utf-8") for fd, mode in enumerate("rw"))
         sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         sys.argv = ["guild", *order["words"]]
-        from guildhall.cli.main import entry
-
-        code = _code_of(entry)
+        subprocess.Popen = Forking
+        code = _code_of(importlib.import_module(order.get("program") or "guildhall.cli.main").entry)
         sys.stdout.flush()
         sys.stderr.flush()
         if measured is not None:

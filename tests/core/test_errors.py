@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from guildhall.core import errors
-from guildhall.core.errors import GuildError, InvalidFile, ModelFailed, did_you_mean, nearest
+from guildhall.core.errors import GuildError, InvalidFile, ModelFailed
 
 
 def every(kind: type[GuildError] = GuildError) -> list[type[GuildError]]:
@@ -44,27 +42,3 @@ def test_what_there_is_nothing_to_say_about_is_left_out():
 def test_a_model_s_failure_knows_whether_asking_again_may_help():
     assert not ModelFailed("no").transient
     assert ModelFailed("busy", transient=True, hint="wait", where="m3").transient
-
-
-@pytest.mark.parametrize(
-    ("name", "known", "expected"),
-    [
-        ("reed", ["Read", "Write"], "Read"),
-        ("READ", ["Read", "Write"], "Read"),
-        ("evaluater", ["evaluator", "reviewer"], "evaluator"),
-        ("x", ["evaluator"], None),
-        ("", ["a"], None),
-        ("a", [], None),
-    ],
-)
-def test_the_nearest_name_is_found_or_none(name: str, known: list[str], expected: str | None):
-    assert nearest(name, known) == expected
-
-
-def test_the_hint_names_the_nearest_or_what_there_is():
-    assert "Read" in (did_you_mean("Reed", ["Read", "Write"]) or "")
-    assert "Write" not in (did_you_mean("Reed", ["Read", "Write"]) or "")
-    listed = did_you_mean("zzz", ["Read", "Write"]) or ""
-    assert "Read" in listed
-    assert "Write" in listed
-    assert did_you_mean("zzz", []) is None

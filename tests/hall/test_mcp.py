@@ -696,8 +696,6 @@ class Table:
         seat = Seat(
             tools=room_tools(room, agent),
             execute=lambda run: RoomDesk(room, agent, run).execute,
-            began=lambda connection, run: None,
-            ended=lambda connection, run, stretch: None,
         )
         return await self._hall.live(worker, seat=seat)
 
@@ -763,12 +761,7 @@ def test_a_call_that_ends_a_run_ends_it_also_when_it_comes_from_outside(home: Ho
                 raise ServerGone("the server of this tool is gone")
 
             tools = room_tools(room.room, "coder")
-            seat = Seat(
-                tools=tools,
-                execute=lambda run: gone,
-                began=lambda connection, run: None,
-                ended=lambda connection, run, stretch: None,
-            )
+            seat = Seat(tools=tools, execute=lambda run: gone)
             run, token = await hall.live("clerk", seat=seat)
             async with raw(f"{hall.url}/room/", token) as http:
                 assert "is gone" in (await http.call("channel_send", {"message": "x"}))["error"]["message"]

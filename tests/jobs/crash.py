@@ -1,9 +1,9 @@
 """Does the same with a job again and again, and each time is killed at the next step.
 
-Run as a program: `crash.py FOLDER STRIDE SCENE`. A step is a commit of the database, or whatever touches the disk below
-`jobs/`, counted by the interpreter's audit events; with a stride of 1 none is left out. After each death another
-process puts right what is there, as a hall that starts does, and one line of JSON says what was heard of the job
-before, and what there is now.
+A program of the tests (tests/warm.py): `FOLDER STRIDE SCENE`. A step is a commit of the database, or whatever touches
+the disk below `jobs/`, counted by the interpreter's audit events; with a stride of 1 none is left out. After each death
+another process puts right what is there, as a hall that starts does, and one line of JSON says what was heard of the
+job before, and what there is now.
 """
 
 from __future__ import annotations
@@ -100,7 +100,6 @@ def main(folder: Path, stride: int, scene: str) -> None:
     clean.worker()
     clean.script(SCENES[scene][0])
     prepare(clean.home.database)
-    warm_up(folder, clean)
     number = 0
     while True:
         shop = Shop(home=Home(folder / f"home-{number}"), project=clean.project)
@@ -115,14 +114,6 @@ def main(folder: Path, stride: int, scene: str) -> None:
         if code == 0:
             return
         number += stride
-
-
-def warm_up(folder: Path, clean: Shop) -> None:
-    """What is imported for a job is imported once, without a thread that a fork could not have."""
-    shop = Shop(home=Home(folder / "warm"), project=clean.project)
-    shutil.copytree(clean.home.path, shop.home.path)
-    for name in ("guildhall.runs.lifecycle", "guildhall.jobs.jobs", "guildhall.runtimes.pydantic", "jsonschema"):
-        __import__(name)
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -228,5 +219,5 @@ def _output(shop: Shop, job: str) -> str | None:
     return shop.jobs.result(job).output if shop.jobs.get(job).status == "completed" else None
 
 
-if __name__ == "__main__":
+def entry() -> None:
     main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from guildhall.runs.model import ENDED
-from tests.conftest import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.warm import Warm
 
 STRIDE = "1" if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else "8"
 FILES = {
@@ -23,11 +22,10 @@ FILES = {
 }
 
 
-def lives(folder: Path, scene: str) -> list[dict[str, Any]]:
+def lives(warm: Warm, folder: Path, scene: str) -> list[dict[str, Any]]:
     """What came of each of them; the last is one that nobody has disturbed."""
-    command = [sys.executable, "-m", "tests.jobs.crash", str(folder), STRIDE, scene]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = warm.perform("tests.jobs.crash", folder, STRIDE, scene)
+    found = [json.loads(line) for line in printed.splitlines()]
     assert [life["code"] for life in found] == [1 if scene == "full" else -9] * (len(found) - 1) + [0]
     for life in found:
         assert life["stray"] == [], life
@@ -40,8 +38,8 @@ def lives(folder: Path, scene: str) -> list[dict[str, Any]]:
 
 @pytest.mark.req("WD-47")
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_job_is_whole_or_was_never_one(tmp_path: Path) -> None:
-    every = lives(tmp_path, "life")
+def test_killed_at_any_step_a_job_is_whole_or_was_never_one(warm: Warm, tmp_path: Path) -> None:
+    every = lives(warm, tmp_path, "life")
     assert len(every) > 7
     assert every[-1]["jobs"] == []
     for life in every:
@@ -58,8 +56,8 @@ def test_killed_at_any_step_a_job_is_whole_or_was_never_one(tmp_path: Path) -> N
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(tmp_path: Path) -> None:
-    for life in lives(tmp_path, "question"):
+def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(warm: Warm, tmp_path: Path) -> None:
+    for life in lives(warm, tmp_path, "question"):
         assert life["asks"] == [], life
         for job in life["jobs"]:
             assert (job["status"], job["output"]) == ("completed", "a key"), life
@@ -70,8 +68,8 @@ def test_killed_at_any_step_a_question_is_asked_once_and_its_answer_told_once(tm
 
 
 @pytest.mark.timeout(180)
-def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(tmp_path: Path) -> None:
-    every = lives(tmp_path, "cancel")
+def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(warm: Warm, tmp_path: Path) -> None:
+    every = lives(warm, tmp_path, "cancel")
     assert every[-1]["heard"][1:] == ["cancelled"]
     for life in every:
         for job in life["jobs"]:
@@ -83,8 +81,8 @@ def test_killed_at_any_step_a_cancelled_job_stays_cancelled_and_another_goes_on(
 
 
 @pytest.mark.timeout(180)
-def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(tmp_path: Path) -> None:
-    every = lives(tmp_path, "full")
+def test_where_a_step_finds_no_room_a_job_is_refused_or_says_what_is_lacking(warm: Warm, tmp_path: Path) -> None:
+    every = lives(warm, tmp_path, "full")
     assert any(life["heard"] == ["refused"] for life in every)
     for life in every:
         if life["heard"] == ["refused"]:

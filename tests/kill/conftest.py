@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from tests.warm import Warm
 
 
 @pytest.fixture(scope="session")
-def driver() -> Generator[Driver]:
-    driver = Driver()
+def driver(warm: Warm) -> Generator[Driver]:
+    driver = Driver(warm)
     yield driver
     driver.close()
 

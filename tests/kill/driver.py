@@ -1,8 +1,8 @@
 """Runs real `guild` commands in processes of their own, and stops them at a chosen commit, to be killed there.
 
-It is started once and imports what the command imports; each command is then a fork of it, so that a sweep over many
-points does not wait for Python to start. The product does not know of it: the one function that commits is wrapped
-here, from outside, and each entry gets a commit of its own, so that no point hides inside a group.
+It is a fork of the process that has imported what commands import (tests/warm.py), and each command is a fork of it, so
+that a sweep over many points does not wait for Python to start. The product does not know of it: the one function that
+commits is wrapped here, from outside, and each entry gets a commit of its own, so that no point hides inside a group.
 
 Orders come in as lines of JSON, and what becomes of the process goes out as lines of JSON.
 """
@@ -19,38 +19,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tests.practised import practise
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
-_NEEDED = (
-    "guildhall.cli.commands.commission",
-    "guildhall.projects.commissions.commissions",
-    "guildhall.projects.registry",
-    "guildhall.workflow.team",
-    "guildhall.workflow.workflows",
-    "alembic.runtime.migration",
-    "alembic.script",
-    "jsonschema",
-    "pydantic_ai.direct",
-    "pydantic_ai.models.anthropic",
-    "pydantic_ai.models.openai",
-    "guildhall.cli.commands.answer",
-    "guildhall.cli.commands.replay",
-    "guildhall.cli.commands.resume",
-    "guildhall.cli.commands.run",
-    "guildhall.cli.main",
-    "guildhall.hall.embedded",
-    "guildhall.models.providers",
-    "guildhall.testing.table",
-)
 
 
-def serve() -> None:
+def entry() -> None:
     orders, replies = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
-    _warm_up()
 
     def reply(**message: Any) -> None:
         replies.write(json.dumps(message) + "\n")
@@ -71,13 +47,6 @@ def serve() -> None:
             reply(state="killed", signal=os.WTERMSIG(status))
         else:
             reply(state="ended", code=os.WEXITSTATUS(status))
-
-
-def _warm_up() -> None:
-    """Imports what a run needs, and has done it before. Nothing is open and no thread lives: that is for the forks."""
-    for name in _NEEDED:
-        importlib.import_module(name)
-    practise()
 
 
 def _child(order: dict[str, Any]) -> NoReturn:
@@ -177,7 +146,3 @@ def _halt() -> NoReturn:
     os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         time.sleep(60)
-
-
-if __name__ == "__main__":
-    serve()

@@ -12,7 +12,6 @@ import select
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import closing
@@ -22,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.start import EMBEDDED_VARIABLE
-from tests.conftest import BLOCKED, ROOT
+from tests.conftest import ROOT
+from tests.warm import Started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from guildhall.testing.scripted_server import Exchange, ScriptedServer
+    from tests.warm import Warm
 
 When = Literal["before", "inside", "after"]
 PATIENCE = 30.0  # seconds for a whole command; machines are slow when many tests run at once
@@ -135,17 +136,10 @@ class Ended:
 class Driver:
     """The process that forks commands (driver.py), and the hand that kills them."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm: Warm) -> None:
         environment = {name: os.environ[name] for name in ("PATH", "LANG", "TZ", "TMPDIR") if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kill.driver"],
-            cwd=ROOT,
-            env={**environment, "PYTHONPATH": os.pathsep.join([str(BLOCKED), str(ROOT)])},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self._process = Started(warm, (), program="tests.kill.driver", cwd=ROOT, env=environment, **pipes)
         self._said = b""
         self._busy: int | None = None
         self._heard("ready")
@@ -153,7 +147,8 @@ class Driver:
     def start(self, **order: Any) -> int:
         """Starts a command; its process id."""
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
         self._busy = self._heard("started")["pid"]
         return self._busy
 

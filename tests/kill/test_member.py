@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from tests.warm import Warm
+
 ANSWERS = [
     {"call": "update_summary", "with": {"summary": "begun"}},
     {"call": "log_question", "with": {"question": "Who pays?"}},
@@ -33,8 +35,8 @@ STEP = 5  # each fifth commit is a point; before and after it in turn
 
 
 @pytest.fixture(scope="module")
-def dying() -> Generator[Dying]:
-    with Dying() as dying:
+def dying(warm: Warm) -> Generator[Dying]:
+    with Dying(warm) as dying:
         yield dying
 
 

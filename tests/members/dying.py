@@ -1,4 +1,4 @@
-"""A member that dies at a chosen commit: a process that has imported everything, and forks one for each order.
+"""A member that dies at a chosen commit: a fork of the process that has imported everything forks one for each order.
 
 The one function that commits is wrapped here, from outside; the product does not know of it.
 """
@@ -7,27 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from tests.warm import Started
+
+if TYPE_CHECKING:
+    from tests.warm import Warm
 
 _PR_SET_PDEATHSIG = 1
-_NEEDED = ("guildhall.hall.small", "guildhall.runs.lifecycle", "guildhall.runtimes.pydantic", "jsonschema")
 
 
 class Dying:
     """Starts members that die."""
 
+    def __init__(self, warm: Warm) -> None:
+        self._warm = warm
+
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        assert self._told() == "ready"
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+        self._process = Started(self._warm, (), program="tests.members.dying", env=dict(os.environ), **pipes)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -51,10 +55,7 @@ class Dying:
         return self._process.stdout.readline().strip()
 
 
-def serve() -> None:
-    for name in _NEEDED:
-        importlib.import_module(name)
-    print("ready", flush=True)
+def entry() -> None:
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
@@ -92,7 +93,3 @@ def _child(order: dict[str, Any]) -> NoReturn:
         code = 0
     finally:
         os._exit(code)
-
-
-if __name__ == "__main__":
-    serve()

@@ -164,27 +164,6 @@ def test_a_structured_output_is_a_call_of_the_output_tool_or_json_text(tmp_path:
     assert answer(scripted, query()).text == '{"grade": 5, "note": "über"}'
 
 
-@pytest.mark.parametrize(
-    ("offered", "called"),
-    [
-        (["Read"], "Read"),
-        (["mcp__tools__Read", "mcp__room__send"], "mcp__tools__Read"),
-        (["mcp__tools__Read", "Read"], "Read"),
-        (["tools_Read", "room_send"], "tools_Read"),
-        (["memory_Read"], "Read"),
-        (["mcp__a__Read", "mcp__b__Read"], "Read"),
-        (["sandbox_Read"], "Read"),
-        ([], "Read"),
-    ],
-)
-def test_a_tool_is_called_as_the_runtime_offers_it_and_by_its_own_name_where_it_does_not(
-    tmp_path: Path, offered: list[str], called: str
-) -> None:
-    scripted = source(tmp_path, "workers: {coder: [[{call: Read}]]}")
-    tools = ModelRequestParameters(function_tools=[ToolDefinition(name=name) for name in offered])
-    assert answer(scripted, query(parameters=tools)).tool_calls == [ToolCallPart(called, {}, "call_0_0")]
-
-
 # Failures
 
 

@@ -1,8 +1,8 @@
 """Works in a room again and again, and each time the process is killed a step later; then the same calls come again.
 
-Run as a program: `crash.py FOLDER file|sqlite FIRST STRIDE`. A step is the beginning of a commit, or something done to
-a file below the folder. Prints, as lines of JSON, what there is after each, in the order of the steps; the last line is
-of the process that nobody killed.
+A program of the tests (tests/warm.py): `FOLDER file|sqlite FIRST STRIDE`. A step is the beginning of a commit, or
+something done to a file below the folder. Prints, as lines of JSON, what there is after each, in the order of the
+steps; the last line is of the process that nobody killed.
 """
 
 from __future__ import annotations
@@ -143,5 +143,5 @@ def left(place: Path, kind: str) -> dict[str, Any]:
     return told
 
 
-if __name__ == "__main__":
+def entry() -> None:
     main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

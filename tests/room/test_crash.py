@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.warm import Warm
+
 STRIDE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 9
 
 
 @pytest.mark.req("AW-12", "X-2")
 @pytest.mark.parametrize("kind", ["file", "sqlite"])
-def test_killed_at_any_step_it_ends_as_if_nothing_had_been(tmp_path: Path, kind: str):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.room.crash", tmp_path, kind, "1", f"{STRIDE}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
-    ends = [json.loads(line) for line in done.stdout.splitlines()]
+def test_killed_at_any_step_it_ends_as_if_nothing_had_been(warm: Warm, tmp_path: Path, kind: str) -> None:
+    printed = warm.perform("tests.room.crash", tmp_path, kind, 1, STRIDE)
+    ends = [json.loads(line) for line in printed.splitlines()]
     undisturbed = ends[-1]
     assert undisturbed["code"] == 0
     assert len(ends) > 20 // STRIDE

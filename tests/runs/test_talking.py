@@ -269,16 +269,13 @@ def test_dollars_count_for_the_whole_conversation(tmp_path: Path) -> None:
 
 
 def test_it_is_concluded_by_whoever_gave_the_seat(tmp_path: Path) -> None:
-    seen: list[str] = []
-
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        await table.hall.runs.conclude(table.run, {"notes": "none"}, also=lambda connection: seen.append("also"))
-        assert (table.state.status, table.state.output, seen) == ("completed", {"notes": "none"}, ["also"])
+        await table.conclude({"notes": "none"})
+        assert (table.state.status, table.state.output) == ("completed", {"notes": "none"})
         assert await table.is_replayed()
-        for again in (table.hall.runs.conclude(table.run, "x"), table.hall.runs.cancel(table.run)):
-            with pytest.raises(Conflict, match="is completed"):
-                await again
+        with pytest.raises(Conflict, match="is completed"):
+            await table.hall.runs.cancel(table.run)
         with pytest.raises(Conflict, match="nothing to resume"):
             await table.go_on()
 
@@ -292,7 +289,7 @@ def test_it_is_ended_in_the_middle_of_a_turn(tmp_path: Path, status: str) -> Non
         table.put("Write.")
         await until(lambda: len(table.record("model_asked")) == 2)
         if status == "completed":
-            await table.hall.runs.conclude(table.run, "over")
+            await table.conclude("over")
         else:
             assert await table.hall.runs.cancel(table.run) == [table.run]
         assert (table.state.status, table.hall.runs.alive(table.run)) == (status, False)
@@ -356,7 +353,7 @@ def test_its_script_has_the_answers_and_no_test(tmp_path: Path) -> None:
         await table.say("Good bye.")
         with pytest.raises(Conflict, match="is waiting: only one that came to its end"):
             scripted(table)
-        await table.hall.runs.conclude(table.run, "over")
+        await table.conclude("over")
         text = scripted(table)
         assert "# Left out: the test, because it is a conversation" in text
         (answers,) = json.loads(bench.script.read_text())["workers"][WORKER]

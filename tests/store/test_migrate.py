@@ -21,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from guildhall.core.errors import HallUnavailable
 from guildhall.store import migrate
 from guildhall.store.migrate import APPLICATION_ID, HEAD, REVISIONS, prepare, standing_of
-from guildhall.store.tables import metadata
+from guildhall.store.schema import metadata
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

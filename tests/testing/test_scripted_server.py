@@ -297,6 +297,29 @@ def test_codex_calls_the_tools_of_a_namespace_in_it(server: ScriptedServer) -> N
             client.responses.create(**{**body, "input": items})
 
 
+@pytest.mark.parametrize(
+    ("offered", "called"),
+    [
+        (["Ping"], "Ping"),
+        (["mcp__tools__Ping", "mcp__room__send"], "mcp__tools__Ping"),
+        (["mcp__tools__Ping", "Ping"], "Ping"),
+        (["tools_Ping", "room_send"], "tools_Ping"),
+        (["meeting_Ping"], "meeting_Ping"),
+        (["memory_Ping"], "Ping"),
+        (["mcp__a__Ping", "mcp__b__Ping"], "Ping"),
+        (["sandbox_Ping"], "Ping"),
+        ([], "Ping"),
+    ],
+)
+def test_a_tool_is_called_as_the_program_offers_it_and_by_its_own_name_where_it_does_not(
+    server: ScriptedServer, offered: list[str], called: str
+) -> None:
+    tools: Any = [{"name": name, "input_schema": {"type": "object"}} for name in offered]
+    with anthropic_client(server, "lone") as client:
+        (call,) = client.messages.create(**MESSAGE, tools=tools).content
+    assert (call.type, call.name) == ("tool_use", called)
+
+
 # What a script says that is no answer
 
 

@@ -110,7 +110,8 @@ def _command(words: list[str], screen: Screen) -> int:
 
 
 def _unknown(words: list[str]) -> GuildError:
-    from guildhall.core.errors import UsageError, nearest
+    from guildhall.core.errors import UsageError
+    from guildhall.core.nearest import nearest
 
     if verbs := table.family(words[0]):
         tried, known = " ".join(words[:2]), [command.name for command in verbs]

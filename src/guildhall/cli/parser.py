@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, NoReturn
 
-from guildhall.core.errors import UsageError, did_you_mean, nearest
+from guildhall.core.errors import UsageError
+from guildhall.core.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

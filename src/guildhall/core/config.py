@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, model_validator
 
 from guildhall.core import yaml
-from guildhall.core.errors import HallUnavailable, UsageError, nearest
+from guildhall.core.errors import HallUnavailable, UsageError
+from guildhall.core.nearest import nearest
 from guildhall.core.paths import HOME_VARIABLE, PROJECT_SETTINGS
 
 if TYPE_CHECKING:

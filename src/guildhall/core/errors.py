@@ -50,16 +50,22 @@ that speaks them. `hint` says what to do next; `where` is `file:line` or a field
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+
+class _Place(TypedDict, total=False):
+    hint: str | None
+    where: str | None
 
 
 class GuildError(Exception):
     """Something went wrong that a person can act on."""
 
     code = "error"
+    more: tuple[str, ...] = ()  # what is told of it beside code, message, hint and where
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
         super().__init__(message)
@@ -73,8 +79,8 @@ class GuildError(Exception):
 
     def as_dict(self) -> dict[str, str]:
         """The error as JSON shows it: code and message always, the rest when there is something to say."""
-        fields = {"code": self.code, "message": self.message, "hint": self.hint, "where": self.where}
-        return {name: value for name, value in fields.items() if value}
+        names = ("code", "message", "hint", "where", *self.more)
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 class UsageError(GuildError):
@@ -135,23 +141,14 @@ class NotFinished(Conflict):
     """A job has no result: it is running, or it has failed or was cancelled. `job` and `status` say which."""
 
     code = "not_finished"
+    more = ("job", "status")
 
     def __init__(
-        self,
-        message: str,
-        *,
-        job: str | None = None,
-        status: str | None = None,
-        hint: str | None = None,
-        where: str | None = None,
+        self, message: str, *, job: str | None = None, status: str | None = None, **place: Unpack[_Place]
     ) -> None:
-        super().__init__(message, hint=hint, where=where)
+        super().__init__(message, **place)
         self.job = job
         self.status = status
-
-    def as_dict(self) -> dict[str, str]:
-        fields = {"job": self.job, "status": self.status}
-        return {**super().as_dict(), **{name: value for name, value in fields.items() if value}}
 
 
 class NotDeletable(Conflict):
@@ -165,10 +162,8 @@ class MergeConflict(Conflict):
 
     code = "merge_conflict"
 
-    def __init__(
-        self, message: str, *, files: tuple[str, ...] = (), hint: str | None = None, where: str | None = None
-    ) -> None:
-        super().__init__(message, hint=hint, where=where)
+    def __init__(self, message: str, *, files: tuple[str, ...] = (), **place: Unpack[_Place]) -> None:
+        super().__init__(message, **place)
         self.files = files
 
 
@@ -182,23 +177,14 @@ class LimitReached(GuildError):
     """A limit was reached: turns, tokens, dollars or time. `limit` is its name, `run` the run whose limit it is."""
 
     code = "limit_reached"
+    more = ("limit", "run")
 
     def __init__(
-        self,
-        message: str,
-        *,
-        limit: str | None = None,
-        run: str | None = None,
-        hint: str | None = None,
-        where: str | None = None,
+        self, message: str, *, limit: str | None = None, run: str | None = None, **place: Unpack[_Place]
     ) -> None:
-        super().__init__(message, hint=hint, where=where)
+        super().__init__(message, **place)
         self.limit = limit
         self.run = run
-
-    def as_dict(self) -> dict[str, str]:
-        fields = {"limit": self.limit, "run": self.run}
-        return {**super().as_dict(), **{name: value for name, value in fields.items() if value}}
 
 
 class TimedOut(GuildError):
@@ -236,10 +222,9 @@ class ModelFailed(GuildError):
         status: int | None = None,
         retry_after: float | None = None,
         charged: bool = False,
-        hint: str | None = None,
-        where: str | None = None,
+        **place: Unpack[_Place],
     ) -> None:
-        super().__init__(message, hint=hint, where=where)
+        super().__init__(message, **place)
         self.transient = transient
         self.charged = charged
         self.status = status
@@ -329,16 +314,8 @@ class MemberUnreachable(MemberFailed):
 
     code = "member_unreachable"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        sent: bool = False,
-        hint: str | None = None,
-        where: str | None = None,
-    ) -> None:
-        super().__init__(message, hint=hint, where=where)
+    def __init__(self, message: str, *, status: int | None = None, sent: bool = False, **place: Unpack[_Place]) -> None:
+        super().__init__(message, **place)
         self.status = status
         self.sent = sent
 
@@ -354,10 +331,9 @@ class MemberRefused(MemberFailed):
         *,
         rpc_code: int | None = None,
         data: Mapping[str, object] | None = None,
-        hint: str | None = None,
-        where: str | None = None,
+        **place: Unpack[_Place],
     ) -> None:
-        super().__init__(message, hint=hint, where=where)
+        super().__init__(message, **place)
         self.rpc_code = rpc_code
         self.data = data
 
@@ -414,32 +390,3 @@ class Interrupted(GuildError):
     """The person interrupted it."""
 
     code = "interrupted"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be, if one is close."""
-    import difflib
-
-    candidates = sorted(known)
-    matches = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
-    if not matches:
-        lowered = {candidate.lower(): candidate for candidate in candidates}
-        matches = [lowered[m] for m in difflib.get_close_matches(name.lower(), sorted(lowered), n=1, cutoff=0.6)]
-    return matches[0] if matches else None
-
-
-def nearest_or(name: str, known: Iterable[str], otherwise: str) -> str:
-    """The hint where there may be too many names to list them: the nearest one, or how to see them."""
-    guess = nearest(name, known)
-    return f"Did you mean {guess!r}?" if guess else otherwise
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """The hint that goes with an unknown name: the nearest one, or what there is."""
-    names = sorted(known)
-    if guess := nearest(name, names):
-        return f"Did you mean {guess!r}?"
-    if not names:
-        return None
-    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
-    return f"Known: {shown}."

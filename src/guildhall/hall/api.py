@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall import __version__
-from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
 from guildhall.core.frame import Frame
+from guildhall.core.nearest import did_you_mean
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, texts_in, verb
 from guildhall.runs.model import is_text

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall.core import errors
-from guildhall.core.errors import GuildError, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,7 +62,6 @@ _HOMES = {
     "JobLine": "guildhall.members.wire",
     "JobListing": "guildhall.members.wire",
     "JobShown": "guildhall.jobs.model",
-    "Line": "guildhall.projects.meetings.model",
     "Listed": "guildhall.workers.model",
     "Listing": "guildhall.memory.model",
     "JobStanding": "guildhall.members.wire",
@@ -74,6 +74,7 @@ _HOMES = {
     "MemberShown": "guildhall.members.model",
     "Message": "guildhall.room.model",
     "Mode": "guildhall.policy.model",
+    "Moment": "guildhall.projects.model",
     "PackageFile": "guildhall.workers.package_text",
     "PackageListed": "guildhall.workers.packages",
     "PackageShown": "guildhall.workers.package_text",
@@ -332,11 +333,6 @@ def texts_in(value: Any) -> Iterator[str]:
 
 # errors
 
-_FIELDS: dict[type[GuildError], tuple[str, ...]] = {
-    errors.LimitReached: ("limit", "run"),
-    errors.NotFinished: ("job", "status"),
-}  # beyond those of all
-
 
 @cache
 def _classes() -> dict[str, type[GuildError]]:
@@ -348,6 +344,6 @@ def error_of(data: Any) -> GuildError:
     """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
     told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     kind = _classes().get(str(told.get("code")), GuildError)
-    more = {name: told.get(name) for name in _FIELDS.get(kind, ())}
+    more = {name: told.get(name) for name in kind.more}
     message = str(told.get("message") or "no reason given")
     return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

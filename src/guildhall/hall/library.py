@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError
 from guildhall.core.frame import Frame
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import Home
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import find, is_embedded, same_version

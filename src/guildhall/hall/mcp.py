@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError, did_you_mean
+from guildhall.core.errors import GuildError
+from guildhall.core.nearest import did_you_mean
 from guildhall.runs.tokens import shown_at
 from guildhall.tools.http_guard import bearer
 from guildhall.tools.http_messages import Unheard, demand_here, demand_message, read_body, send_json

@@ -7,7 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import did_you_mean
+from guildhall.core.nearest import did_you_mean
 from guildhall.tools.define import invoke
 from guildhall.tools.mcp_messages import (
     INVALID_PARAMS,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.model import Dispatch, detail_of
 from guildhall.members.endpoint import Refusal
 from guildhall.members.protocol import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, SERVER_ERROR, STATUS

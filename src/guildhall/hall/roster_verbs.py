@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.core.errors import NotFound
+from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
-from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.hall import calling
 from guildhall.room.toolbox import described_tools

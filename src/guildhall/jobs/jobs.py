@@ -155,8 +155,6 @@ class Jobs(Register):
         return Seat(
             tools=job_tools(contract, remembers=told["remembers"]),
             execute=lambda run: self._desk(id, run, contract).execute,
-            began=lambda connection, run: None,
-            ended=lambda connection, run, stretch: None,
             server=SERVER,
             seated=seated,
             judge=partial(self._judge, id, contract),
@@ -357,4 +355,4 @@ def seat_of(run: Run) -> Seat | None:
     told = run.request.get("job")
     if not told:
         return None
-    return seat_on_record(job_tools(Contract.of(told), remembers=told["remembers"]), seated)
+    return seat_on_record(job_tools(Contract.of(told), remembers=told["remembers"]), seated, server=SERVER)

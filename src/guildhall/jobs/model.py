@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from unicodedata import category
 
-from guildhall.core.errors import UsageError, did_you_mean
+from guildhall.core.errors import UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.runs.model import check_limits, is_text
 from guildhall.tools.model import is_shallow
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob
 from guildhall.core.ids import JOB, is_id
+from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.index import Index
 from guildhall.jobs.inquiry import said
 from guildhall.jobs.model import Asked, JobResult, JobShown

@@ -7,8 +7,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, NotFound, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, NotFound, UsageError
 from guildhall.core.ids import is_name
+from guildhall.core.nearest import did_you_mean
 from guildhall.members.model import FOLDER, MANIFEST
 from guildhall.members.trust import WRITTEN
 

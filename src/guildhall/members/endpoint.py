@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import did_you_mean
+from guildhall.core.nearest import did_you_mean
 from guildhall.members.protocol import METHODS, hear, reply
 from guildhall.tools.define import invoke
 from guildhall.tools.http_guard import bearer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, did_you_mean
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound
 from guildhall.core.ids import is_name
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import stands_in
 from guildhall.members.manifest import read_manifest
 from guildhall.members.model import FOLDER, MANIFEST, Member

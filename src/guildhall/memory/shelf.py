@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, InvalidFile, NotFound, did_you_mean
+from guildhall.core.errors import Conflict, InvalidFile, NotFound
+from guildhall.core.nearest import did_you_mean
 from guildhall.memory.model import MAX_BYTES, SUFFIX, Entry, Listed, Listing, Skipped, is_key
 
 if TYPE_CHECKING:

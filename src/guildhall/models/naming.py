@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from guildhall.core.errors import ModelUnusable, did_you_mean
+from guildhall.core.errors import ModelUnusable
+from guildhall.core.nearest import did_you_mean
 from guildhall.models.keys import ADDRESSES, KEYS
 
 

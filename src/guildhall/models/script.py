@@ -16,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
-from guildhall.core.errors import ModelFailed, ScriptMismatch, did_you_mean
+from guildhall.core.errors import ModelFailed, ScriptMismatch
+from guildhall.core.nearest import did_you_mean
 from guildhall.models.case import Case
 from guildhall.models.failures import kind_of
 from guildhall.models.model import VOTER, is_transient
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponsePart
-    from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.usage import RequestUsage
 
     from guildhall.models.model import OnText, Query
@@ -38,8 +38,6 @@ _PIECES = 4  # in so many pieces a text is heard while it is "written"
 _SHOWN = 2_000  # characters of what was sent, in the error about it
 _BALLOT = re.compile(r'(?s)^Options: ([^\n]+)$.*?proposal_vote\(proposal="([^"\n]+)"', re.MULTILINE)
 _ASK_AGAIN_AFTER = 0.05  # a scripted failure is over at once
-
-_SERVERS = ("tools", "room", "job", "commission", "meeting")  # of a run's tools, as programs name them
 
 
 class _Strict(BaseModel):
@@ -305,7 +303,7 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
     if answer.say is not None:
         parts.append(TextPart(answer.say))
     calls: list[tuple[str, dict[str, Any] | str]] = [
-        (_offered(call.call, query.parameters), filled(call.arguments or {}, taken)) for call in answer.every_call
+        (call.call, filled(call.arguments or {}, taken)) for call in answer.every_call
     ]
     if answer.output is not None:
         if query.parameters.output_tools:
@@ -320,19 +318,6 @@ def _response(name: str, answer: Answer, query: Query, taken: Mapping[str, str])
         model_name=name,
         finish_reason="length" if answer.cut_off else "tool_call" if calls else "stop",
     )
-
-
-def _offered(tool: str, parameters: ModelRequestParameters) -> str:
-    """The name under which the runtime offers a tool: programs of others put `mcp__SERVER__` or `SERVER_` before it.
-
-    A tool that is not offered keeps its name: what happens then is for the tool door to say.
-    """
-    names = {definition.name for definition in parameters.function_tools}
-    if tool in names:
-        return tool
-    theirs = {f"{server}_{tool}" for server in _SERVERS}
-    matches = [name for name in names if name in theirs or (name.startswith("mcp__") and name.endswith(f"__{tool}"))]
-    return matches[0] if len(matches) == 1 else tool
 
 
 def _usage(answer: Answer, query: Query, parts: Sequence[ModelResponsePart]) -> RequestUsage:

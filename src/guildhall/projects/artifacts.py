@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError, nearest_or
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
+from guildhall.core.nearest import nearest_or
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.model import LORE, OF_THE_HALL
 from guildhall.tools.model import Folder, View

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from guildhall.core import yaml
-from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import is_name
+from guildhall.core.nearest import did_you_mean
 from guildhall.projects import git as program
 from guildhall.projects.config import with_project, without_project
 from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
@@ -45,6 +46,11 @@ class Projects:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+
+    @property
+    def file(self) -> Path:
+        """Where they are registered."""
+        return self._home.settings
 
     def all(self) -> list[Project]:
         """Every project, by name. Raises for the first that is written wrongly."""

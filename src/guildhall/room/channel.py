@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import mentions, records
 from guildhall.room.model import ALL, HIGH, LONG, LOW, NORMAL, PERSON, SYSTEM, Posted, Said, check_text
 from guildhall.room.resources import keep

@@ -10,7 +10,8 @@ import asyncio
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, NotFound, Refused, did_you_mean
+from guildhall.core.errors import Conflict, GuildError, NotFound, Refused
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import proposals
 from guildhall.room import shared_records as records
 from guildhall.room.model import PERSON, SYSTEM, Actor, check_line, check_text, pin

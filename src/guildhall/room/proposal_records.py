@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import func, insert, literal_column, select, update
 
 from guildhall.room.model import Proposal, Vote
-from guildhall.store.tables import proposals, votes
+from guildhall.store.room_tables import proposals, votes
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, RowMapping

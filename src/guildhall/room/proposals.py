@@ -11,8 +11,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
-from guildhall.core.errors import Conflict, NotFound, Refused, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.core.ids import PROPOSAL
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import proposal_records, records
 from guildhall.room.channel import hops_of, post
 from guildhall.room.model import PERSON, SYSTEM, Proposal, Said, check_line

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, delete, func, insert, literal_column, select, text, update
 
 from guildhall.room.model import HOLDING, Actor, Mail, Message, Operation, RoomRecord, Seat, Seen
-from guildhall.store.tables import deliveries, messages, room_log, rooms, seats
+from guildhall.store.room_tables import deliveries, messages, room_log, rooms, seats
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import shared_records
 from guildhall.room.model import check_line, check_text, pin
 

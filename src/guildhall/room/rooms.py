@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import NotFound, UsageError, did_you_mean
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ROOM, new_id
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import records
 from guildhall.room.model import Actor, Ears, RoomRecord, check_seat
 from guildhall.room.room import Room

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import LargeBinary, cast, delete, func, insert, select, update
 
-from guildhall.store.tables import document_log, documents, resources
+from guildhall.store.room_tables import document_log, documents, resources
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import Refused, UsageError, did_you_mean
+from guildhall.core.errors import Refused, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.room import channel, inbox, records, resources
 from guildhall.room.documents import DEFAULT
 from guildhall.room.model import Actor, Said, check_line, check_text

@@ -9,7 +9,8 @@ import asyncio
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.errors import InvalidFile, ToolUnavailable
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.yaml import shown
 from guildhall.runs.model import Bounds, is_text
 from guildhall.tools.host import HostSpec, ToolHost

@@ -12,7 +12,8 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import moment, stamp
-from guildhall.core.errors import Conflict, NotFound, UsageError, nearest_or
+from guildhall.core.errors import Conflict, NotFound, UsageError
+from guildhall.core.nearest import nearest_or
 from guildhall.runs import records
 from guildhall.runs.model import choice_of, choices_in_words, is_text
 

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed, did_you_mean
+from guildhall.core.errors import GuildError, LimitReached, Refused, RuntimeFailed
+from guildhall.core.nearest import did_you_mean
 from guildhall.runs.create import create_tool, may_create
 from guildhall.runtimes.model import Outcome
 from guildhall.tools.define import tool

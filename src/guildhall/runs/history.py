@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, nearest_or
+from guildhall.core.errors import NotFound
+from guildhall.core.nearest import nearest_or
 from guildhall.runs import records
 from guildhall.runs.journal import Journal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, LimitReached, NotTrusted, Refused
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
     RuntimeOf = Callable[[RuntimeName, Frame], Runtime]
-
-Ended = TypeVar("Ended")
 
 
 class Runs:
@@ -339,9 +337,8 @@ class Runs:
             await asyncio.wait({self._tasks[prepared.run]})
         except asyncio.CancelledError:
             await self.park(prepared.run)
-            await self._store.write(
-                lambda connection: records.cancel(connection, prepared.run, stamp(self._clock.now()))
-            )
+            now = stamp(self._clock.now())
+            await self._store.write(lambda connection: records.cancel(connection, prepared.run, now))
             raise
         return self._history.get(prepared.run)
 
@@ -385,18 +382,6 @@ class Runs:
 
         `also` changes what others know of it, in the same transaction.
         """
-        return await self._over(run, also, lambda connection, now: records.cancel_tree(connection, run, now))
-
-    async def conclude(self, run: str, output: Any, also: Callable[[Connection], None] | None = None) -> None:
-        """Completes a run that does not end by itself, such as a conversation, with what has come of it.
-
-        One that is in the middle of something is stopped there first; one that has failed may be concluded too.
-        """
-        await self._over(run, also, lambda connection, now: records.conclude(connection, run, output, now))
-
-    async def _over(
-        self, run: str, also: Callable[[Connection], None] | None, end: Callable[[Connection, str], Ended]
-    ) -> Ended:
         found = self._history.get(run)
         if found.parent is not None:
             raise belongs(found, "stop")
@@ -404,11 +389,11 @@ class Runs:
         await self.park(run)
         now = stamp(self._clock.now())
 
-        def write(connection: Connection) -> Ended:
+        def write(connection: Connection) -> list[str]:
             if (stopped := records.find_run(connection, run)) is not None:
                 refuse_over(stopped)  # it came to its end meanwhile: what is on record first counts
             if also is not None:
                 also(connection)
-            return end(connection, now)
+            return records.cancel_tree(connection, run, now)
 
         return await self._store.write(write)

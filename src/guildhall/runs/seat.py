@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
+def _nothing(*_: object) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Seat:
     """What whoever seats a run hands in from above.
@@ -28,8 +31,8 @@ class Seat:
 
     tools: tuple[Tool, ...] = ()  # beyond those that its worker has, `runs_in` the run
     execute: Callable[[str], Execute]  # for the run of this id: carries out the calls of these tools
-    began: Callable[[Connection, str], None]  # in the transaction in which the run is made
-    ended: Callable[[Connection, str, Stretch], None]  # in the transaction in which a stretch of it ends
+    began: Callable[[Connection, str], None] = _nothing  # in the transaction in which the run is made
+    ended: Callable[[Connection, str, Stretch], None] = _nothing  # in the transaction in which a stretch of it ends
     closed: Callable[[ToolCall], str | None] | None = None  # why those around keep a call from being made, for now
     around: frozenset[str] = frozenset()  # what the others at the table can do to the world
     server: str = "room"  # the name under which the tools are shown at the tool door
@@ -37,7 +40,7 @@ class Seat:
     judge: Callable[[str, Stretch], Awaitable[Stretch]] | None = None  # the last word on how a stretch of it ended
     settled: Callable[[str, Stretch], Awaitable[None]] | None = None  # hears of it once that is on record
     # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
-    # is said. It does not end by itself then, but with Runs.conclude or Runs.cancel. It may be put away while it is
+    # is said. It does not end by itself then: whoever gives the seat ends it. It may be put away while it is
     # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
     # are not answered (runs/talking.py: expected), and lets the run go on. None: it ends with its first answer.
     hear: Callable[[int], Awaitable[str]] | None = None

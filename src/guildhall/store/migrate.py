@@ -120,7 +120,7 @@ def _schema() -> Iterator[str]:
     from sqlalchemy.dialects.sqlite import dialect
     from sqlalchemy.schema import CreateIndex, CreateTable
 
-    from guildhall.store.tables import metadata
+    from guildhall.store.schema import metadata
 
     ours = dialect()
     for table in metadata.sorted_tables:

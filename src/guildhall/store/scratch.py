@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import create_engine
 
 from guildhall.store.engine import Store
-from guildhall.store.tables import metadata
+from guildhall.store.schema import metadata
 
 if TYPE_CHECKING:
     from collections.abc import Generator

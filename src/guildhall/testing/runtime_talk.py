@@ -55,7 +55,7 @@ async def a_conversation_goes_on_in_another_hall(bench: Bench) -> None:
         _is_told(told, ["turn_end", "tool_use", "tool_result", "turn_end", "listening"])
         _is_told(await table.say(_THIRD), ["turn_end", "listening"])
         _is_whole(bench, table)
-        await table.hall.runs.conclude(run, "over")
+        await table.conclude("over")
         same((table.state.status, table.state.output), ("completed", "over"), "how it ended")
         same(await table.is_replayed(), True, "whether it is the same when it is played again")
 

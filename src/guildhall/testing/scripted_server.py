@@ -12,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,14 +21,21 @@ import uvicorn
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.llm import MAX_BODY, LlmEndpoint, key_of
+from guildhall.jobs.toolbox import SERVER as JOB
 from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.model import Query
+from guildhall.models.ordering import renamed
 from guildhall.models.passing import Passing
 from guildhall.models.script import ScriptSource, load_script
+from guildhall.projects.commissions.review import SERVER as REVIEW
+from guildhall.projects.commissions.toolbox import SERVER as COMMISSION
+from guildhall.projects.meetings.toolbox import SERVER as MEETING
+from guildhall.runs.seat import Seat
+from guildhall.runs.tokens import TOOLS
 from guildhall.tools.mcp_messages import Headers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -41,6 +49,9 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0  # seconds for the server to begin and to end
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")
+# Programs of others put the name of a tool's server before its own.
+_SERVERS = "|".join((TOOLS, Seat.server, JOB, COMMISSION, REVIEW, MEETING))
+_LONGER = re.compile(rf"(?:mcp__.+?__|(?:{_SERVERS})_)(?P<tool>.+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +155,22 @@ class _Asking:
             parameters=parameters,
         )
         try:
-            return await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
+            response = await self._source_for_worker(self._caller.worker).answer(query, lambda piece: None)
+            return renamed(response, _theirs(tool.name for tool in parameters.function_tools))
         except ModelFailed as error:
             if error.status is not None:
                 self._failures[step] = query.attempt + 1
             raise
+
+
+def _theirs(offered: Iterable[str]) -> dict[str, str]:
+    """The names that a program offers tools under, by their own; not where two are alike, or the own one is offered."""
+    names = set(offered)
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        if (longer := _LONGER.fullmatch(name)) is not None and longer["tool"] not in names:
+            found[longer["tool"]].append(name)
+    return {own: theirs[0] for own, theirs in found.items() if len(theirs) == 1}
 
 
 def _read(body: bytes) -> Mapping[str, Any] | None:

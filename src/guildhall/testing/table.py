@@ -11,8 +11,10 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from guildhall.core.clock import stamp
 from guildhall.core.frame import Frame
 from guildhall.runs.model import RunRequest
+from guildhall.runs.records import conclude
 from guildhall.runs.seat import Seat, seat_on_record
 
 if TYPE_CHECKING:
@@ -56,9 +58,7 @@ class Table:
         def never(*_: object) -> NoReturn:
             raise AssertionError
 
-        def nothing(*_: object) -> None: ...
-
-        return Seat(execute=never, began=nothing, ended=nothing, hear=self._hear)
+        return Seat(execute=never, hear=self._hear)
 
     async def _hear(self, number: int) -> str:
         while len(self.words) < number:
@@ -107,6 +107,12 @@ class Table:
             if event.type == "listening" and event.data["number"] > len(self.words) and self.frame.interactive:
                 break
         return found
+
+    async def conclude(self, output: Any) -> None:
+        """Ends the conversation with what has come of it, also in the middle of an answer."""
+        await self.hall.runs.park(self.run)
+        now = stamp(self.hall.clock.now())
+        await self.hall.store.write(lambda connection: conclude(connection, self.run, output, now))
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""

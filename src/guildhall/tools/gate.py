@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from guildhall.core.errors import ServerGone, did_you_mean
+from guildhall.core.errors import ServerGone
+from guildhall.core.nearest import did_you_mean
 from guildhall.policy.judge import judge
 from guildhall.policy.model import Action, Mode, Rule, Verdict
 from guildhall.tools.define import argument_problem

@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, NotFound, Refused, did_you_mean
+from guildhall.core.errors import GuildError, NotFound, Refused
+from guildhall.core.nearest import did_you_mean
 from guildhall.tools.trail import MAX_DEPTH, Borders, Trail, identity, place_of, told
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.errors import GuildError, NotFound, Refused, did_you_mean
+from guildhall.core.errors import GuildError, NotFound, Refused
+from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

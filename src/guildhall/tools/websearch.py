@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.core.errors import GuildError, NotFound, TimedOut, ToolUnavailable, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, NotFound, TimedOut, ToolUnavailable, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.tools.define import tool
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.errors import GuildError, InvalidFile, NotFound, ToolUnavailable, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile, NotFound, ToolUnavailable
 from guildhall.core.ids import canonical, is_name
+from guildhall.core.nearest import did_you_mean
 from guildhall.tools.source import pin_of, read_source
 from guildhall.workers.package import MODULE, PROJECT_FILE, read_package
 

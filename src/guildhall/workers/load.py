@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core import ids, yaml
-from guildhall.core.errors import did_you_mean
+from guildhall.core.nearest import did_you_mean
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import BUILT_IN_TOOLS, Worker, project_of, rule_names
 from guildhall.workers.prompts import find_prompt, prompt_text

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from guildhall.core.errors import InvalidFile, ToolUnavailable, did_you_mean
+from guildhall.core.errors import InvalidFile, ToolUnavailable
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import MEMBERS, PROJECT_SETTINGS
 from guildhall.policy.model import ALIASES, CAPABILITIES, Rule
 from guildhall.tools.model import Folder

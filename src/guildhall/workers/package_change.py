@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, InvalidFile, NotFound, UsageError, did_you_mean
+from guildhall.core.errors import Conflict, InvalidFile, NotFound, UsageError
 from guildhall.core.ids import is_name, new_id
+from guildhall.core.nearest import did_you_mean
 from guildhall.workers.package import PROJECT_FILE, read_package
 from guildhall.workers.package_text import Added, described_files, files_below
 from guildhall.workers.packages import code_in

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from guildhall.store.tables import commissions, meetings, trust
+from guildhall.store.guild_tables import commissions, meetings
 from guildhall.store.tables import locks as table
+from guildhall.store.tables import trust
 from guildhall.workers.model import Lock
 from guildhall.workers.trust import Pin
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, did_you_mean
+from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound
+from guildhall.core.nearest import did_you_mean
 from guildhall.workers.load import SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
 from guildhall.workers.package import PROJECT_FILE, read_package

@@ -131,8 +131,6 @@ class Election:
             execute=lambda run: self.pace.calls(
                 who(f"{VOTER}{agent.name}", 1), Desk(self.room, agent.name, run).execute
             ),
-            began=lambda connection, run: None,
-            ended=lambda connection, run, stretch: None,
         )
 
     def _left(self, proposal: Proposal) -> float:

@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from guildhall.core.errors import InvalidFile, Refused, did_you_mean
+from guildhall.core.errors import InvalidFile, Refused
 from guildhall.core.frame import looks_secret
+from guildhall.core.nearest import did_you_mean
 from guildhall.room.model import Piece, Said
 
 if TYPE_CHECKING:

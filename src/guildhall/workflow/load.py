@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import ids, yaml
 from guildhall.core.config import anchored
-from guildhall.core.errors import GuildError, InvalidFile, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.room import mentions
 from guildhall.room.model import ALL

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import anchored
-from guildhall.core.errors import NotFound, did_you_mean
+from guildhall.core.errors import NotFound
 from guildhall.core.ids import digest
+from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
 from guildhall.runs.reach import declared
 from guildhall.workflow.interpolate import Values, filled

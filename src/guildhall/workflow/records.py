@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 
 from guildhall.runs.records import run_of_call
-from guildhall.store.tables import agents, databases, runs, schedules, workflows
+from guildhall.store.room_tables import agents, databases, schedules, workflows
+from guildhall.store.tables import runs
 from guildhall.workflow.instance import OVER, AgentState, Instance, Schedule
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.core import yaml
 from guildhall.core.config import anchored
-from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError, did_you_mean
+from guildhall.core.errors import GuildError, InvalidFile, Refused, UsageError
+from guildhall.core.nearest import did_you_mean
 from guildhall.room.mentions import find
 from guildhall.room.model import Said
 from guildhall.workers.model import DECIDING

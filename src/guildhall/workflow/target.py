@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import NotFound, UsageError, nearest_or
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import is_name
+from guildhall.core.nearest import nearest_or
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

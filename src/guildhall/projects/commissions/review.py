@@ -12,6 +12,7 @@ from guildhall.jobs.contract import as_text
 from guildhall.jobs.seating import READING
 from guildhall.jobs.toolbox import check_words
 from guildhall.runs import records
+from guildhall.runs.journal import calls_made
 from guildhall.runs.model import ENDED, RunRequest, Stretch
 from guildhall.runs.seat import Seat
 from guildhall.tools.builtin import BUILT_IN
@@ -19,8 +20,6 @@ from guildhall.tools.define import invoke, tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from sqlalchemy import Connection
 
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import Commission
@@ -105,9 +104,6 @@ async def _review(ground: Ground, commission: Commission, name: str, run: str, k
 
 
 def _seat() -> Seat:
-    def nothing(connection: Connection, *_: Any) -> None:
-        return None
-
     def execute(run: str) -> Execute:
         async def carry_out(tool: Tool, call: ToolCall) -> ToolResult:
             return await invoke(tool, call.arguments or {})
@@ -117,8 +113,6 @@ def _seat() -> Seat:
     return Seat(
         tools=review_tools(),
         execute=execute,
-        began=nothing,
-        ended=nothing,
         server=SERVER,
         seated=reviewing,
         withheld=CHANGES,
@@ -144,7 +138,5 @@ def first_message(commission: Commission, diff: str) -> str:
 
 def _verdict(ground: Ground, run: Run) -> Mapping[str, Any] | None:
     """What was said last, by the journal."""
-    entries = ground.history.entries(run.id)
-    taken = {entry.key for entry in entries if entry.kind == "tool_ended" and not entry.data["result"]["is_error"]}
-    said = [e for e in entries if e.kind == "tool_started" and e.data["tool"] == TOOL and e.key in taken]
-    return said[-1].data["arguments"] if said else None
+    said = calls_made(ground.history.entries(run.id), TOOL)
+    return said[-1] if said else None

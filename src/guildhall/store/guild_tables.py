@@ -1,0 +1,83 @@
+"""The tables of the guild: commissions, meetings, and the timeline of both."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, Table, Text
+
+from guildhall.store.tables import metadata
+
+commissions = Table(
+    "commissions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("title", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("prompt", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),  # why it stands as it does
+    Column("dependencies", JSON, nullable=False),  # paths of artifacts that must be there first
+    Column("artifacts", JSON, nullable=False),  # paths that must be there in the end
+    Column("linked", JSON, nullable=False),  # paths of artifacts that it is told of
+    Column("limits", JSON, nullable=False),  # what it may use up, and the model, where somebody has said so
+    Column("checks", JSON, nullable=False),  # commands that must succeed in the end
+    Column("reviewer", Text),  # the worker that must approve of it
+    Column("by", Text, nullable=False),  # person, manager, artifact
+    Column("made_by", Text),  # the run that has made it
+    Column("attempt", Integer, nullable=False),  # counted from 1; 0: never dispatched
+    Column("run", Text),  # of the last attempt
+    Column("branch", Text),  # of the last attempt
+    Column("summary", Text),  # how far it is, in the worker's words
+    Column("result", JSON),  # what was submitted
+    Column("created_at", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
+)
+Index("commissions_by_project", commissions.c.project, commissions.c.status)
+
+meetings = Table(
+    "meetings",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("reason", Text),
+    Column("by", Text, nullable=False),  # person, worker, manager, hall, artifact
+    Column("made_by", Text),  # the run that has asked for it
+    Column("ask", Text),  # by which it was asked for
+    Column("deferred_to", Text),  # not before this moment
+    Column("linked", JSON, nullable=False),
+    Column("sittings", Integer, nullable=False),  # how many runs it has had: a renewed session is a new one
+    Column("run", Text),  # the last of them
+    Column("branch", Text),
+    Column("summary", Text),
+    Column("notes", Text),  # the path of what was written down when it closed
+    Column("created_at", Text, nullable=False),
+    Column("changed_at", Text, nullable=False),
+)
+Index("meetings_by_project", meetings.c.project, meetings.c.status)
+
+meeting_words = Table(
+    "meeting_words",
+    metadata,
+    Column("meeting", Text, ForeignKey("meetings.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),  # 1, 2, 3 ... what the person has said
+    Column("run", Text, nullable=False),  # that hears it
+    Column("words", Text, nullable=False),
+    Column("at", Text, nullable=False),
+)
+
+timeline = Table(
+    "timeline",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("activity", Text, nullable=False),  # a commission or a meeting
+    Column("before", Text),  # NULL: it came into being, or nothing but a note
+    Column("after", Text),
+    Column("reason", Text, nullable=False),
+    Column("data", JSON, nullable=False),
+    Column("at", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+Index("timeline_by_activity", timeline.c.activity, timeline.c.id)
