@@ -27,6 +27,7 @@ from guildhall.projects.meetings.summary import Summaries
 from guildhall.projects.meetings.toolbox import SERVER, meeting_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
+from guildhall.runs.fit import refuse_talking
 from guildhall.runs.model import ENDED
 from guildhall.runs.seat import seat_on_record
 
@@ -121,13 +122,16 @@ class Meetings:
             created_at=now,
             changed_at=now,
         )
+        there = self._ground.frame(meeting, frame)
         try:
-            self._ground.find(worker, self._ground.frame(meeting, frame))
+            met = self._ground.find(worker, there)
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
             message = f"there is no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+        refuse_talking(met)
+        self._ground.answering.now(met, there)
 
         def write(connection: Connection) -> None:
             refuse_too_many(connection, place.name, place.settings.max_meetings)
