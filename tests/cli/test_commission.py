@@ -37,13 +37,16 @@ def standing(guild: Guild) -> dict[str, str]:
 
 @pytest.mark.req("COM-2", "WKR-9", "X-6")
 def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
+    schema = {"type": "object", "properties": {"keys": {"type": "integer"}}, "required": ["keys"]}
+    (workshop.repo.path / "keys.json").write_text(json.dumps(schema))
+    workshop.worker(output_schema_ref="keys.json")
     workshop.script(
         [
             call("report_progress", summary="The iron is hot."),
             call("record_decision", question="Which iron?", decision="Wrought", reasoning="It bends."),
             call("log_question", question="Which lock is it for?"),
             write("src/key.py", "key = 1\n"),
-            submit("Forged."),
+            submit({"keys": 3}),
             say(),
         ]
     )
@@ -55,7 +58,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     id = one["commission"]
     done = guild("commission", "dispatch", id, "--wait", "--json")
     assert done.code == 0, done.err + done.out
-    assert (done.json["status"], done.json["result"]) == ("completed", "Forged.")
+    assert (done.json["status"], done.json["result"]) == ("completed", {"keys": 3})
     shown = guild("show", id, "--json").json
     assert shown["decisions"] == [{"question": "Which iron?", "decision": "Wrought", "reasoning": "It bends."}]
     assert [one["question"] for one in shown["asked"]] == ["Which lock is it for?"]
@@ -64,6 +67,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert "A key" in text
     assert "Wrought" in text
     assert "completed" in text
+    assert '{\n  "keys": 3\n}' in text
     artifact = workshop.repo.at("claude/main", f".lore/commissions/{id}.md")
     assert "Which iron?" in artifact
     assert "Which lock is it for?" in artifact
@@ -174,14 +178,11 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
 
 
 def test_a_check_that_fails_is_shown_with_what_it_says(guild: Guild, workshop: Workshop) -> None:
-    (workshop.repo.path / "keys.json").write_text('{"type": "object", "required": ["keys"]}')
-    workshop.worker(output_schema_ref="keys.json")
-    workshop.script([submit({"keys": 3}), say()])
+    workshop.script([submit("Forged."), say()])
     check = """echo 'it is "too" small' && false"""
     done = guild(*NEW, "--check", "true", "--check", check, "--dispatch", "--wait")
     assert done.code == 1
     assert f"the check `{check}` failed" in done.out
-    assert '{\n  "keys": 3\n}' in done.out
     assert any(line.endswith('it is "too" small') for line in done.out.splitlines())
 
 
