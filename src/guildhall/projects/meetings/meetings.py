@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound, UsageError
+from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.closing import Closing
@@ -148,9 +148,9 @@ class Meetings:
             return projects.get(name)
         if (found := projects.at(frame.cwd)) is not None:
             return found
-        raise UsageError(
-            f"{frame.cwd} belongs to no project, and meetings are held in one",
-            hint="Register it: guild project add. Or name one: --project NAME (`guild project ls`).",
+        raise NotFound(
+            f"{frame.cwd} lies in no project, and meetings are held in one",
+            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
     async def come(
