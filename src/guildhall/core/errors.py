@@ -90,9 +90,14 @@ class UsageError(GuildError):
 
 
 class InvalidFile(GuildError):
-    """A file of the user's does not say what it should."""
+    """A file of the user's does not say what it should. `others` say what else is wrong there."""
 
     code = "invalid_file"
+    more = ("others",)
+
+    def __init__(self, message: str, *, others: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
+        super().__init__(message, **place)
+        self.others = tuple(others or ())
 
 
 class NotFound(GuildError):
