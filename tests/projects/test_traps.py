@@ -119,18 +119,24 @@ def test_links_are_kept_as_links(
     assert (tmp_path / "private" / "key").read_text() == "secret words\n"
 
 
-def test_names_that_git_refuses_are_left_and_said(worktrees: Worktrees, shop: Project, repo: Repository) -> None:
+def test_names_that_git_refuses_are_said_and_put_aside(
+    worktrees: Worktrees, shop: Project, repo: Repository, home: Home
+) -> None:
     path = worktrees.make(shop, "c-one", BRANCH, "full")
     for name in (".GIT", "git~1", ".git ", ".g\u200cit"):
         (path / name).mkdir()
         (path / name / "config").write_text("x")
     (path / "good").write_text("good\n")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    kept = worktrees.keep(shop, "c-one", "Work", "coder")
+    assert kept.commit
     assert repo.at(BRANCH, "good") == "good"
-    assert len(worktrees.left(shop, "c-one")) == 4
-    with pytest.raises(Conflict, match="cannot be kept"):
-        worktrees.remove(shop, "c-one")
-    assert (path / ".GIT" / "config").exists()
+    assert [reason for _, reason in kept.left] == ["git can hold nothing of this name"] * 4
+    aside = worktrees.remove(shop, "c-one")
+    assert aside is not None
+    assert len(aside.moved) == 4
+    assert (home.aside / "shop/c-one-1/.GIT/config").read_text() == "x"
+    assert f"git cannot hold some of what was made; it is in {home.aside}/shop/c-one-1: " in aside.told()
+    assert not path.exists()
 
 
 def test_what_the_owner_cannot_read_is_kept(worktrees: Worktrees, shop: Project, repo: Repository) -> None:

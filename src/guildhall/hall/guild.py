@@ -164,7 +164,10 @@ class Guild(Staff):
         for project in projects:
             try:
                 self._claim(project)
-                self.worktrees.restore(self.worktrees.missing(project))
+                missing = self.worktrees.missing(project)
+                for _, place, _, _ in missing:
+                    self.commissions.missed(place)
+                self.worktrees.restore(missing)
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.finalise import concluded, tidy
-from guildhall.projects.commissions.fulfil import keep_work
+from guildhall.projects.commissions.finalise import concluded, keep_if_possible, tidy
 from guildhall.runs.model import ENDED, SHUTDOWN, is_text
 from guildhall.runs.records import cancel_tree, find_run
 
@@ -41,7 +40,7 @@ async def cancel(ground: Ground, id: str, reason: str = "by the user") -> Commis
             commission = ground.get(id)  # it may have ended meanwhile
             if commission.status != "in_progress" or await concluded(ground, commission):
                 return ground.get(id)
-            await keep_work(ground, commission)
+            await keep_if_possible(ground, commission)
         await _cancel(ground, commission, reason)
         await tidy(ground, id)
         return ground.get(id)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.inquiry import Inquiry
+from guildhall.jobs.toolbox import submitted
 from guildhall.projects.commissions import (
     abandon,
     cancel,
@@ -24,16 +25,18 @@ from guildhall.projects.commissions import (
 )
 from guildhall.projects.commissions import recover as recovery
 from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
-from guildhall.projects.commissions.conflict import applied
+from guildhall.projects.commissions.conflict import applied, said_so_far, still_open
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, CommissionShown
+from guildhall.projects.commissions.pausing import hold, let_go
 from guildhall.projects.commissions.projection import doubts, project_row
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
+from guildhall.projects.commissions.vanished import missed
 from guildhall.projects.commissions.waiting import lacks, settle
 from guildhall.runs.model import ENDED, Stretch
 from guildhall.runs.records import find_run
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import By, Commission, Draft, Status
     from guildhall.projects.model import Project
     from guildhall.runs.grants import Grant
-    from guildhall.runs.model import Ask, Run
+    from guildhall.runs.model import Answer, Ask, Run
     from guildhall.runs.prepare import Prepared
 
 _EVERY = 0.05  # seconds between two looks at what has not ended yet
@@ -238,8 +241,16 @@ class Commissions:
         async with ground.steering[commission.id]:
             project, branch = ground.project(commission), str(commission.branch)
             scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
+            if not ground.worktrees.path(project, commission.place).is_dir():
+                await asyncio.to_thread(missed, ground, commission.place)
             await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
-            return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            prepared = await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            await let_go(ground, commission.id)
+            return prepared
+
+    def missed(self, place: str) -> None:
+        """The checkout of this name is gone, and is about to be made again."""
+        missed(self._ground, place)
 
     def _of(self, told: Mapping[str, Any]) -> Commission:
         try:
@@ -253,12 +264,16 @@ class Commissions:
         return [run] if cancelled.status == "cancelled" else []
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
-        """Its run cannot go on: it has failed and its work is kept; or it had submitted all that was needed."""
+        """Its run cannot go on now: it waits, and the next start tries again; or all that was needed is submitted."""
         commission = self._of(run.request["commission"])
-        if self._ground.history.get(run.id).status not in ENDED and commission.run == run.id:
+        if self._ground.history.get(run.id).status in ENDED or commission.run != run.id:
+            return
+        if submitted(self._ground.history.entries(run.id)):
             stretch = Stretch(status="failed", reason=error.code, error=error.as_dict())
             await finalise.conclude(self._ground, commission, stretch)
             self._moved()
+        else:
+            await hold(self._ground, commission.id, "it waits, and cannot go on", error)
 
     async def follow(self, run: str) -> None:
         """The record says how a run ended that nobody executed: so does the commission."""
@@ -276,14 +291,20 @@ class Commissions:
             await self._answered_late(str(told["id"]))
         if ask.kind != "conflict" or not told or ask.answer is None:
             return
+        try:
+            await self._settle_conflict(ask, ask.answer, self._of(told))
+        except GuildError:
+            await self._ground.store.write(lambda connection: still_open(connection, ask.id))
+            raise
         await self._ground.store.write(lambda connection: applied(connection, ask.id))
-        commission = self._of(told)
+
+    async def _settle_conflict(self, ask: Ask, answer: Answer, commission: Commission) -> None:
         if commission.run != ask.run or commission.status != "failed":
             return
-        if ask.answer.choice == "redispatch":
+        if answer.choice == "redispatch":
             await self.redispatch(commission.id, self._ground.frame_at(self._ground.project(commission).path))
-        elif ask.answer.choice == "abandon":
-            await self.abandon(commission.id, ask.answer.note or "it could not be merged")
+        elif answer.choice == "abandon":
+            await self.abandon(commission.id, answer.note or "it could not be merged")
 
     async def _answered_late(self, id: str) -> None:
         """Nobody hears an answer after the end, but the artifact has it."""
@@ -302,9 +323,18 @@ class Commissions:
 
         async def put_right() -> None:
             await recovery.recover(ground)
+            for ask in ground.store.read(said_so_far):
+                await self._start_over(ask)
             await self._queue.turn()
 
         self._start(put_right)
+
+    async def _start_over(self, ask: Ask) -> None:
+        """A hall has died between what a person said and what was to come of it."""
+        try:
+            await self.answered(ask)
+        except GuildError as error:
+            _log.warning("%s is open again: %s", ask.id, error)
 
     @property
     def expecting(self) -> bool:
