@@ -327,7 +327,7 @@ def test_a_checkout_that_cannot_be_made_again_is_said_and_the_others_are(
 
 
 def test_submodules_stay_what_they_are(
-    repo: Repository, worktrees: Worktrees, shop: Project, tmp_path: Path, branches: Branches
+    repo: Repository, worktrees: Worktrees, shop: Project, tmp_path: Path, branches: Branches, home: Home
 ) -> None:
     library = repository(tmp_path / "library")
     library.commit({"lib.py": "lib\n"})
@@ -340,11 +340,11 @@ def test_submodules_stay_what_they_are(
     commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
     assert repo.git("ls-tree", commit, "lib").startswith("160000 commit")
     (path / "lib" / "mine.py").write_text("mine\n")
-    with pytest.raises(Conflict, match="submodule"):
-        worktrees.remove(shop, "c-one")
-    assert (path / "lib" / "mine.py").exists()
-    (path / "lib" / "mine.py").unlink()
-    worktrees.remove(shop, "c-one")
+    aside = worktrees.remove(shop, "c-one")
+    assert aside is not None
+    assert aside.moved == ("lib",)
+    assert (home.aside / "shop/c-one-1/lib/mine.py").read_text() == "mine\n"
+    assert repo.git("ls-tree", BRANCH, "lib").startswith("160000 commit")
     branches.squash(BRANCH, "Work", "coder")
     repo.fsck()
 

@@ -53,13 +53,13 @@ class Identities:
         with self._one_at_a_time:
             common = program.common_directory(project.path)
             known = self._known(project.name)
-            found = self._identify(project, common, known)
-            if known is not None and known.id == found.id:
+            own = self._identify(project, common, known)
+            if known is not None and known.id == own:
                 return
             if known is not None:
                 self._put_aside(project.name, known.id)
-            self._take_back(project.name, found.id)
-            self._remember(project.name, found)
+            self._take_back(project.name, own)
+            self._remember(project, own)
 
     def release(self, project: Project) -> None:
         """The name is free for another repository."""
@@ -71,14 +71,13 @@ class Identities:
 
     # how
 
-    def _identify(self, project: Project, common: Path, known: _Known | None) -> _Known:
+    def _identify(self, project: Project, common: Path, known: _Known | None) -> str:
         place = common / _FILE
         own = place.read_text(errors="replace").strip() if place.is_file() else ""
-        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
         if _ID.fullmatch(own) is None:
             own = known.id if known is not None and _is_same(project, known) else secrets.token_hex(8)
             replace_file(place, f"{own}\n")
-        return _Known(id=own, path=str(project.path), commit=commit)
+        return own
 
     def _put_aside(self, name: str, id: str) -> None:
         self._store.submit(lambda connection: put_aside(connection, name, id)).result()
@@ -107,8 +106,10 @@ class Identities:
             return None
         return known if _ID.fullmatch(known.id) else None
 
-    def _remember(self, name: str, known: _Known) -> None:
-        folder = self._records / name
+    def _remember(self, project: Project, id: str) -> None:
+        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
+        known = _Known(id=id, path=str(project.path), commit=commit)
+        folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
 

@@ -75,11 +75,8 @@ class Worktrees:
     def activities(self, project: str) -> list[str]:
         """Who has a checkout of a project."""
         folder = self._home.worktrees / project
-        return (
-            sorted(one.name for one in folder.iterdir() if is_name(one.name) and one.is_dir())
-            if folder.is_dir()
-            else []
-        )
+        there = folder.iterdir() if folder.is_dir() else ()
+        return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
 
     def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
@@ -273,6 +270,7 @@ class Worktrees:
         taken = take(git, path, fresh, wanted)
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)
+            git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         made = git.run("write-tree", index=fresh).line
         now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
         new = None
@@ -281,7 +279,6 @@ class Worktrees:
             new = trees.commit(git, made, [now], message, Author(name=author))
             git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
-        git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         fresh.replace(index)
         return new, taken
 

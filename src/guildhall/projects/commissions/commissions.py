@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, NotFound
+from guildhall.core.errors import Conflict, GuildError
 from guildhall.jobs.awaiting import Awaiting
 from guildhall.jobs.inquiry import Inquiry
 from guildhall.jobs.toolbox import submitted
@@ -25,12 +26,12 @@ from guildhall.projects.commissions import (
 )
 from guildhall.projects.commissions import recover as recovery
 from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
-from guildhall.projects.commissions.conflict import applied, said_so_far, still_open
+from guildhall.projects.commissions.answering import Answering, commission_told
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
-from guildhall.projects.commissions.model import RESTS, CommissionShown
+from guildhall.projects.commissions.model import RESTS, UNDER_WAY, CommissionShown
 from guildhall.projects.commissions.pausing import hold, let_go
-from guildhall.projects.commissions.projection import doubts, project_row
+from guildhall.projects.commissions.projection import doubts
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
@@ -38,7 +39,8 @@ from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.vanished import missed
 from guildhall.projects.commissions.waiting import lacks, settle
-from guildhall.runs.model import ENDED, Stretch
+from guildhall.projects.commissions.watch import Watch
+from guildhall.runs.model import ENDED, SHUTDOWN, Stretch
 from guildhall.runs.records import find_run
 from guildhall.runs.seat import Seat, seat_on_record
 
@@ -51,10 +53,11 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import By, Commission, Draft, Status
     from guildhall.projects.model import Project
     from guildhall.runs.grants import Grant
-    from guildhall.runs.model import Answer, Ask, Run
+    from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
 
-_EVERY = 0.05  # seconds between two looks at what has not ended yet
+_PAUSE = 0.02  # seconds between a change and the look at what is waited for: much of it comes together
+_OF_OTHERS = 0.1  # seconds between two looks at a record that another process keeps
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -64,6 +67,8 @@ class Commissions:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
+        self._watch = Watch(ground)
+        self._answering = Answering(ground=ground, redispatch=self.redispatch, abandon=self.abandon)
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._hearing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
@@ -88,16 +93,15 @@ class Commissions:
 
     def _shown(self, id: str) -> CommissionShown:
         ground, commission = self._ground, self._ground.get(id)
-        timeline = ground.store.read(lambda connection: records.moments(connection, id))
+        timeline = ground.timeline(id)
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = ground.worktrees.path(ground.project(commission), commission.place)
-            worktree = (
-                str(path) if path.is_dir() and commission.status != "completed" else None
-            )  # there it is on its way out
+            path = ground.workplace(commission).path
+            if path.is_dir() and commission.status != "completed":  # there it is on its way out
+                worktree = str(path)
             missing = lacks(ground, commission)
-            wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+            wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]
@@ -115,15 +119,48 @@ class Commissions:
             doubts=wrong,
         )
 
+    def rests(self, id: str) -> bool:
+        """Whether nothing will become of it before a person has done something, for it or for another one."""
+        found = self.get(id)
+        if found.status == "dispatched":
+            return self._queue.is_stuck(found)
+        if found.status == "in_progress":
+            return found.run is not None and (found.held or self._needs_person(found.run))
+        if found.status != "blocked":
+            return True
+        makers = [self.get(maker).status for _, maker in self.graph(found.project).get(id, ())]
+        return not any(status in (*UNDER_WAY, "blocked") for status in makers)
+
+    def _needs_person(self, run: str) -> bool:
+        """Whether a run goes on only when a person has done something. A question alone holds up nobody."""
+        held = (ask.status == "open" and ask.kind != "question" for ask in self._ground.asks.of_run(run))
+        return self._ground.history.get(run).needs_person or any(held)
+
     def graph(self, project: str) -> Mapping[str, Sequence[tuple[str, str]]]:
         """From each commission to those that make what it depends on, with the path that says so."""
         return edges(self._ground.all(project))
 
     async def ended(self, ids: Sequence[str]) -> list[Commission]:
         """These commissions, once each of them has ended."""
-        while not all(self.get(id).status in RESTS for id in ids):
-            await self._ground.clock.sleep(_EVERY)
+        await self._until(lambda: all(self.get(id).status in RESTS for id in ids))
         return [self.get(id) for id in ids]
+
+    async def at_rest(self, ids: Sequence[str], within: float) -> bool:
+        """Waits until nothing becomes of any of these without a person; so many seconds at most. Whether it is so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._until(lambda: all(map(self.rests, ids)))
+        return all(map(self.rests, ids))
+
+    async def _until(self, so: Callable[[], bool]) -> None:
+        """Looks again only after something has been put on record; where others write that, every now and then."""
+        ground = self._ground
+        with ground.store.watched() as changed:
+            while not so():
+                if not ground.readonly:
+                    await changed.wait()
+                await ground.clock.sleep(_OF_OTHERS if ground.readonly else _PAUSE)
+                changed.clear()
 
     # transitions
 
@@ -221,6 +258,8 @@ class Commissions:
         if stretch.status == "waiting" and self._awaiting is not None:
             self._awaiting.expect(run)
         if stretch.status not in ENDED:
+            if stretch.reason != SHUTDOWN:  # one that waits for a person leaves its place to another
+                self._start(self._queue.turn)
             return
         try:
             await finalise.tidy(self._ground, id)
@@ -239,11 +278,11 @@ class Commissions:
             said = f"the commission {commission.id} is {commission.status}: its run is over"
             raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
-            project, branch = ground.project(commission), str(commission.branch)
-            scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
-            if not ground.worktrees.path(project, commission.place).is_dir():
+            place = ground.workplace(commission)
+            scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
+            if not place.path.is_dir():
                 await asyncio.to_thread(missed, ground, commission.place)
-            await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
+            await asyncio.to_thread(place.check_out, scope)
             prepared = await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
             await let_go(ground, commission.id)
             return prepared
@@ -253,10 +292,7 @@ class Commissions:
         missed(self._ground, place)
 
     def _of(self, told: Mapping[str, Any]) -> Commission:
-        try:
-            return self.get(str(told["id"]))
-        except NotFound as error:
-            raise Conflict(f"{error.message} any more", hint="Make a new one.") from None
+        return commission_told(self._ground, told)
 
     async def stop(self, run: str) -> list[str]:
         """Cancels the commission that a run carries out; the runs that were ended."""
@@ -271,9 +307,9 @@ class Commissions:
         if submitted(self._ground.history.entries(run.id)):
             stretch = Stretch(status="failed", reason=error.code, error=error.as_dict())
             await finalise.conclude(self._ground, commission, stretch)
-            self._moved()
         else:
             await hold(self._ground, commission.id, "it waits, and cannot go on", error)
+        self._moved()
 
     async def follow(self, run: str) -> None:
         """The record says how a run ended that nobody executed: so does the commission."""
@@ -285,32 +321,7 @@ class Commissions:
             self._moved()
 
     async def answered(self, ask: Ask) -> None:
-        """A person has said what is to become of work that could not be merged, or has answered after the end."""
-        told = self._ground.history.get(ask.run).request.get("commission")
-        if told and ask.kind == "question":
-            await self._answered_late(str(told["id"]))
-        if ask.kind != "conflict" or not told or ask.answer is None:
-            return
-        try:
-            await self._settle_conflict(ask, ask.answer, self._of(told))
-        except GuildError:
-            await self._ground.store.write(lambda connection: still_open(connection, ask.id))
-            raise
-        await self._ground.store.write(lambda connection: applied(connection, ask.id))
-
-    async def _settle_conflict(self, ask: Ask, answer: Answer, commission: Commission) -> None:
-        if commission.run != ask.run or commission.status != "failed":
-            return
-        if answer.choice == "redispatch":
-            await self.redispatch(commission.id, self._ground.frame_at(self._ground.project(commission).path))
-        elif answer.choice == "abandon":
-            await self.abandon(commission.id, answer.note or "it could not be merged")
-
-    async def _answered_late(self, id: str) -> None:
-        """Nobody hears an answer after the end, but the artifact has it."""
-        found = self._ground.store.read(lambda connection: records.find(connection, id))
-        if found is not None and found.status in RESTS:
-            await project_row(self._ground, id)
+        await self._answering.hear(ask)
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """From now on what waits goes on by itself; and what an earlier hall has left is put right."""
@@ -323,18 +334,11 @@ class Commissions:
 
         async def put_right() -> None:
             await recovery.recover(ground)
-            for ask in ground.store.read(said_so_far):
-                await self._start_over(ask)
+            await self._answering.catch_up()
             await self._queue.turn()
 
         self._start(put_right)
-
-    async def _start_over(self, ask: Ask) -> None:
-        """A hall has died between what a person said and what was to come of it."""
-        try:
-            await self.answered(ask)
-        except GuildError as error:
-            _log.warning("%s is open again: %s", ask.id, error)
+        self._watch.begin()
 
     @property
     def expecting(self) -> bool:
@@ -346,6 +350,7 @@ class Commissions:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
+        self._watch.close()
         if self._awaiting is not None:
             self._awaiting.close()
         for task in self._tasks:

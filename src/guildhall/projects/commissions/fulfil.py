@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import GuildError, NotFound, NotFulfilled
+from guildhall.core.errors import GuildError, NotFulfilled
 from guildhall.jobs.contract import MOST, fitted
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.checks import run_checks
-from guildhall.projects.commissions.model import Moment
 from guildhall.projects.commissions.vanished import demand_told
-from guildhall.projects.worktrees import Kept
+from guildhall.projects.records import note
+from guildhall.projects.workplace import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,35 +24,15 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
 
 SUBMITTED = "the result was submitted"
-
-
 _NAMED = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What there is of it: where its branch is (None: it has none yet), and what could not be committed, and why."""
-
-    tip: str | None = None
-    left: tuple[tuple[str, str], ...] = ()
 
 
 async def keep_work(ground: Ground, commission: Commission) -> Work:
     """Commits all that is in its checkout on its branch."""
     if commission.branch is None:
         return Work()
-    branch, project = commission.branch, ground.project(commission)
     message = f"{commission.title}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
-
-    def keep() -> Work:
-        kept = Kept()
-        with suppress(NotFound):  # it has no checkout
-            wanted = commission.draft.artifacts
-            kept = ground.worktrees.keep(project, commission.place, message, commission.worker, wanted)
-        branches = ground.branches(project)
-        return Work(tip=branches.tip(branch) if branches.exists(branch) else None, left=kept.left)
-
-    return await asyncio.to_thread(keep)
+    return await asyncio.to_thread(ground.workplace(commission).keep, message, commission.draft.artifacts)
 
 
 async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> str:
@@ -78,7 +56,7 @@ async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> st
 
     def write(connection: Connection) -> None:
         records.change(connection, id, now, result=value)
-        records.note(connection, id, Moment(at=now, reason=SUBMITTED, data={"commit": tip}))
+        note(connection, id, SUBMITTED, now, commit=tip)
 
     await ground.store.write(write)
     return known
@@ -88,7 +66,8 @@ async def _looked_at(
     ground: Ground, commission: Commission, contract: Contract, output: Any
 ) -> tuple[str | None, Any, str]:
     """Where the branch is with all of the work, the result in its form, and what is made and not merged."""
-    if not ground.worktrees.path(ground.project(commission), commission.place).is_dir():
+    place = ground.workplace(commission)
+    if not place.path.is_dir():
         raise NotFulfilled(
             "the checkout was removed by somebody, with what was made in it since a result was last submitted",
             hint="Nothing more can be done here: end. The commission is to be redispatched.",
@@ -96,7 +75,7 @@ async def _looked_at(
     demand_told(ground, commission)
     work = await keep_work(ground, commission)
     value, records_changed = await demand(ground, commission, contract, output, work)
-    names = await asyncio.to_thread(ground.worktrees.ignored, ground.project(commission), commission.place)
+    names = await asyncio.to_thread(place.ignored)
     return work.tip, value, _not_merged(names, records_changed)
 
 
@@ -116,8 +95,8 @@ def _some(names: Sequence[str]) -> str:
 
 async def demand_still(ground: Ground, commission: Commission, contract: Contract, work: Work) -> None:
     """The same for what was submitted before, where something has been changed since."""
-    moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    taken = [moment.data.get("commit") for moment in moments if moment.reason == SUBMITTED]
+    timeline = ground.timeline(commission.id)
+    taken = [moment.data.get("commit") for moment in timeline if moment.reason == SUBMITTED]
     if not taken or taken[-1] != work.tip:
         await demand(ground, commission, contract, commission.result, work)
 
@@ -169,5 +148,5 @@ def _found(branches: Branches, tip: str | None, artifacts: Sequence[str]) -> tup
     else is changed, where only the hall writes."""
     if tip is None:
         return list(artifacts), [], []
-    lacks = [path for path in artifacts if branches.read(path, at=tip) is None]
+    lacks = [path for path in artifacts if not branches.has(path, at=tip)]
     return lacks, *branches.in_place_of_records(tip)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Moment, working
+from guildhall.projects.commissions.model import working
+from guildhall.projects.records import note
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,7 +27,7 @@ async def hold(ground: Ground, id: str, why: str, error: GuildError) -> None:
         if found is None or found.status != "in_progress" or found.reason == told:
             return
         records.change(connection, id, now, reason=told)
-        records.note(connection, id, Moment(at=now, reason=told, data={"error": error.as_dict()}))
+        note(connection, id, told, now, error=error.as_dict())
 
     await ground.store.write(write)
 

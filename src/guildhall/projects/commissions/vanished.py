@@ -11,11 +11,13 @@ from guildhall.core.errors import NotFulfilled
 from guildhall.jobs.seating import READING, WRITING
 from guildhall.jobs.toolbox import SUBMIT
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Moment, attempt_of
+from guildhall.projects.commissions.model import attempt_of
 from guildhall.projects.commissions.toolbox import TOOLS
+from guildhall.projects.records import note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
     from sqlalchemy import Connection
 
@@ -34,14 +36,14 @@ def missed(ground: Ground, place: str) -> None:
     def write(connection: Connection) -> None:
         found = records.find(connection, id) if id is not None else None
         if found is not None and found.place == place and found.status == "in_progress":
-            records.note(connection, found.id, Moment(at=now, reason=GONE))
+            note(connection, found.id, GONE, now)
 
     ground.store.submit(write).result()
 
 
 def demand_told(ground: Ground, commission: Commission) -> None:
     """Raises NotFulfilled, once, where work may be gone with a checkout."""
-    moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
+    moments = ground.timeline(commission.id)
     began = max(number for number, one in enumerate(moments) if one.after == "in_progress")
     gone = [one.at for one in moments[began:] if one.reason == GONE]
     if not gone or commission.run is None:
@@ -51,7 +53,7 @@ def demand_told(ground: Ground, commission: Commission) -> None:
     changing = [one for one in calls if one.data["tool"] not in (*READING, *TOOLS)]
     if not changing or _was_told(entries, gone[-1]):
         return
-    given = [one.data["arguments"] or {} for one in changing if one.data["tool"] in WRITING]
+    given: list[Mapping[str, Any]] = [one.data["arguments"] or {} for one in changing if one.data["tool"] in WRITING]
     names = list(dict.fromkeys(str(one["file_path"]) for one in given if "file_path" in one))
     written = f": {', '.join(names[:_NAMED])}" if names else ""
     raise NotFulfilled(
