@@ -144,7 +144,7 @@ def test_done_work_that_waits_says_why_wherever_it_is_shown(guild: Guild, worksh
 
     id = workshop.inside(work)
     why = "its work is done, and cannot be merged now: the branch 'main' of the project shop is gone"
-    for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls", id)):
+    for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
         shown = guild(*command).out.partition("timeline")[0]
         assert why[:40] in shown
         assert "smith works on it" not in shown

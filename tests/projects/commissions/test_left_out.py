@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.core.errors import Conflict
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.runs.places import until
 
@@ -122,3 +123,30 @@ def test_a_checkout_that_was_removed_is_made_again_and_the_worker_told(
     told = "its checkout was removed by somebody, and was made again from its branch"
     assert told in [one["reason"] for one in done.json["timeline"]]
     assert f"{told}: what you had done there since you last submitted is gone: src/key.py" in guild_hall("log", id).out
+
+
+@pytest.mark.req("X-7")
+def test_checkouts_that_nobody_needs_go_at_the_next_start_whatever_is_wrong_with_one(workshop: Workshop) -> None:
+    workshop.script([submit(), say()])
+
+    async def work(shop: Workshop) -> tuple[str, str]:
+        one, two = await shop.done(), await shop.done()
+        project = shop.hall.projects.get("shop")
+        for done in (one, two):  # as if they could not be put away then
+            path = shop.hall.worktrees.make(project, f"{done.id}-1", f"claude/commission/{done.id}-1", "full")
+            (path / "late.py").write_text("late\n")
+            await shop.commissions.delete(done.id)
+        bad, good = sorted((one.id, two.id))
+        (shop.home.worktrees / "shop" / f"{bad}-1.json").write_text("no record")
+        with pytest.raises(Conflict, match=f"has checkouts still, .*: {bad}-1, {good}-1") as refused:
+            await shop.client.project_remove("shop")
+        assert refused.value.where == str(shop.home.worktrees / "shop")
+        return bad, good
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        assert shop.hall.worktrees.activities("shop") == [f"{bad}-1"]
+        assert shop.repo.at(f"claude/commission/{good}-1", "late.py") == "late"
+
+    bad, good = workshop.inside(work)
+    workshop.inside(later, recover=True)

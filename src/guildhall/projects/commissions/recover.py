@@ -14,6 +14,7 @@ from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.pausing import hold
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
+from guildhall.projects.records import known
 from guildhall.runs.model import BY_USER, ENDED, Stretch
 from guildhall.runs.records import find_run
 
@@ -51,11 +52,12 @@ async def recover(ground: Ground) -> None:
 
 
 def _sweep(ground: Ground, project: Project) -> None:
-    """Takes the checkouts of earlier attempts away, all of which is on their branches."""
+    """Takes the checkouts away of earlier attempts, and of those off the record: all of it is on their branches."""
     now = {one.id: one.place for one in ground.all(project.name)}
+    off_record = ground.store.read(known) - {one.id for one in ground.all()}
     for place in ground.worktrees.activities(project.name):
         id = attempt_of(place)
-        if id in now and place != now[id]:
+        if (id in now and place != now[id]) or id in off_record:
             try:
                 ground.worktrees.remove(project, place)
             except (GuildError, OSError) as error:
