@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +31,7 @@ class ProjectVerbs:
 
     async def project_remove(self, name: str) -> Project:
         self._hall.projects.get(name)
-        if living := self._hall.living(name):
-            raise Conflict(
-                f"the project {name} has work that has not ended: {', '.join(living[:10])}",
-                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
-                "was cancelled is given up with `guild commission abandon ID`.",
-            )
+        self._hall.demand_removable(name)
         return await asyncio.to_thread(self._hall.remove_project, name)
 
     async def project_check(self, name: str) -> list[Problem]:

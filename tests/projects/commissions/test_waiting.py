@@ -134,15 +134,17 @@ def test_nothing_stays_with_nobody_behind_it(workshop: Workshop) -> None:
         return going.id, waits.id
 
     going, waits = workshop.inside(begin)
-    # The worker is gone: its run cannot go on; and the other one's never began.
+    # The worker is gone: its run cannot go on, and waits for it; and the other one's never began.
     (workshop.repo.path / "workers" / "smith.yaml").unlink()
 
     async def recovered(shop: Workshop) -> None:
-        one, two = await shop.quiet(going), await shop.quiet(waits)
-        assert (one.status, two.status) == ("failed", "failed")
+        one, two = await shop.until(going, "in_progress"), await shop.quiet(waits)
+        assert two.status == "failed"
+        assert one.held
         assert "smith" in str(one.reason)
-        assert shop.repo.at(str(one.branch), "src/key.py") == "half"
-        assert "status: failed" in shop.repo.at("claude/main", one.path)
+        ended = await shop.commissions.cancel(going)
+        assert shop.repo.at(str(ended.branch), "src/key.py") == "half"
+        assert "status: cancelled" in shop.repo.at("claude/main", one.path)
 
     workshop.inside(recovered, recover=True)
     workshop.repo.fsck()

@@ -90,7 +90,7 @@ class Closing:
         if place.tip() is None:  # nobody came
             place.branches.write(also, message, meeting.worker)
         else:
-            place.commit(message)
+            place.keep(message)
             place.land(message, also)
         return path
 
