@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.model import Project
+    from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
@@ -113,12 +114,19 @@ class Guild(Staff):
         """The hall's branches of a project."""
         from guildhall.projects.branches import Branches
 
-        return Branches(project, self.git(project), self.secrets)
+        return Branches(project, self.git(project), self.redact)
 
     @cached_property
     def secrets(self) -> Secrets:
         """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
         return Secrets(self.environ)
+
+    @cached_property
+    def redact(self) -> Redactions:
+        """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
+        from guildhall.projects.redaction import Redactions
+
+        return Redactions(self.store, self.secrets, readonly=self.readonly)
 
     def _found(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work; whoever gives it brings their secrets along."""
@@ -147,6 +155,7 @@ class Guild(Staff):
             runs=lambda: self.runs,
             alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
             bus=cast("Hall", self).bus,
+            redact=self.redact,
             find=self._found,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(cast("Hall", self), place, place),
@@ -208,6 +217,7 @@ class Guild(Staff):
                 clock=self.clock,
                 history=self.history,
                 asks=self.asks,
+                redact=self.redact,
                 projects=lambda: self.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.jobs.awaiting import Awaiting
-from guildhall.jobs.inquiry import Inquiry
+from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.projects.commissions import (
     abandon,
     cancel,
@@ -28,7 +28,7 @@ from guildhall.projects.commissions.conflict import applied
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, CommissionShown
-from guildhall.projects.commissions.projection import doubts, project_row
+from guildhall.projects.commissions.projection import doubts, project_row, text_of
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
@@ -200,8 +200,8 @@ class Commissions:
         async def progress(summary: str) -> None:
             await ground.store.write(lambda c: records.change(c, commission.id, ground.now(), summary=summary))
 
-        async def keep(asked: Asked) -> None:  # the inbox has it
-            return None
+        async def keep(asked: Asked) -> None:  # the inbox has it; the artifact has it without secrets
+            ground.redact(asked.question)
 
         inquiry = Inquiry(
             title=f"{commission.worker} asks, in the commission {commission.id} ({commission.title})",
@@ -215,6 +215,7 @@ class Commissions:
 
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """The end of a stretch is on record."""
+        await asyncio.to_thread(text_of, self._ground, self.get(id))  # what it has said is known without its secrets
         if stretch.status == "waiting" and self._awaiting is not None:
             self._awaiting.expect(run)
         if stretch.status not in ENDED:
@@ -273,6 +274,7 @@ class Commissions:
         """A person has said what is to become of work that could not be merged, or has answered after the end."""
         told = self._ground.history.get(ask.run).request.get("commission")
         if told and ask.kind == "question":
+            self._ground.redact(said(ask))
             await self._answered_late(str(told["id"]))
         if ask.kind != "conflict" or not told or ask.answer is None:
             return

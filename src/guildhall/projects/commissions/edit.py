@@ -11,6 +11,7 @@ from guildhall.projects.commissions.cancel import cancel
 from guildhall.projects.commissions.create import check_draft
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import UNDER_WAY
+from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.redispatch import redispatch
 from guildhall.projects.commissions.waiting import settle
@@ -36,6 +37,7 @@ async def edit(ground: Ground, id: str, changes: Mapping[str, Any], frame: Frame
     if "model" not in changes:
         theirs["model"] = None
     check_draft(ground, ground.project(before), replace(draft, **theirs), frame, by)
+    written(replace(before, draft=draft), (), redact=ground.redact)
     others = [one for one in ground.all(before.project) if one.id != id]
     refuse_cycle([*others, replace(before, draft=draft)], id)
     under_way = before.status in UNDER_WAY

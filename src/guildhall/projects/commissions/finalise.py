@@ -95,7 +95,8 @@ async def _judged(ground: Ground, commission: Commission, run: str, stretch: Str
 
 def _merge(ground: Ground, commission: Commission) -> None:
     """One commit: what was done, and the artifact that says that it is."""
-    message = f"{commission.title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
+    title = ground.redact(commission.title)
+    message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     also = {commission.path: text_when(ground, commission, "completed", DONE)}
     branches = ground.git(commission)
     with suppress(MergeConflict):  # what is there already does not fit the user's: this one is not to blame for it

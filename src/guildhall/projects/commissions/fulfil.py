@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import NotFound, NotFulfilled
-from guildhall.jobs.contract import MOST, fitted
+from guildhall.jobs.contract import MOST, as_text, fitted
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.checks import run_checks
 from guildhall.projects.commissions.model import Moment
@@ -30,7 +30,7 @@ async def keep_work(ground: Ground, commission: Commission) -> str | None:
     if commission.branch is None:
         return None
     branch, project = commission.branch, ground.project(commission)
-    message = f"{commission.title}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
+    message = f"{ground.redact(commission.title)}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
 
     def keep() -> str | None:
         with suppress(NotFound):  # it has no checkout
@@ -52,6 +52,7 @@ async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> No
         )
     tip = await keep_work(ground, commission)
     value = await demand(ground, commission, contract, output, tip)
+    ground.redact(as_text(value))  # as the artifact has it, whichever hall writes that
     now = ground.now()
 
     def write(connection: Connection) -> None:

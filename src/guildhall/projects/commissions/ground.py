@@ -39,6 +39,7 @@ class Ground:
     clock: Clock
     history: History
     asks: Asks
+    redact: Callable[[str], str]  # a text as it may lie in the repository
     projects: Callable[[], Projects]
     branches: Callable[[Project], Branches]
     worktrees: Worktrees
@@ -75,5 +76,5 @@ class Ground:
 
     async def note(self, id: str, reason: str, **data: Any) -> None:
         """A line of the timeline that is no transition."""
-        moment = Moment(at=self.now(), reason=reason, data=data)
+        moment = Moment(at=self.now(), reason=self.redact(reason), data=data)
         await self.store.write(lambda connection: records.note(connection, id, moment))

@@ -14,6 +14,8 @@ from guildhall.projects.commissions.model import Moment, commission_in
 from guildhall.projects.commissions.paper import read, rebuilt, written
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from guildhall.projects.commissions.ground import Ground
@@ -27,19 +29,19 @@ _log = logging.getLogger("guildhall.commissions")
 def text_of(ground: Ground, commission: Commission) -> bytes:
     """Its artifact as it should be."""
     timeline = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    return written(commission, timeline, decisions=decided_in(ground, timeline), asked=asked_in(ground, timeline))
+    return _written(ground, commission, timeline)
 
 
 def text_when(ground: Ground, commission: Commission, status: Status, reason: str) -> bytes:
     """Its artifact as it will be once it has come to a status: for the commit that the row follows."""
     timeline = ground.store.read(lambda connection: records.moments(connection, commission.id))
     end = Moment(at=ground.now(), reason=reason, before=commission.status, after=status)
-    return written(
-        replace(commission, status=status),
-        [*timeline, end],
-        decisions=decided_in(ground, timeline),
-        asked=asked_in(ground, timeline),
-    )
+    return _written(ground, replace(commission, status=status), [*timeline, end])
+
+
+def _written(ground: Ground, commission: Commission, timeline: Sequence[Moment]) -> bytes:
+    decisions, asked = decided_in(ground, timeline), asked_in(ground, timeline)
+    return written(commission, timeline, redact=ground.redact, decisions=decisions, asked=asked)
 
 
 async def project_row(ground: Ground, id: str) -> None:
@@ -47,7 +49,7 @@ async def project_row(ground: Ground, id: str) -> None:
 
     def write() -> None:
         commission = ground.get(id)
-        message = f"Commission {id}: {commission.status}\n\n{commission.title}\n"
+        message = f"Commission {id}: {commission.status}\n\n{ground.redact(commission.title)}\n"
         ground.git(commission).write({commission.path: text_of(ground, commission)}, message, AUTHOR)
 
     try:

@@ -87,8 +87,9 @@ class Closing:
         path = notes_of(meeting.id)
         done = replace(meeting, status="closed", linked=shown.meeting.linked)
         revision = self._register.revision(meeting.id) + 1  # the transition that follows
-        also = {path: artifact(done, notes(shown, summary), revision=revision)}
-        message = f"Meeting with {meeting.worker}: {meeting.topic}"
+        redact = self._ground.redact
+        also = {path: artifact(done, notes(shown, summary, redact), redact=redact, revision=revision)}
+        message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
         if meeting.branch is None or not self._begun(meeting):
             branches.write(also, message, meeting.worker)
             return path

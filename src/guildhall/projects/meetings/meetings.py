@@ -69,6 +69,7 @@ class Meetings:
         self, project: Project, worker: str, topic: str, *, by: str, made_by: str, linked: Sequence[str] = ()
     ) -> Meeting:
         """A meeting that a run asks for, with an ask in the inbox that outlives that run."""
+        self._ground.redact(checked_topic(topic))
         meeting = await self._requests.request(project, worker, topic, by=by, made_by=made_by, linked=linked)
         await self._project(meeting)
         return meeting
@@ -81,7 +82,7 @@ class Meetings:
         return meeting
 
     async def decline(self, id: str, reason: str | None = None) -> Meeting:
-        meeting = await self._requests.decline(id, reason)
+        meeting = await self._requests.decline(id, self._ground.redact(reason or "") or None)
         await self._project(meeting)
         return meeting
 
@@ -123,6 +124,8 @@ class Meetings:
             changed_at=now,
         )
         self._ground.find(worker, self._ground.frame(meeting, frame))
+
+        self._ground.redact(meeting.topic)
 
         def write(connection: Connection) -> None:
             refuse_too_many(connection, place.name, place.settings.max_meetings)

@@ -17,8 +17,10 @@ from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused,
 from guildhall.core.events import Event
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import branch_of, demand_open
+from guildhall.projects.meetings.notes import notes
 from guildhall.projects.meetings.register import Sitting
 from guildhall.projects.meetings.seating import first_message, renewed_message, seated
+from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
@@ -319,6 +321,8 @@ class Sittings:
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
         await asyncio.to_thread(self._register.keep_transcript, id)
+        # What is to go into the notes is known without its secrets from now on, whoever writes them.
+        await asyncio.to_thread(lambda: notes(self._register.shown(id), Summary(), self._ground.redact))
         waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
             task = asyncio.create_task(self._go_on(id))
