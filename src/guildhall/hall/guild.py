@@ -83,11 +83,23 @@ class Guild(Staff):
         return Identities(self.home, self.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
-        """Registers a repository, with what is on record of it and of no other that had its name."""
-        project = self.projects.add(path, name, branch)
+        """Registers a repository, with what is on record of it and of no other that had its name.
+
+        One that is registered and was moved keeps its name and its settings.
+        """
+        moved = self._moved_to(path)
+        if moved is not None and name not in (None, moved.name):
+            hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
+            raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
+        project = self.projects.move(moved, path, branch) if moved else self.projects.add(path, name, branch)
         self._forget_git(project.name)
         self._claim(project)
         return project
+
+    def _moved_to(self, path: Path) -> Project | None:
+        """The project whose own folder is gone, and whose repository lies here."""
+        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
+        return next((one for one in gone if self.identities.is_at(one.name, path)), None)
 
     def remove_project(self, name: str) -> Project:
         """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,14 @@ def with_project(text: str, name: str, fields: Mapping[str, str]) -> str:
     others: dict[str, Any] = data.get("projects") or {}
     expected = {**data, "projects": {**others, name: dict(fields)}}
     return _first_right(_with(text, name, fields), expected)
+
+
+def with_fields(text: str, name: str, fields: Mapping[str, str]) -> str:
+    """The text with something else said of a project that it has."""
+    data = _data(text)
+    others: dict[str, Any] = data["projects"]
+    expected = {**data, "projects": {**others, name: {**others[name], **fields}}}
+    return _first_right(_with_fields(text, name, fields), expected)
 
 
 def without_project(text: str, name: str) -> str:
@@ -80,6 +89,17 @@ def _without(text: str, name: str) -> Iterator[str]:
         end = _end_of(text, node) if last else text.rfind("\n", 0, starts[place + 1][1].index) + 1
         yield text[:start] + text[end:]
     yield _round_trip(text, partial(_unset, name=name))
+
+
+def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """Each value replaced where it stands, from the last to the first."""
+    entry: list[tuple[Any, Any]] = next(value.value for key, value in _field(text, "projects").value if key.value == name)
+    places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
+    new = text
+    for start, end, field in sorted(places, reverse=True):
+        new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
+    yield new
+    yield _round_trip(text, lambda tree: tree["projects"][name].update(fields))
 
 
 def _end_of(text: str, node: Any) -> int:

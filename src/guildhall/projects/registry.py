@@ -6,6 +6,7 @@ A project is written into the file, and taken out of it, without touching anythi
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -16,7 +17,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, U
 from guildhall.core.ids import is_name
 from guildhall.core.nearest import did_you_mean
 from guildhall.projects import git as program
-from guildhall.projects.config import with_project, without_project
+from guildhall.projects.config import with_fields, with_project, without_project
 from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
 from guildhall.workers.edit import replace_file
 
@@ -89,11 +90,17 @@ class Projects:
             raise UsageError(f"{name[:60]!a} cannot name a project", hint=hint)
         self._demand_free(name, folder)
         project = Project(name=name, path=folder, branch=branch or _branch_of(folder))
-        problems = [problem for problem in self._problems(project) if problem.blocks]
-        if problems:
-            raise Conflict(problems[0].message, where=str(folder), hint=problems[0].hint)
+        self._demand_sound(project)
         self._write(with_project(self._text(), name, {"path": str(folder), "branch": project.branch}))
         return self.get(name)
+
+    def move(self, project: Project, path: Path, branch: str | None = None) -> Project:
+        """Registers a project in another place than it was; all else that is said of it stays."""
+        there = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
+        self._demand_sound(there)
+        new = {"path": str(there.path), **({"branch": branch} if branch else {})}
+        self._write(with_fields(self._text(), project.name, new))
+        return self.get(project.name)
 
     def remove(self, name: str) -> Project:
         """Takes a project out of the register. Its repository, its branches and its worktrees stay as they are."""
@@ -111,6 +118,11 @@ class Projects:
             return [Problem(message=error.message, hint=error.hint)]
 
     # how
+
+    def _demand_sound(self, project: Project) -> None:
+        problems = [problem for problem in self._problems(project) if problem.blocks]
+        if problems:
+            raise Conflict(problems[0].message, where=str(project.path), hint=problems[0].hint)
 
     def _problems(self, project: Project) -> list[Problem]:
         try:

@@ -44,9 +44,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
+    before = [one.name for one in await client.projects()]
     project = await client.project_add(frame.cwd / args.path, name=args.name, branch=args.branch)
     screen.json(project.as_dict()) if args.json else screen.result(project.name)
-    screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
+    if project.name in before:
+        screen.note(f"The project {project.name} was moved: it is registered at {project.path} now, with all its records.")
+    else:
+        screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
     return exit_codes.DONE
 
 
