@@ -65,6 +65,7 @@ _NEEDED = (
     "guildhall.runtimes.warm",
     "guildhall.testing.table",
     "guildhall.tools.executor",
+    "guildhall.tools.hostmain",
     "guildhall.workflow.team",
     "guildhall.workflow.workflows",
     "jsonschema",

@@ -26,6 +26,11 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
 NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
 
 
+def standing(guild: Guild) -> dict[str, str]:
+    """How each one stands, by its id; who only looks changes nothing."""
+    return {row["commission"]: row["status"] for row in guild("commission", "ls", "--json").json["commissions"]}
+
+
 @pytest.mark.req("COM-2", "WKR-9", "X-6")
 def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     workshop.script(
@@ -72,6 +77,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert replayed.code == 0, replayed.err + replayed.out
 
 
+@pytest.mark.req("COM-31")
 def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
     workshop.script([write("src/key.py"), submit("Forged."), say()])
     made = guild_hall(*NEW, "--dispatch", "--json")
@@ -85,8 +91,16 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
     both = guild_hall(*NEW, "--dispatch").out.strip()
     workshop.repo.commit({"src/cart.py": "total = 3\n"}, "Three")
-    assert guild_hall("wait", both).code == 4
-    asks = {ask["kind"]: ask["ask"] for ask in guild_hall("ls", "--json").json["needs_you"]["asks"]}
+    waited = guild_hall("wait", both, "--json")
+    assert (waited.code, waited.json["status"]) == (4, "failed")
+    assert "src/cart.py" in waited.json["reason"]
+    assert workshop.repo.at(waited.json["branch"], "src/cart.py") == "total = 2"
+    assert workshop.repo.at("claude/main", "src/cart.py") == "total = 3"
+    asked = guild_hall("ls", "--json").json["needs_you"]["asks"]
+    asks = {ask["kind"]: ask["ask"] for ask in asked}
+    (meeting,) = guild_hall("meeting", "ls", "--json").json["meetings"]
+    assert (meeting["status"], meeting["worker"], meeting["ask"]) == ("requested", "smith", asks["meeting"])
+    assert "src/cart.py" in next(ask["body"] for ask in asked if ask["kind"] == "meeting")
     told = guild_hall("answer", asks["conflict"], "redispatch")
     assert (told.code, told.out) == (0, f"{both} is in_progress\n"), told.err
     assert f"guild wait {both}" in told.err
@@ -103,19 +117,29 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     assert guild_hall("wait", waits).code == 4
 
 
+@pytest.mark.req("COM-14", "COM-30")
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
-    workshop.script([say("No.")])
+    repo = workshop.repo
+    workshop.script([write("src/key.py", "half\n"), say("No.")])
     done = guild(*NEW, "--dispatch", "--wait", "--json")
     assert done.code == 1
     assert done.json["reason"] == "it ended without submitting a result"
-    id = done.json["commission"]
+    id, branch = done.json["commission"], done.json["branch"]
+    assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
+    assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
     assert "redispatch" in guild("commission", "show", id).err
     refused = guild("resume", id)
     assert refused.code != 0
     assert "redispatch" in refused.err
-    workshop.script([submit("Forged."), say()])
+    workshop.script([write("src/lock.py", "whole\n"), submit("Forged.")])  # and then its model has no answer left
     again = guild("commission", "redispatch", id, "--wait", "--json")
     assert (again.code, again.json["attempt"], again.json["status"]) == (0, 2, "completed")
+    assert (again.json["result"], repo.at("claude/main", "src/lock.py")) == ("Forged.", "whole")
+    assert "after the result was submitted" in again.json["reason"]
+    assert again.json["branch"] != branch
+    assert repo.at(branch, "src/key.py") == "half"
+    assert repo.git("ls-tree", "claude/main", "src/key.py") == ""
+    assert again.json["timeline"][: len(done.json["timeline"])] == done.json["timeline"]
     assert guild("commission", "abandon", id).code != 0
     waits = guild(*NEW).out.strip()
     rows = [line.split()[:2] for line in guild("ls").out.splitlines()]
@@ -175,14 +199,35 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     gone = guild("commission", "edit", id, *less, "--json").json
     assert (gone["checks"], gone["reviewer"], gone["linked"], gone.get("model")) == ([], None, [], None)
     assert gone["title"] == "Keys"
+    waited = guild("commission", "edit", id, "--title", "Two keys", "--wait")
+    assert (waited.code, waited.out) == (4, f"{id} is pending\n"), "nothing that could be waited for"
     assert "it is empty" in guild("commission", "cancel", id, "--reason", "").err
-    assert guild("commission", "cancel", id, "--reason", "not now", "--json").json["reason"] == "not now"
+    long = f"not now: {'it is late ' * 50}\nand the iron is cold"
+    assert guild("commission", "cancel", id, "--reason", long, "--json").json["reason"] == long
+    shown = guild("show", id).out
+    assert long.splitlines()[0] in shown, "all of it"
+    assert "│ and the iron is cold" in shown
     assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
     assert guild("rm", id).out == f"{id} is off the record\n"
     assert guild("commission", "rm", id).code == 3
     other = guild(*NEW).out.strip()
     assert "abandon" in guild("rm", other, "--json").err
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
+
+
+def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([submit("Forged."), LATE])
+
+    async def leave(shop: Workshop) -> str:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        ledger = shop.hall.runs.ledger(str(begun.run))
+        await shop.so(lambda: ledger.journal.kind("tool_ended"))
+        return begun.id
+
+    id = workshop.inside(leave)
+    late = guild("commission", "cancel", id)
+    assert (late.code, late.out) == (1, f"{id} is completed\n")
+    assert "could not be cancelled" in late.err
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:
@@ -196,6 +241,35 @@ def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) 
     assert refused.code != 0
     assert "waits for .lore/design.md" in refused.err
     assert "(not there)" in guild("show", made["commission"]).out
+
+
+@pytest.mark.req("COM-7", "SYS-14", "SYS-24")
+def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Guild, workshop: Workshop) -> None:
+    repo = workshop.repo
+    workshop.script([write(".lore/design.md", "A design\n"), submit("Designed."), say()])
+    design = guild(*NEW, "--artifact", ".lore/design.md").out.strip()
+    needs = ("--depends-on", ".lore/design.md", "--depends-on", "docs/a.md")
+    made = guild(*NEW, "--artifact", "src/key.py", *needs, "--json").json
+    id = made["commission"]
+    assert (made["status"], made["reason"]) == ("blocked", "waits for .lore/design.md, docs/a.md")
+    assert guild("show", id, "--json").json["after"] == [design]
+    circle = guild("commission", "edit", design, "--depends-on", "src/key.py")
+    assert f"{design} -> src/key.py -> {id} -> .lore/design.md -> {design}" in circle.err
+
+    mine = repo.commit({"docs/a.md": "A\n"}, "Mine")
+    assert guild("commission", "dispatch", design, "--wait").code == 0
+    assert standing(guild)[id] == "pending", "by itself"
+    assert (repo.at("claude/main", ".lore/design.md"), repo.at("claude/main", "docs/a.md")) == ("A design", "A")
+    assert (repo.git("rev-parse", "main"), repo.git("rev-list", "claude/main..main")) == (mine, "")
+    repo.git("rm", "-q", "docs/a.md")
+    repo.commit({}, "No more")
+    assert "it waits for docs/a.md" in guild("commission", "dispatch", id, "--wait").err
+    assert standing(guild)[id] == "blocked"
+    repo.commit({"docs/a.md": "Again\n"}, "Again")
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+    done = guild("commission", "dispatch", id, "--wait", "--json").json
+    moves = [line["after"] for line in done["timeline"] if line["after"]]
+    assert moves == ["blocked", "pending", "blocked", "pending", "dispatched", "in_progress", "completed"]
 
 
 @pytest.mark.parametrize(
@@ -216,7 +290,9 @@ def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) 
         (("commission", "ls", "--project", "nowhere"), "nowhere"),
         (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),
         (("commission", "show", "x" * 500), "no commission"),
-        (("commission", "cancel", "r-2222222222"), "no commission"),
+        (("commission", "cancel", "r-2222222222"), "r-2222222222 is a run, not a commission"),
+        (("job", "show", "c-2222222222"), "is a commission, not a job"),
+        (("run", "c-2222222222", "Go."), "is a commission, not a worker"),
         (("commission", "ls", "--status", "done"), "no status"),
         (("show", "c-2222222222"), "no commission"),
         (("wait", "c-2222222222"), "no commission"),

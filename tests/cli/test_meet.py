@@ -161,6 +161,58 @@ def test_closed_afterwards(guild: Guild, parlour: Parlour) -> None:
     assert "They talked." in parlour.repo.at("claude/main", ran.json["notes"])
 
 
+@pytest.mark.req("MTG-20", "SYS-22", "WKR-11")
+def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -> None:
+    spec, repo = ".lore/export.md", parlour.repo
+    told = [
+        call("link_artifact", path=spec),
+        call("record_decision", question="Which form?", decision="Parquet", reasoning="It is small."),
+        call("propose_followup", title="Write the exporter", prompt=f"As in {spec}", worker="coder"),
+        call("summarize_progress", summary="The form is agreed."),
+    ]
+    parlour.script([call("Write", file_path=spec, content="Parquet\n"), {"calls": told}, say("All agreed.")])
+    opened = guild("meet", "architect", "Exports", "--output", "json")
+    assert opened.code == 0, opened
+    id = opened.json["meeting"]
+    (transcript,) = (parlour.home.path / "projects" / "shop" / "meetings").glob(f"{id}*")
+    assert "All agreed." in transcript.read_text()
+    branch, before = f"claude/meeting/{id}", repo.git("rev-parse", "claude/main")
+    assert repo.git("ls-tree", "claude/main", spec) == ""
+    assert repo.git("branch", "--list", "claude/meeting/*").endswith(branch)
+
+    closed = guild("meeting", "close", id, "--json")
+    assert (closed.code, closed.json["status"]) == (0, "closed"), closed
+    notes = repo.at("claude/main", closed.json["notes"])
+    assert "## Summary\n\nThey talked.\n\n## Decisions\n\n### Which form?\n\nParquet\n\nIt is small.\n" in notes
+    assert f"## Artifacts\n\n- {spec}\n\n## Follow-ups\n\n### Write the exporter (coder)" in notes
+    assert not transcript.exists()
+    assert repo.git("rev-list", "--parents", f"{before}..claude/main").split()[1:] == [before], "one commit"
+    assert sorted(repo.git("diff", "--name-only", before, "claude/main").split()) == [spec, closed.json["notes"]]
+    assert repo.git("branch", "--list", "claude/meeting/*") == ""
+    assert not (parlour.home.worktrees / "shop" / id).exists()
+    repo.fsck()
+
+
+@pytest.mark.req("SYS-8a", "SYS-28")
+def test_five_are_open_at_once_each_with_a_branch_and_a_checkout(guild: Guild, parlour: Parlour) -> None:
+    repo, checkouts = parlour.repo, parlour.home.worktrees / "shop"
+    parlour.worker("builder", checkout="full")
+    (repo.path / "answers.yaml").write_text('{"workers": {"*": [[{"say": "hello"}]]}, "repeat": true}')
+    before = repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")
+    who = ["architect", "builder", "architect", "architect", "architect"]
+    ids = [guild("meet", name, "Exports", "--output", "json").json["meeting"] for name in who]
+    has = {"architect": {".git", ".lore"}, "builder": {".git", ".lore", "src", "workers", "answers.yaml"}}
+    for name, id in zip(who, ids, strict=True):
+        assert {path.name for path in (checkouts / id).iterdir()} == has[name]
+        assert repo.git("branch", "--show-current", cwd=checkouts / id) == f"claude/meeting/{id}"
+    refused = guild("meet", "architect", "One more")
+    assert refused.code != 0
+    assert "shop has 5 open meetings, and at most 5 may be" in refused.err
+    assert all(id in refused.err for id in ids)
+    assert sorted(path.name for path in checkouts.iterdir() if path.is_dir()) == sorted(ids)
+    assert (repo.git("rev-parse", "main"), repo.git("status", "--porcelain", "--branch")) == before
+
+
 def test_it_waits_for_an_approval_and_goes_on_with_the_answer(guild: Guild, parlour: Parlour) -> None:
     parlour.worker(tool_rules={"fs.write": {"approval_required": True}})
     parlour.script([call("Write", file_path=".lore/x.md", content="x"), say("written")])
@@ -201,6 +253,9 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
     (("meet", "t-7k2m9x4qpw", "hello"), 3, "there is no meeting"),
+    (("meet", "t-nope", "hello"), 3, "there is no meeting 't-nope', and no worker of that name"),
+    (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
+    (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meeting", "show", "x"), 3, "Meetings look like"),

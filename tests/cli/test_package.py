@@ -95,7 +95,11 @@ def test_one_that_is_in_use_stays(guild: Guild, project: Path, home: Home) -> No
 @pytest.mark.req("WKR-1")
 def test_workers_of_packages_are_found_in_their_place(guild: Guild, project: Path, home: Home) -> None:
     put_package(home, "writer", WRITER.replace('["mail"]', "[]"))
+    put_package(home, "bad", MAIL.replace('"mail"', '"bad"').replace("export", "exprt"))
+    put_package(home, "odd", WRITER.replace("posture", "pasture"))
     listed = {row["name"]: row for row in guild("worker", "ls", "--json").json}
+    assert "bad" not in listed, "a toolbox that is wrong is no worker that is wrong"
+    assert listed["odd"]["error"]
     assert (listed["writer"]["scope"], listed["writer"]["status"]) == ("package", "active")
     home.workers.mkdir()
     (home.workers / "writer.yaml").write_text("instructions: x\n")

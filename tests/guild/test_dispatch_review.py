@@ -34,8 +34,8 @@ async def commissioned(shop: Workshop) -> str:
     return made.id
 
 
-@pytest.mark.req("WKR-27")
-def test_it_is_seen_and_cancelled(guild: Guild, workshop: Workshop) -> None:
+@pytest.mark.req("WKR-27", "COM-30")
+def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Workshop) -> None:
     workshop.script([write("src/key.py", "half\n"), LATE])
 
     async def begin(shop: Workshop) -> str:
@@ -56,6 +56,13 @@ def test_it_is_seen_and_cancelled(guild: Guild, workshop: Workshop) -> None:
     lines = guild("show", id, "--json").json["timeline"]
     assert lines[0]["reason"] == f"created by manager, in {MANAGER}"
     assert lines[-1]["after"] == "cancelled"
+    workshop.script([write("src/lock.py", "whole\n"), submit("Forged."), say()])
+    again = guild("commission", "redispatch", id, "--wait", "--json").json
+    assert (again["status"], again["attempt"]) == ("completed", 2)
+    assert again["branch"] != done["branch"]
+    assert workshop.repo.at(done["branch"], "src/key.py") == "half"
+    assert workshop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+    assert again["timeline"][: len(lines)] == lines
 
 
 @pytest.mark.req("WKR-27")

@@ -97,7 +97,7 @@ def test_a_link_to_it_is_not_it(guild: Guild, project: Path, answers: Path) -> N
     assert other.code != 0, "its name is not that of its file"
 
 
-@pytest.mark.req("WKR-26")
+@pytest.mark.req("WKR-26", "WKR-8")
 @pytest.mark.parametrize("name", ["manager", "base", "room", "job", "commission", "meeting"])
 def test_no_system_toolbox_can_be_named(guild: Guild, project: Path, home: Home, answers: Path, name: str) -> None:
     put(project, "boss", toolboxes=[name])

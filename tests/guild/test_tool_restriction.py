@@ -55,7 +55,7 @@ def served(body: Any) -> list[str]:
     return [tool["name"] for tool in body.get("tools", [])]
 
 
-@pytest.mark.req("WKR-16", "WKR-10", "WKR-11")
+@pytest.mark.req("WKR-16", "WKR-8", "WKR-10")
 def test_at_the_model_s_end_it_is_the_same(guild: Guild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The requests that a provider gets over HTTP, of a run, of a commission and of a meeting."""
     repo = repository(tmp_path / "shop")

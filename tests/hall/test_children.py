@@ -298,7 +298,7 @@ def test_a_run_whose_process_is_killed_goes_on_and_a_killed_hall_leaves_nobody(
 ) -> None:
     put_worker(project, tool_rules=None)
     put_script(project, WRITE, *[{"sleep": 1, **OTHER}] * 3, {"sleep": 120, "say": "too late"})
-    process = guild_hall.start("run", "scribe", "go", "--output", "stream-json")
+    process = guild_hall.start("run", "scribe", "go", "--output", "stream-json", installed=True)
     assert process.stdout is not None
     run = json.loads(process.stdout.readline())["run"]
     until(lambda: written(project) == ["a.md"])

@@ -543,6 +543,7 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     assert begun.status == "in_progress", begun.reason
     await both.stream("follow", begun.run, frame)
     assert [one.id for one in await both("commissions", project="till", status="completed")] == [made.id]
+    assert await both("commission_rests", made.id, within=0.1) is True
     shown = await both("commission", made.id)
     assert (shown.commission.result, shown.timeline[0].after) == ("a key", "pending")
     other = await both.once("commission_new", draft, frame)

@@ -144,6 +144,18 @@ def test_killed_while_it_is_cancelled(bench: Bench, number: int, function: str) 
     bench.sound()
 
 
+@pytest.mark.req("WKR-27", "COM-27")
+@pytest.mark.parametrize(("number", "function"), [(1, ""), (2, ""), (1, GIT), (6, GIT), (12, GIT)])
+def test_killed_while_it_is_edited(bench: Bench, number: int, function: str) -> None:
+    assert bench.killed(WRITTEN, "after")
+    assert bench.killed(number, "after", "commission", "edit", bench.id, "--title", "Keys", "--wait", function=function)
+    found = bench.recovered()
+    assert (found.status, found.title) in (("completed", "A key"), ("completed", "Keys")), "all of it, or nothing"
+    assert found.attempt == (2 if found.title == "Keys" else 1)
+    assert bench.workshop.repo.at("claude/main", "src/key.py") == "key = 1"
+    bench.sound()
+
+
 @pytest.mark.req("COM-27")
 def test_killed_and_gone_on_with_by_hand(bench: Bench) -> None:
     assert bench.killed(WRITTEN, "after")

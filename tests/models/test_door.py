@@ -37,14 +37,12 @@ from guildhall.runs.limits import cut_off, used
 from guildhall.runs.model import Bounds
 from guildhall.runs.patience import Patience
 from guildhall.runs.records import add_run
-from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from guildhall.models.model import OnText, Query
+    from guildhall.store.engine import Store
 
 A_RUN = {
     "worker": "w",
@@ -147,14 +145,6 @@ class Place:
     def spent(self) -> float:
         costs = [entry.data.get("cost_usd") for entry in self.journal.entries if entry.kind.startswith("model_")]
         return sum(cost for cost in costs if cost is not None)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
-    prepare(tmp_path / "hall.db")
-    opened = Store(tmp_path / "hall.db")
-    yield opened
-    opened.close()
 
 
 @pytest.fixture

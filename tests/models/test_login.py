@@ -14,27 +14,18 @@ from guildhall.models.catalog import source_for
 from guildhall.models.keys import joined
 from guildhall.models.login import BETA, login_of
 from guildhall.models.providers import provider_source
-from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
+from tests.models.claudes import API, CLAUDES_LINES, HEADERS, SAID, asked, sse
 from tests.models.passages import CLAUDE, Passage, Upstream, read, streamed
 from tests.models.scripts import query
-from tests.models.test_passing import API, CLAUDES_LINES, HEADERS, SAID, asked, sse
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
+
+    from guildhall.store.engine import Store
 
 TOKEN = "sk-ant-oat01-nobody-may-see-this"
 LATER = 4_000_000_000_000
 CLOCK = SystemClock()
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
-    prepare(tmp_path / "hall.db")
-    opened = Store(tmp_path / "hall.db")
-    yield opened
-    opened.close()
 
 
 def keep(home: Path, **changes: Any) -> dict[str, str]:

@@ -11,16 +11,14 @@ import pytest
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, Overloaded, RateLimited
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare
 from tests.models.passages import KEY, Passage, Upstream, events, provider, read, streamed, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from guildhall.models.dialects.model import Dialect
     from guildhall.models.passing import Passing, Reply
+    from guildhall.store.engine import Store
     from tests.models.passages import Answer
 
 RESPONSES, CHAT = OpenAIResponses(), OpenAIChat()
@@ -28,14 +26,6 @@ HEADERS = {"authorization": "Bearer the-token-of-the-run", "openai-beta": "x"}
 OPENCODE = {"tools_memory_read": "memory_read"}
 NAMES: dict[str, dict[str, str]] = {RESPONSES.api: {"mcp__tools__memory_read": "memory_read"}, CHAT.api: OPENCODE}
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Generator[Store]:
-    prepare(tmp_path / "hall.db")
-    opened = Store(tmp_path / "hall.db")
-    yield opened
-    opened.close()
 
 
 def text(role: str, *texts: str) -> dict[str, Any]:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.core.frame import Frame
-from guildhall.hall.embedded import open_hall
-from guildhall.runs.model import RunRequest
-from tests.runs.places import put_script, put_worker
+from tests.runs.places import journal, put_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.branches import Branches
-    from guildhall.projects.model import Project
-    from guildhall.projects.worktrees import Worktrees
+    from tests.conftest import Guild
     from tests.projects.conftest import Repository
-
-BRANCH = "claude/commission/c-one-1"
 
 
 def attempts(repo: Path, home: Path, bare: Path) -> list[str]:
@@ -96,10 +89,8 @@ def users(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.req("SYS-25", "SYS-22")
-def test_nothing_of_the_users_is_reached(
-    repo: Repository, worktrees: Worktrees, branches: Branches, shop: Project, home: Home, tmp_path: Path
-) -> None:
-    repo.git("branch", "topic")
+def test_nothing_of_the_users_is_reached(guild: Guild, repo: Repository, home: Home, tmp_path: Path) -> None:
+    repo.git("worktree", "add", "-q", "-b", "topic", str(tmp_path / "own"))
     repo.commit({"README.md": "The newer shop\n"}, "Newer")
     repo.write("secret.txt", "not committed\n")
     repo.write("README.md", "changed, not added\n")
@@ -108,39 +99,32 @@ def test_nothing_of_the_users_is_reached(
     repo.git("remote", "add", "origin", str(bare))
     tried = attempts(repo.path, home.path, bare)
     calls = [{"call": "Bash", "with": {"command": f"{one} && echo IT-WORKED"}} for one in tried]
-    wanted = "mkdir -p src; echo 'total = 7' > src/cart.py; echo n > new.txt; git log -1 --format=%s"
-    work = {"call": "Bash", "with": {"command": wanted}}
-    call = {"call": "worker_call", "with": {"worker": "helper", "input": "go"}}
-    put_worker(repo.path, "coder", tools=["Bash"], sandboxes=None, tool_rules=None, allow_workers=["helper"])
-    put_worker(repo.path, "helper", tools=["Bash"], sandboxes=None, tool_rules=None)
-    put_script(repo.path, runs=[[*calls, call, work, {"say": "done"}], [*calls[:3], {"say": "helped"}]])
-    path = worktrees.make(shop, "c-one", BRANCH, "full")
-    before = {**fingerprints(repo.path), **fingerprints(bare)}
-    mine = users(repo.path)
-    frame = Frame(cwd=repo.path, root=repo.path, worktree=path, env={"PATH": "/usr/bin:/bin"})
-    told = asyncio.run(ran(home, frame))
+    wanted = "mkdir -p src; echo 'total = 7' > src/cart.py; echo n > new.txt; git log --format=%s; git branch --list"
+    work = [{"call": "Bash", "with": {"command": wanted}}, {"call": "submit_result", "with": {"output": "Seven."}}]
+    call = {"call": "worker_call", "with": {"worker_name": "helper", "input_data": "go"}}
+    free = {"model": "script:answers.yaml", "tools": ["Bash"], "sandboxes": None, "tool_rules": None}
+    put_worker(repo.path, "coder", checkout="full", allow_workers=["helper"], **free)
+    put_worker(repo.path, "helper", **free)
+    answers = {"coder": [[*calls, call, *work, {"say": "done"}]], "helper": [[*calls[:3], {"say": "helped"}]]}
+    repo.write("answers.yaml", json.dumps({"workers": answers}))
+    assert guild("project", "add", repo.path).code == 0
+    mine, theirs = users(repo.path), {**fingerprints(bare), **fingerprints(tmp_path / "own")}
+    words = ("commission", "new", "--worker", "coder", "--title", "Work", "go", "--dispatch", "--wait", "--json")
+    done = guild(*words, cwd=repo.path)
+    assert (done.code, done.json["status"]) == (0, "completed"), done
+    assert users(repo.path) == mine
+    assert {**fingerprints(bare), **fingerprints(tmp_path / "own")} == theirs
+    told = [str(entry["data"]) for entry in journal(guild, done.json["run"]) if entry["kind"] == "tool_ended"]
+    assert len(told) == len(tried) + 3 + 3, "all of it was tried, some of it by the helper, too"
     worked = [result for result in told if "IT-WORKED" in result]
     assert worked == [], worked
-    assert sum("Newer" in result for result in told) == 1
-    assert {**fingerprints(repo.path), **fingerprints(bare)} == before
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
-    branches.squash(BRANCH, "Work", "coder")
-    branches.keep(BRANCH)
-    worktrees.remove(shop, "c-one")
-    assert users(repo.path) == mine
+    id = done.json["commission"]
+    (seen,) = (result for result in told if f"* claude/commission/{id}-1" in result)
+    assert "Newer" in seen, "the user's work, on a branch of its own"
+    # What it did is one commit on the integration branch; its own branch is gone, and kept out of the way.
     assert repo.at("claude/main", "src/cart.py") == "total = 7"
+    assert repo.git("log", "-1", "--format=%an %s", "claude/main") == "coder Work"
+    refs = repo.git("for-each-ref", "--format=%(refname)").split()
+    ours = ["refs/guildhall/kept/commission/" + f"{id}-1", "refs/heads/claude/main"]
+    assert [ref for ref in refs if "claude" in ref or "guildhall" in ref] == ours
     repo.fsck()
-
-
-async def ran(home: Home, frame: Frame) -> list[str]:
-    """A run of the real hall in this frame; what its tools, and those of whom it called, gave back."""
-    hall = await open_hall(home, {"PATH": "/usr/bin:/bin"})
-    try:
-        events = [event async for event in hall.run(RunRequest(worker="coder", input="go"), frame)]
-        assert events[-1].data["status"] == "completed", events[-1].data
-        told: list[str] = []
-        for run in await hall.runs(everything=True, called=True):
-            told += [str(entry.data) for entry in await hall.journal(run.id) if entry.kind == "tool_ended"]
-        return told
-    finally:
-        await hall.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Command:
-    """One row: the name as it is typed, where it is done, what it is for, and an example.
+    """One row: the name as it is typed, what it is for, an example, and where it is done: in the module of its first
+    word, where nothing else is said.
 
     A plain class and no dataclass: the import of `dataclasses` alone takes as long as the whole page of help.
     """
@@ -18,5 +19,5 @@ class Command:
         self.syntax = syntax
         self.help = help
         self.example = example
-        self.module = f"guildhall.cli.commands.{module or name}"
+        self.module = f"guildhall.cli.commands.{module or name.partition(' ')[0]}"
         self.first = first  # on the first page

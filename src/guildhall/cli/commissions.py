@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.jobs import print_decisions
 from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound
-from guildhall.core.ids import COMMISSION, is_id
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
@@ -16,17 +16,10 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
     from guildhall.projects.commissions.model import Commission, CommissionShown
 
-_EVERY = 0.1  # seconds between two looks at one that is awaited
+_EVERY = 0.1  # seconds between two looks at one that is asked about something
+_LOOK = 2.0  # and at one that is at work, where nothing is heard of it
+_ROW = 200  # characters of a reason that stands in its line
 _UNDER_WAY = ("dispatched", "in_progress")
-
-
-def commission_id(text: str) -> str:
-    """The text, if it has the form of a commission's id."""
-    if is_id(text, COMMISSION):
-        return text
-    shown = repr(text if len(text) <= 60 else text[:57] + "...")
-    hint = "Commissions look like c-7k2m9x4qpw; `guild commission ls` lists them."
-    raise NotFound(f"there is no commission {shown}", hint=hint)
 
 
 async def run_of_commission(id: str, client: HallClient) -> str:
@@ -42,19 +35,22 @@ async def until_it_rests(id: str, client: HallClient, *, hall: bool = True) -> t
 
     Without a hall nobody lets it begin or go on: that is said, and not waited for.
     """
+    rests = False
     while True:
         shown = await client.commission(id)
         if shown.commission.status not in _UNDER_WAY:
             return code_of(shown), shown
-        if await _is_put_away(shown, client, hall=hall):
+        if await _is_put_away(shown, client, begins=hall and not rests):
             return exit_codes.NEEDS_YOU, shown
-        await SystemClock().sleep(_EVERY)
+        if rests:  # somebody is asked, and may answer at once
+            await SystemClock().sleep(_EVERY)
+        rests = await client.commission_rests(id, within=_LOOK)
 
 
-async def _is_put_away(shown: CommissionShown, client: HallClient, *, hall: bool) -> bool:
+async def _is_put_away(shown: CommissionShown, client: HallClient, *, begins: bool) -> bool:
     run = shown.commission.run
     if run is None:
-        return not hall
+        return not begins
     status = (await client.show(run)).run.status
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 
@@ -105,9 +101,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
             screen.result(text if isinstance(text, str) else str(text))
     _print_said(shown, screen)
     screen.heading("\ntimeline")
-    screen.table(
-        [[line.at, line.after or "", screen.one_line(line.reason, 200)] for line in shown.timeline], indent="  "
-    )
+    _print_timeline(shown, screen)
     _print_failed_checks(shown, screen)
     for doubt in shown.doubts:
         screen.note(doubt, "yellow")
@@ -119,6 +113,17 @@ def _branch(one: Commission) -> str:
     if one.branch is None or one.status != "completed":
         return one.branch or ""
     return f"claude/main; its own: {KEPT}{one.branch.removeprefix(OURS)}"
+
+
+def _print_timeline(shown: CommissionShown, screen: Screen) -> None:
+    """Each line with its reason; what is long, such as a reviewer's comments, stands below it, whole."""
+    wide = max((len(line.after or "") for line in shown.timeline), default=0)
+    for line in shown.timeline:
+        is_long = len(line.reason) > _ROW or "\n" in line.reason
+        said = "" if is_long else screen.one_line(line.reason, _ROW)
+        screen.result(f"  {line.at}  {line.after or '':<{wide}}  {said}".rstrip())
+        if is_long:
+            screen.result(screen.barred(line.reason, wrapped=screen.out.isatty()))
 
 
 def _print_failed_checks(shown: CommissionShown, screen: Screen) -> None:
@@ -138,10 +143,7 @@ def _print_said(shown: CommissionShown, screen: Screen) -> None:
         for one in shown.asked:
             screen.result(f"{one.ask}: {one.question}")
             screen.result(f"  {one.answer}" if one.answer else f"  guild answer {one.ask} ...")
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
 
 
 def _print_next(shown: CommissionShown, screen: Screen) -> None:

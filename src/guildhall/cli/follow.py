@@ -176,11 +176,8 @@ class Follower:
         return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
 
     async def _print(self, shown: Shown) -> None:
-        form = self._screen.wanted.form
-        if form == "json":
-            self._screen.json(await result_of(shown, self._client))
-        elif form == "stream-json":
-            self._screen.json({"type": "result", **await result_of(shown, self._client)})
+        if self._screen.wanted.form != "text":
+            self._screen.last(await result_of(shown, self._client))
         elif shown.run.status == "completed" and (text := text_of(shown.run.output)) and not self._stands_there(text):
             self._screen.result(text)
 
@@ -203,9 +200,12 @@ class Follower:
     async def _say_what_was_cut_off(self, run: str) -> None:
         shown = await self._client.show(run)
         for one in (shown.run, *shown.below):
-            entries = [entry for entry in await self._client.journal(one.id) if entry.kind.startswith("tool_")]
-            for entry in {entry.key: entry for entry in entries}.values():
-                if entry.kind != "tool_started" or entry.data.get("tool") == "worker_call":
+            entries = await self._client.journal(one.id)
+            tools = entries[0].data.get("tools", ()) if entries else ()
+            harmless = {"worker_call", *(tool["name"] for tool in tools if tool.get("repeatable"))}
+            calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
+            for entry in calls.values():
+                if entry.kind != "tool_started" or entry.data.get("tool") in harmless:
                     continue
                 self._screen.note(
                     f"{entry.data.get('tool')} was cut off before its end; "

@@ -5,21 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli.screen import money
-from guildhall.core.errors import NotFound
-from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from guildhall.cli.screen import Screen
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import Decided, JobShown
     from guildhall.runs.model import Run
-
-
-def job_id(text: str) -> str:
-    """The text, if it has the form of a job's id."""
-    if is_id(text, JOB):
-        return text
-    shown = repr(text if len(text) <= 60 else text[:57] + "...")
-    raise NotFound(f"there is no job {shown}", hint="Jobs look like j-7k2m9x4qpw; `guild job ls` lists them.")
 
 
 def id_of(run: Run) -> str:
@@ -39,6 +31,14 @@ def task_of(run: Run) -> str:
         return str(job["description"])
     commission = run.request.get("commission")
     return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
+
+
+def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
+    """The judgement calls of a worker, in whatever it was at."""
+    if decisions:
+        screen.heading("\ndecisions")
+    for one in decisions:
+        screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:
@@ -72,10 +72,7 @@ def print_job(shown: JobShown, screen: Screen) -> None:
                 if one.answer
                 else f"guild answer {one.ask} ..."
             )
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
     if job.status == "completed":
         screen.note(f"The result: guild job result {job.id}")
     elif job.status == "failed":

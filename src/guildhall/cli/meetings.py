@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.cli.jobs import print_decisions
 from guildhall.cli.screen import money
-from guildhall.core.errors import NotFound
-from guildhall.core.ids import MEETING, is_id
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingShown
 
 _LAST = 3  # exchanges that `show` prints; all are in --json
-
-
-def meeting_id(text: str) -> str:
-    """The text, if it has the form of a meeting's id."""
-    if is_id(text, MEETING):
-        return text
-    shown = repr(text if len(text) <= 60 else text[:57] + "...")
-    raise NotFound(
-        f"there is no meeting {shown}", hint="Meetings look like t-7k2m9x4qpw; `guild meeting ls` lists them."
-    )
 
 
 def print_meeting(shown: MeetingShown, screen: Screen) -> None:
@@ -48,10 +37,7 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
     if meeting.summary:
         screen.heading("\nsummary")
         screen.result(meeting.summary)
-    if shown.decisions:
-        screen.heading("\ndecisions")
-        for one in shown.decisions:
-            screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+    print_decisions(shown.decisions, screen)
     if shown.followups:
         screen.heading("\nfollow-ups")
         for one in shown.followups:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.cli.commissions import run_of_commission
-from guildhall.cli.reach import run_id
+from guildhall.cli.ids import run_id, short
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, RUN, is_id
 from guildhall.members.model import of_member
@@ -103,9 +103,8 @@ async def _agent_alone(text: str, client: HallClient) -> Named:
         wanted = target_of(text)
         workflow = await client.workflow(wanted)
     except (UsageError, NotFound) as error:
-        shown = repr(text if len(text) <= 60 else text[:57] + "...")
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
-        raise NotFound(f"there is no run and no ask {shown}, and no agent of that name", hint=hint) from None
+        raise NotFound(f"there is no run and no ask {short(text)}, and no agent of that name", hint=hint) from None
     return Named(run=workflow.run, target=wanted, workflow=workflow)
 
 

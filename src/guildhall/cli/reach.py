@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.cli import exit_codes, visible
-from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, NotFound, UsageError
+from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
-from guildhall.core.ids import ASK, RUN, is_id
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
 from guildhall.hall.start import find, find_or_start, is_embedded, same_version, wait_for_end
 from guildhall.models.keys import travelling
@@ -200,35 +199,3 @@ async def until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     finally:
         for number in _STOP:
             loop.remove_signal_handler(number)
-
-
-def run_id(text: str) -> str:
-    """The text, if it has the form of a run's id."""
-    if is_id(text, RUN):
-        return text
-    if is_id(text, ASK):
-        raise NotFound(f"{text} is an ask, not a run", hint=f"Answer it: guild answer {text}")
-    raise NotFound(f"there is no run {_short(text)}", hint="Runs look like r-7k2m9x4qpw; `guild ls --all` lists them.")
-
-
-def ask_id(text: str) -> str:
-    """The text, if it has the form of an ask's id."""
-    if is_id(text, ASK):
-        return text
-    if is_id(text, RUN):
-        hint = f"Its asks: guild show {text}. To go on with it: guild resume {text}"
-        raise NotFound(f"{text} is a run, not an ask", hint=hint)
-    raise NotFound(f"there is no ask {_short(text)}", hint="Asks look like a-3h8n5w2kcd; `guild ls` lists them.")
-
-
-def any_id(text: str) -> str:
-    """The text, if it has the form of the id of a run or an ask."""
-    if is_id(text, RUN) or is_id(text, ASK):
-        return text
-    raise NotFound(
-        f"there is no run and no ask {_short(text)}", hint="Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
-    )
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

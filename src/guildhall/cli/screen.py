@@ -132,6 +132,10 @@ class Screen:
         """An object as one line of JSON."""
         self._write(json.dumps(self.scrubbed(value), ensure_ascii=False, default=str) + "\n")
 
+    def last(self, told: Mapping[str, Any]) -> None:
+        """What has come of a command, for a program; in a stream it says that it is that."""
+        self.json({"type": "result", **told} if self.wanted.form == "stream-json" else told)
+
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
         """Rows with their columns under each other."""
         rows = [[self.one_line(cell, 400) for cell in row] for row in rows]
@@ -184,7 +188,7 @@ class Screen:
         told: dict[str, Any] = {"error": error.as_dict()}
         if self.wanted.of_run:
             told = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **told}
-        self.json({"type": "result", **told} if self.wanted.form == "stream-json" else told)
+        self.last(told)
 
     def _write(self, text: str) -> None:
         try:

@@ -161,14 +161,13 @@ class Talk:
 
     async def _print_result(self, client: HallClient, before: int) -> None:
         shown = await client.meeting(self._id)
-        form = self._screen.wanted.form
-        if form == "text":
+        if self._screen.wanted.form == "text":
             return
         new = [one.as_dict() for one in shown.exchanges[before:]]
         of_run = (await client.show(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
         told: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
-        self._screen.json({"type": "result", **told} if form == "stream-json" else told)
+        self._screen.last(told)
 
     # turns
 

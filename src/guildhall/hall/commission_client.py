@@ -25,6 +25,9 @@ class CommissionClient(Protocol):
 
     async def commission(self, id: str) -> CommissionShown: ...
 
+    # whether nothing becomes of it before a person has done something; says no after so many seconds
+    async def commission_rests(self, id: str, *, within: float) -> bool: ...
+
     async def commission_dispatch(self, id: str, frame: Frame) -> Commission: ...  # it goes on by itself
 
     async def commission_redispatch(self, id: str, frame: Frame) -> Commission: ...

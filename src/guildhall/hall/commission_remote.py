@@ -30,6 +30,9 @@ class RemoteCommissions(ABC):
     async def commission(self, id: str) -> CommissionShown:
         return await self._call("commission", id=id)
 
+    async def commission_rests(self, id: str, *, within: float) -> bool:
+        return await self._call("commission_rests", id=id, within=within)
+
     async def commission_dispatch(self, id: str, frame: Frame) -> Commission:
         return await self._call("commission_dispatch", id=id, frame=frame)
 

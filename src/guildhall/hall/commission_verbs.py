@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Project
 
 _PERSON = "by the user"
+_LONGEST = 60.0  # seconds that one question may take
 
 
 class CommissionVerbs:
@@ -49,6 +50,9 @@ class CommissionVerbs:
 
     async def commission(self, id: str) -> CommissionShown:
         return await self._hall.commissions.shown(id)
+
+    async def commission_rests(self, id: str, *, within: float) -> bool:
+        return await self._hall.commissions.at_rest([id], min(max(0.0, within), _LONGEST))
 
     async def commission_dispatch(self, id: str, frame: Frame) -> Commission:
         return await self._hall.commissions.dispatch(id, frame)

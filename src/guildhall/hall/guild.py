@@ -145,6 +145,10 @@ class Guild(Staff):
         self.secrets.learn({**frame.env, **frame.keys})
         return self.for_new_work(name, frame)
 
+    def is_alive(self, run: str) -> bool:
+        """Whether a run is executed in this hall; while nobody has asked for one, none is."""
+        return "runs" in vars(self) and self.runs.alive(run)
+
     @cached_property
     def worktrees(self) -> Worktrees:
         from guildhall.projects.worktrees import Worktrees
@@ -163,9 +167,9 @@ class Guild(Staff):
         ground = Ground(
             projects=lambda: self.projects,
             branches=self.branches,
-            worktrees=lambda: self.worktrees,
+            worktrees=self.worktrees,
             runs=lambda: self.runs,
-            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+            alive=self.is_alive,
             bus=cast("Hall", self).bus,
             redact=self.redact,
             find=self._found,
@@ -234,7 +238,7 @@ class Guild(Staff):
                 branches=self.branches,
                 worktrees=self.worktrees,
                 runs=lambda: self.runs,
-                alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+                alive=self.is_alive,
                 find=self._found,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,

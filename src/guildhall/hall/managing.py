@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
 from guildhall.projects.manager.toolbox import CONTEXTS, Desk, is_manager, manager_tools
-from guildhall.runs.model import SHUTDOWN
 from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
@@ -34,10 +33,8 @@ def managing(hall: Guild, worker: Worker, frame: Frame, run: str, context: str) 
             projects=hall.projects,
             commissions=lambda: hall.commissions,
             meetings=lambda: hall.meetings,
-            clock=hall.clock,
             workers=partial(_workers, hall),
             review=partial(_review, hall),
-            asked=partial(_waits, hall),
             began=lambda key: _began(hall, run, key),
         )
     )
@@ -61,13 +58,6 @@ def _review(hall: Guild, project: Project, title: str, body: str) -> Review:
     outward = Outward(project.path, hall.environ)
     git, branches = hall.git(project), hall.branches(project)
     return PullRequests(project, git=git, branches=branches, outward=outward, clock=hall.clock).open(title, body)
-
-
-def _waits(hall: Guild, run: str) -> bool:
-    """Whether a run goes on only when a person has done something. A question alone holds up nobody."""
-    found = hall.history.get(run)
-    held = (ask.status == "open" and ask.kind != "question" for ask in hall.asks.of_run(run))
-    return found.status == "waiting" or (found.status == "parked" and found.reason != SHUTDOWN) or any(held)
 
 
 def _began(hall: Guild, run: str, key: str) -> str | None:

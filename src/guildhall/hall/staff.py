@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.reception import Reception
+    from guildhall.runs.boxes import Boxes
     from guildhall.runs.tokens import Tokens
     from guildhall.runtimes.catalog import Row
     from guildhall.runtimes.installed import Programs
@@ -37,6 +38,13 @@ class Staff(Record):
         from guildhall.runs.tokens import Tokens
 
         return Tokens()
+
+    @cached_property
+    def boxes(self) -> Boxes:
+        """What the code of toolboxes says about itself."""
+        from guildhall.runs.boxes import Boxes
+
+        return Boxes()
 
     @cached_property
     def reception(self) -> Reception:

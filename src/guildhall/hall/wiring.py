@@ -150,7 +150,6 @@ class Hall(Guild):
     def planner(self) -> Planner:
         """What says beforehand what a worker could do. It starts nothing that could do anything."""
         from guildhall.models.catalog import has_price
-        from guildhall.runs.boxes import describe
         from guildhall.runs.planner import Planner
         from guildhall.runs.remember import Remembering
 
@@ -159,7 +158,7 @@ class Hall(Guild):
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
-            describe=describe,
+            describe=self.boxes.describe,
             remembering=Remembering(memory=self.memory, grown=lambda growth: None),
             provided=self.provided,
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
@@ -203,7 +202,6 @@ class Hall(Guild):
     @cached_property
     def assembler(self) -> Assembler:
         from guildhall.runs.assemble import Assembler
-        from guildhall.runs.boxes import describe
         from guildhall.runs.remember import Remembering
 
         return Assembler(
@@ -212,7 +210,7 @@ class Hall(Guild):
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
             settings=self.settings,
-            describe=describe,
+            describe=self.boxes.describe,
             remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
             instead=self.instead,
             supply=self.supply,
@@ -265,7 +263,7 @@ class Hall(Guild):
             history=self.history,
             asks=self.asks,
             runs=lambda: self.runs,
-            alive=lambda run: "runs" in vars(self) and self.runs.alive(run),
+            alive=self.is_alive,
             find=self.for_new_work,
             output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
             readonly=self._lock is None,

@@ -6,13 +6,14 @@ another hall, makes the move fail and be tried again on what is there then.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GitFailed, MergeConflict, NotFound
 from guildhall.projects import trees
 from guildhall.projects.artifact import without_secrets
 from guildhall.projects.following import with_users
-from guildhall.projects.git import checkouts
+from guildhall.projects.git import checkouts, is_object
 from guildhall.projects.model import INTEGRATION, KEPT, LORE, OF_THE_HALL, OURS, Author, Followed
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _TRIES = 20
 _MOST_DIFF = 200_000  # bytes
 _TIP = "Guildhall-Tip"  # in the message of a squash: which branch was squashed, and where it was: to know it again
 _REF = f"refs/heads/{INTEGRATION}"
+_RECORDS = tuple(f"{LORE}/{name}".encode() for name in OF_THE_HALL)
 
 
 class Branches:
@@ -51,17 +53,22 @@ class Branches:
 
     def read(self, path: str, at: str = INTEGRATION) -> bytes | None:
         """A file's content; None where there is none, or something that is no file."""
-        entry = trees.entry_at(self.git, self.tip(at), trees.path_in(path))
+        entry = trees.entry_at(self.git, self._at(at), trees.path_in(path))
         return trees.content(self.git, entry) if entry else None
+
+    def has(self, path: str, at: str = INTEGRATION) -> bool:
+        """Whether there is a file."""
+        entry = trees.entry_at(self.git, self._at(at), trees.path_in(path))
+        return entry is not None and entry.is_file
 
     def files(self, under: str = LORE, at: str = INTEGRATION) -> dict[str, bytes]:
         """The files below a folder with their contents, sorted."""
-        found = trees.contents(self.git, trees.entries(self.git, self.tip(at), trees.path_in(under), deep=True))
+        found = trees.contents(self.git, trees.entries(self.git, self._at(at), trees.path_in(under), deep=True))
         return {path.decode("utf-8", "surrogateescape"): found[path] for path in sorted(found)}
 
     def list(self, under: str = LORE, at: str = INTEGRATION) -> list[str]:
         """The files below a folder, sorted."""
-        found = trees.entries(self.git, self.tip(at), trees.path_in(under), deep=True)
+        found = trees.entries(self.git, self._at(at), trees.path_in(under), deep=True)
         return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in found)
 
     def diff(self, branch: str, *, most: int = _MOST_DIFF) -> str:
@@ -72,10 +79,6 @@ class Branches:
         text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).out
         shown = text[:most].decode("utf-8", "replace")
         return shown if len(text) <= most else f"{shown}\n... {len(text) - most:,} more bytes\n"
-
-    def merged(self, branch: str) -> bool:
-        """Whether the branch, as it is now, has been squashed into the integration branch."""
-        return self._squashed(self.tip(), branch, self._tip_or_kept(branch)) is not None
 
     # moving
 
@@ -105,6 +108,11 @@ class Branches:
                 return followed
         raise self._busy()
 
+    def keep_up(self) -> None:
+        """Follows as far as that can be done: whoever does something else here is not to blame for what cannot."""
+        with suppress(MergeConflict):
+            self.follow()
+
     def write(self, files: Mapping[str, bytes | None], message: str, author: str) -> str:
         """Puts files on the integration branch, or takes them off (None), in one commit."""
         self.ensure()
@@ -112,9 +120,10 @@ class Branches:
         changes = self._entries(files)
 
         def made(now: str) -> str:
-            tree = trees.with_entries(self.git, now, self._needed(now, changes))
-            if tree == self._tree(now):
+            needed = self._needed(now, changes)
+            if not needed:
                 return now
+            tree = trees.with_entries(self.git, now, needed)
             return trees.commit(self.git, tree, [now], message, Author(name=author))
 
         return self._moved(made, message)
@@ -133,8 +142,7 @@ class Branches:
         text = f"{self.redact(message).rstrip()}\n\n{_TIP}: {branch} {tip}\n"
 
         def made(now: str) -> str:
-            tree = self._merged_tree(now, tip)
-            tree = trees.with_entries(self.git, tree, self._needed(tree, changes))
+            tree = self._merged_tree(now, tip, changes)
             return trees.commit(self.git, tree, [now], text, Author(name=author))
 
         return self._moved(made, f"squash {branch}")
@@ -192,7 +200,7 @@ class Branches:
             )
         return trees.commit(self.git, merged.tree, [now, user], f"Follow {self.project.branch}\n")
 
-    def _merged_tree(self, now: str, tip: str) -> str:
+    def _merged_tree(self, now: str, tip: str, also: list[Entry]) -> str:
         merged = trees.merge(self.git, now, tip)
         lore = f"{LORE}/".encode()
         outside = {path: stages for path, stages in merged.conflicts.items() if not path.startswith(lore)}
@@ -204,17 +212,19 @@ class Branches:
                 where=str(self.project.path),
                 hint="Its branch is kept as it is.",
             )
-        taken = [stages.get(3) or trees.Entry(path=path) for path, stages in merged.conflicts.items()]
-        return self._with_records(now, trees.with_entries(self.git, merged.tree, taken))
+        taken = [
+            stages.get(3) or trees.Entry(path=path)
+            for path, stages in merged.conflicts.items()
+            if not any(path == folder or path.startswith(folder + b"/") for folder in _RECORDS)
+        ]
+        changes = {one.path: one for one in (*taken, *self._records(now, merged.tree), *also)}
+        return trees.with_entries(self.git, merged.tree, changes.values()) if changes else merged.tree
 
-    def _with_records(self, now: str, tree: str) -> str:
-        """A tree with the hall's own records as they are on the integration branch, whatever a branch made of them."""
-        back: list[Entry] = []
-        for folder in (f"{LORE}/{name}".encode() for name in OF_THE_HALL):
-            ours, theirs = (trees.entries(self.git, one, folder, deep=True) for one in (now, tree))
-            back += [entry for entry in ours if entry not in theirs]
-            back += [trees.Entry(path=path) for path in {one.path for one in theirs} - {one.path for one in ours}]
-        return trees.with_entries(self.git, tree, back)
+    def _records(self, now: str, tree: str) -> list[Entry]:
+        """What puts the hall's own records back as they are on the integration branch, whatever became of them."""
+        ours, theirs = (set(trees.entries(self.git, one, *_RECORDS, deep=True)) for one in (now, tree))
+        gone = {one.path for one in theirs} - {one.path for one in ours}
+        return [*(ours - theirs), *(trees.Entry(path=path) for path in gone)]
 
     def _moved(self, made: Callable[[str], str], why: str) -> str:
         """Moves the integration branch to what is made of it, again and again while somebody else moves it."""
@@ -261,8 +271,9 @@ class Branches:
         ]
 
     def _needed(self, tree: str, changes: list[Entry]) -> list[Entry]:
-        """The changes, less those that take out what is not there."""
-        return [one for one in changes if one.object is not None or trees.entry_at(self.git, tree, one.path)]
+        """The changes, less those that put in or take out what is in or out already."""
+        there = {entry.path: entry for entry in trees.entries(self.git, tree, *(one.path for one in changes))}
+        return [one for one in changes if there.get(one.path, trees.Entry(path=one.path)) != one]
 
     def _squashed(self, now: str, branch: str, tip: str) -> str | None:
         """The commit of the integration branch that squashed this very branch. Others may have the same tip."""
@@ -273,13 +284,15 @@ class Branches:
         return self.git.resolve(branch) or self.tip(KEPT + branch.removeprefix(OURS))
 
     def _contains(self, commit: str, ancestor: str) -> bool:
+        if commit == ancestor:
+            return True
         return self.git.run("merge-base", "--is-ancestor", ancestor, commit, ok=(0, 1)).code == 0
 
     def _base(self, one: str, other: str) -> str | None:
         return self.git.run("merge-base", one, other, ok=(0, 1)).line or None
 
-    def _tree(self, commit: str) -> str:
-        return self.git.run("rev-parse", "--verify", f"{commit}^{{tree}}").line
+    def _at(self, ref: str) -> str:
+        return ref if is_object(ref) else self.tip(ref)
 
     def _busy(self) -> Conflict:
         return Conflict(f"{INTEGRATION} is moved by somebody else all the time", where=str(self.project.path))

@@ -93,7 +93,9 @@ def _without(text: str, name: str) -> Iterator[str]:
 
 def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
     """Each value replaced where it stands, from the last to the first."""
-    entry: list[tuple[Any, Any]] = next(value.value for key, value in _field(text, "projects").value if key.value == name)
+    entry: list[tuple[Any, Any]] = next(
+        value.value for key, value in _field(text, "projects").value if key.value == name
+    )
     places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
     new = text
     for start, end, field in sorted(places, reverse=True):

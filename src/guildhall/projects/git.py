@@ -37,6 +37,7 @@ _LOCKS = 5  # that one move may meet
 _STALE = 0.9  # seconds; git itself has waited for longer
 _STALE_SHARED = 60.0  # of a lock that may be the user's
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_COMMITS = ("refs/heads/", "refs/guildhall/")  # there is nothing else there; a tag is something of its own
 
 # What is off in every call, whatever config says. `-c` counts more than any file.
 _OFF = (
@@ -72,14 +73,18 @@ class Git:
         self._desk = desk
 
     @cached_property
+    def _found(self) -> tuple[Path, str]:
+        return _find(self.repo)
+
+    @property
     def common(self) -> Path:
         """The git directory that all checkouts of the repository share."""
-        return common_directory(self.repo)
+        return self._found[0]
 
-    @cached_property
+    @property
     def nothing(self) -> str:
         """The id that no object has: zeros, as many as the repository's ids are long."""
-        return "0" * (64 if _object_format(self.common) == "sha256" else 40)
+        return "0" * (64 if self._found[1] == "sha256" else 40)
 
     def run(
         self,
@@ -111,10 +116,22 @@ class Git:
 
     def resolve(self, ref: str) -> str | None:
         """The commit that a full ref, or a commit's id, names."""
-        if _OBJECT.fullmatch(ref) is None and not ref.startswith("refs/"):
-            ref = f"refs/heads/{ref}"
+        if not is_object(ref):
+            ref = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
+            if (found := self._in_its_file(ref)) is not None:
+                return found
         found = self.theirs("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}", ok=(0, 1, 128))
         return found.line if found.code == 0 else None
+
+    def _in_its_file(self, ref: str) -> str | None:
+        """What a branch's own file says, where it has one: the same that git would read there, without a process."""
+        if not ref.startswith(_COMMITS) or ".." in ref:
+            return None
+        try:
+            told = (self.common / ref).read_text("ascii")
+        except (OSError, ValueError):
+            return None
+        return told[:-1] if told.endswith("\n") and is_object(told[:-1]) else None
 
     def move(self, why: str, *lines: str) -> None:
         """Moves refs of the hall's, all of them or none: `update REF NEW OLD`, `delete REF OLD`. OLD is what it has to
@@ -160,13 +177,12 @@ class Git:
         return self._desk
 
     def _make_desk(self) -> None:
-        kind = _object_format(self.common)
         for name in ("empty", "scratch", "info", "objects", "refs"):
             (self._desk / name).mkdir(parents=True, exist_ok=True)
         (self._desk / "HEAD").write_text("ref: refs/heads/none\n")
         (self._desk / "info" / "attributes").write_text(_ATTRIBUTES)
         (self._desk / "info" / "sparse-checkout").write_text("/.lore/\n")
-        extension = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
+        extension = "[extensions]\n\tobjectFormat = sha256\n" if self._found[1] == "sha256" else ""
         version = 1 if extension else 0
         (self._desk / "config").write_text(
             f"[core]\n\trepositoryFormatVersion = {version}\n\tbare = false\n{extension}"
@@ -175,17 +191,28 @@ class Git:
 
 def common_directory(repo: Path) -> Path:
     """The git directory of a folder; raises where it is no checkout."""
-    told = _call(("rev-parse", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
+    return _find(repo)[0]
+
+
+def _find(repo: Path) -> tuple[Path, str]:
+    """The git directory of a folder, and how its objects are named."""
+    told = _call(("rev-parse", "--show-object-format", "--git-common-dir"), cwd=repo, env={}, input=None, ok=(0, 128))
     if told.code:
         if "not a git repository" in told.said:
             raise NotFound("this is no git repository", where=str(repo), hint="`git init` there makes it one.")
         raise GitFailed(f"git cannot use this repository: {_short(told.said)}", where=str(repo))
-    return Path(os.path.realpath(repo / os.fsdecode(told.out.rstrip(b"\n"))))
+    kind, _, common = told.out.rstrip(b"\n").partition(b"\n")
+    return Path(os.path.realpath(repo / os.fsdecode(common))), kind.decode()
 
 
 def ask(repo: Path, *args: str, ok: tuple[int, ...] = (0,)) -> Completed:
     """Asks git about a folder of the user's, where it is not known yet what it is."""
     return _call(args, cwd=repo, env={}, input=None, ok=ok)
+
+
+def is_object(name: str) -> bool:
+    """Whether a name is an id, and no ref's."""
+    return _OBJECT.fullmatch(name) is not None
 
 
 def demand_version() -> None:
@@ -219,10 +246,6 @@ def _head(path: Path) -> str:
         return path.read_text()[:4096].strip().removeprefix("ref:").strip()
     except (OSError, ValueError):
         return ""
-
-
-def _object_format(common: Path) -> str:
-    return _call(("rev-parse", "--show-object-format"), cwd=common, env={"GIT_DIR": str(common)}, input=None).line
 
 
 def _people(author: Author | None) -> dict[str, str]:

@@ -53,15 +53,15 @@ class Identities:
         with self._one_at_a_time:
             common = program.common_directory(project.path)
             known = self._known(project.name)
-            found = self._identify(project, common, known)
-            if known is not None and known.id == found.id:
-                if known.path != found.path:  # it was moved
-                    self._remember(project.name, found)
+            own = self._identify(project, common, known)
+            if known is not None and known.id == own:
+                if known.path != str(project.path):  # it was moved
+                    self._remember(project, own)
                 return
             if known is not None:
                 self._put_aside(project.name, known.id)
-            self._take_back(project.name, found.id)
-            self._remember(project.name, found)
+            self._take_back(project.name, own)
+            self._remember(project, own)
 
     def release(self, project: Project) -> None:
         """The name is free for another repository."""
@@ -78,14 +78,13 @@ class Identities:
 
     # how
 
-    def _identify(self, project: Project, common: Path, known: _Known | None) -> _Known:
+    def _identify(self, project: Project, common: Path, known: _Known | None) -> str:
         own = _own(common)
-        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
         if not own or self._is_copy(own, project.path, common):
             same = not own and known is not None and _is_same(project, known)
             own = known.id if known is not None and same else secrets.token_hex(8)
             replace_file(common / _FILE, f"{own}\n")
-        return _Known(id=own, path=str(project.path), commit=commit)
+        return own
 
     def _is_copy(self, own: str, path: Path, common: Path) -> bool:
         """Whether the repository that has this id is known, and is there still, in another place than this one."""
@@ -126,8 +125,10 @@ class Identities:
             return None
         return known if _ID.fullmatch(known.id) else None
 
-    def _remember(self, name: str, known: _Known) -> None:
-        folder = self._records / name
+    def _remember(self, project: Project, id: str) -> None:
+        commit = program.ask(project.path, "rev-parse", "--verify", "--quiet", project.ref, ok=(0, 1, 128)).line
+        known = _Known(id=id, path=str(project.path), commit=commit)
+        folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
 

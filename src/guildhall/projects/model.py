@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 INTEGRATION = "claude/main"  # the branch that all work is gathered on
@@ -68,6 +69,20 @@ class ProjectShown:
     def as_dict(self) -> dict[str, Any]:
         told = {} if self.project is None else self.project.as_dict()
         return {"name": self.name, **told, "error": self.error, "living": list(self.living)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A line of the timeline of a commission or a meeting: a transition, or a note where there is no `after`."""
+
+    at: str
+    reason: str
+    before: str | None = None
+    after: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

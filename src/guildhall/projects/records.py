@@ -1,13 +1,14 @@
-"""What the database says about projects as a whole."""
+"""What the database says about projects as a whole, and the timelines of their commissions and meetings."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select, union_all, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import delete, func, insert, select, union, union_all, update
+from sqlalchemy.dialects.sqlite import insert as upsert
 
-from guildhall.store.guild_tables import commissions, meetings, redactions
+from guildhall.projects.model import Moment
+from guildhall.store.guild_tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -23,6 +24,12 @@ def living(connection: Connection, project: str) -> tuple[str, ...]:
     ]
     every = union_all(*parts).subquery()
     return tuple(connection.execute(select(every.c.id).order_by(every.c.created_at)).scalars())
+
+
+def known(connection: Connection) -> set[str]:
+    """The ids of all commissions and meetings that there are, or were until somebody took them off the record."""
+    every = union(select(commissions.c.id), select(meetings.c.id), select(timeline.c.activity))
+    return set(connection.execute(every).scalars())
 
 
 def aside(name: str, id: str) -> str:
@@ -50,5 +57,37 @@ def redacted(connection: Connection, digest: str) -> bytes | None:
 
 def remember_redacted(connection: Connection, digest: str, text: bytes) -> None:
     """Found in it later, further ones are taken out too."""
-    row = insert(redactions).values(digest=digest, text=text)
+    row = upsert(redactions).values(digest=digest, text=text)
     connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"text": text}))
+
+
+# timelines
+
+
+def add_moment(connection: Connection, activity: str, moment: Moment) -> None:
+    """A line more, in the transaction of what it tells."""
+    connection.execute(insert(timeline).values(activity=activity, **{**vars(moment), "data": dict(moment.data)}))
+
+
+def note(connection: Connection, activity: str, reason: str, now: str, **data: Any) -> None:
+    """A line that is no transition."""
+    add_moment(connection, activity, Moment(at=now, reason=reason, data=data))
+
+
+def moments(connection: Connection, activity: str) -> list[Moment]:
+    """The timeline, from the beginning."""
+    query = select(timeline).where(timeline.c.activity == activity).order_by(timeline.c.id)
+    names = ("at", "reason", "before", "after", "data")
+    return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
+
+
+def transitions(connection: Connection, activity: str) -> int:
+    """How many there have been: an artifact that says fewer is older than the row."""
+    query = select(func.count()).where(timeline.c.activity == activity, timeline.c.after.is_not(None))
+    return connection.execute(query).scalar_one()
+
+
+def forget(connection: Connection, activity: str, now: str) -> None:
+    """All that is left of a timeline is a line that says so."""
+    connection.execute(delete(timeline).where(timeline.c.activity == activity))
+    note(connection, activity, "taken off the record", now)

@@ -48,6 +48,11 @@ class Projects:
     def __init__(self, home: Home) -> None:
         self._home = home
 
+    @property
+    def file(self) -> Path:
+        """Where they are registered."""
+        return self._home.settings
+
     def all(self) -> list[Project]:
         """Every project, by name. Raises for the first that is written wrongly."""
         return [self._project(name) for name in sorted(self._names())]

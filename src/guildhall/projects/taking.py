@@ -74,8 +74,10 @@ def take(git: Git, tree: Path, index: Path, wanted: Sequence[str] = ()) -> Taken
 
     What git ignores is left out, except artifacts and what is `wanted`.
     """
-    taken = take_these(git, tree, _changed(git, tree, index, (LORE, *wanted)))
-    return replace(taken, left=(*taken.left, *_in_submodules(git, tree, index)))
+    links = _submodules(git, tree, index)
+    changed = _changed(git, tree, index, (LORE, *wanted))
+    taken = take_these(git, tree, [path for path in changed if path.rstrip(b"/") not in links])
+    return replace(taken, left=(*taken.left, *_in_submodules(tree, links)))
 
 
 def take_these(git: Git, tree: Path, paths: Iterable[bytes]) -> Taken:
@@ -96,20 +98,18 @@ def ignored(git: Git, tree: Path, index: Path) -> list[bytes]:
     return [path for path in told.split(b"\0") if path and not path.startswith(lore)]
 
 
-def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> list[bytes]:
+def _changed(git: Git, tree: Path, index: Path, wanted: Sequence[str]) -> Iterable[bytes]:
     """Paths that are new, changed or gone; one that ends in a slash is a repository inside."""
 
-    def others(*which: str) -> Completed:
-        return git.run(*_SPARSE, "ls-files", "-z", "--others", *which, tree=tree, index=index)
+    def told() -> list[Completed]:
+        ways = (("--modified", "--deleted", "--exclude-standard"), ("--", *wanted))  # these whether ignored or not
+        return [git.run(*_SPARSE, "ls-files", "-z", "--others", *way, tree=tree, index=index) for way in ways]
 
-    told = git.run(*_SPARSE, "ls-files", "-z", "--modified", "--deleted", tree=tree, index=index)
-    new = [others("--exclude-standard"), others("--", *wanted)]  # the latter whether ignored or not
-    if any("could not open directory" in one.said for one in (told, *new)):
+    said = told()
+    if any("could not open directory" in one.said for one in said):
         _make_readable(tree)
-        new = [others("--exclude-standard"), others("--", *wanted)]
-    paths = dict.fromkeys(path for one in (told, *new) for path in one.out.split(b"\0") if path)
-    links = _submodules(git, tree, index)
-    return [path for path in paths if path.rstrip(b"/") not in links]
+        said = told()
+    return dict.fromkeys(path for one in said for path in one.out.split(b"\0") if path)
 
 
 def _submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
@@ -117,9 +117,9 @@ def _submodules(git: Git, tree: Path, index: Path) -> set[bytes]:
     return {line.partition(b"\t")[2] for line in told.split(b"\0") if line.startswith(_SUBMODULE.encode())}
 
 
-def _in_submodules(git: Git, tree: Path, index: Path) -> list[tuple[str, str]]:
+def _in_submodules(tree: Path, links: set[bytes]) -> list[tuple[str, str]]:
     left: list[tuple[str, str]] = []
-    for path in sorted(_submodules(git, tree, index)):
+    for path in sorted(links):
         folder = tree / os.fsdecode(path)
         if folder.is_symlink() or (folder.is_dir() and any(folder.iterdir())):
             left.append((os.fsdecode(path), "it is a submodule, which has its own repository"))

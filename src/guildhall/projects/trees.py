@@ -26,6 +26,11 @@ class Entry:
     mode: str = _FILE
     object: str | None = None
 
+    @property
+    def is_file(self) -> bool:
+        """A regular one; not a link, a folder or a submodule."""
+        return self.mode in _REGULAR and self.object is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
@@ -59,10 +64,10 @@ def entry_at(git: Git, commit: str, path: bytes) -> Entry | None:
     return None
 
 
-def entries(git: Git, commit: str, under: bytes | None = None, *, deep: bool = False) -> list[Entry]:
-    """What a commit has at a path, or everything below it."""
-    where = ("--", under.decode("utf-8", "surrogateescape")) if under is not None else ()
-    told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, *where).out
+def entries(git: Git, commit: str, *under: bytes, deep: bool = False) -> list[Entry]:
+    """What a commit, or a tree, has at some paths, or everything below them."""
+    where = (path.decode("utf-8", "surrogateescape") for path in under)
+    told = git.run("ls-tree", "-z", *(("-r",) if deep else ()), "--full-tree", commit, "--", *where).out
     found: list[Entry] = []
     for line in told.split(b"\0"):
         if line:
@@ -74,14 +79,12 @@ def entries(git: Git, commit: str, under: bytes | None = None, *, deep: bool = F
 
 def content(git: Git, entry: Entry) -> bytes | None:
     """The content of a regular file; None for a link, a folder or a submodule."""
-    if entry.mode not in _REGULAR or entry.object is None:
-        return None
-    return git.run("cat-file", "blob", entry.object).out
+    return git.run("cat-file", "blob", str(entry.object)).out if entry.is_file else None
 
 
 def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
     """The content of every regular file among these, by its path; one call of git."""
-    wanted = [entry for entry in files if entry.mode in _REGULAR and entry.object]
+    wanted = [entry for entry in files if entry.is_file]
     told = git.run("cat-file", "--batch", input="".join(f"{entry.object}\n" for entry in wanted).encode()).out
     found: dict[bytes, bytes] = {}
     at = 0
@@ -94,14 +97,11 @@ def contents(git: Git, files: Iterable[Entry]) -> dict[bytes, bytes]:
 
 
 def with_entries(git: Git, tree: str, changes: Iterable[Entry]) -> str:
-    """The tree with files put in and taken out."""
-    lines = list(changes)
-    if not lines:
-        return git.run("rev-parse", "--verify", f"{tree}^{{tree}}").line
+    """The tree, or that of a commit, with files put in and taken out."""
     with git.scratch() as folder:
         index = folder / "index"
         git.run("read-tree", tree, index=index)
-        put_in_index(git, index, lines)
+        put_in_index(git, index, changes)
         return git.run("write-tree", index=index).line
 
 

@@ -68,11 +68,8 @@ class Worktrees:
     def activities(self, project: str) -> list[str]:
         """Who has a checkout of a project."""
         folder = self._home.worktrees / project
-        return (
-            sorted(one.name for one in folder.iterdir() if is_name(one.name) and one.is_dir())
-            if folder.is_dir()
-            else []
-        )
+        there = folder.iterdir() if folder.is_dir() else ()
+        return sorted(one.name for one in there if is_name(one.name) and one.is_dir())
 
     def make(self, project: Project, activity: str, branch: str, scope: Scope) -> Path:
         """The checkout of an activity, made if it is not there or not whole. A new branch begins at claude/main."""
@@ -126,13 +123,6 @@ class Worktrees:
         with self._alone(path):
             tree = self._whole(project, path)
             return self._commit(project, path, tree, message, author, wanted)[0]
-
-    def left(self, project: Project, activity: str) -> tuple[tuple[str, str], ...]:
-        """What lies in a checkout and cannot be committed, each path with the reason."""
-        path = self.path(project, activity)
-        with self._alone(path):
-            self._whole(project, path)
-            return take(self._git(project), path, self._index(project, path)).left
 
     def remove(self, project: Project, activity: str) -> Aside | None:
         """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores is put
@@ -265,6 +255,7 @@ class Worktrees:
         taken = take(git, path, fresh, wanted)
         if taken.changes:
             trees.put_in_index(git, fresh, taken.changes)
+            git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         made = git.run("write-tree", index=fresh).line
         now = git.resolve(tree.branch) or tree.tip or Branches(project, git).ensure()
         new = None
@@ -273,7 +264,6 @@ class Worktrees:
             new = trees.commit(git, made, [now], message, Author(name=author))
             git.move("commit", f"update refs/heads/{tree.branch} {new} {now}")
             self._write_record(path, replace(tree, tip=new))
-        git.run("update-index", "-q", "--refresh", tree=path, index=fresh, ok=(0, 1))
         fresh.replace(index)
         return new, taken
 

@@ -36,7 +36,7 @@ from guildhall.runs import records
 from guildhall.runs.model import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -127,6 +127,14 @@ class Journal:
             self._chain = _linked(self._chain, entry)
         if entry.key is not None:
             self._by_key.setdefault(entry.key, []).append(entry)
+
+
+def calls_made(entries: Sequence[Entry], tool: str) -> list[Mapping[str, Any]]:
+    """The arguments of the calls of a tool that did not fail, in their order."""
+    done = {entry.key for entry in entries if entry.kind == "tool_ended" and not entry.data["result"]["is_error"]}
+    begun = (entry for entry in entries if entry.kind == "tool_started" and entry.data["tool"] == tool)
+    asked: dict[str | None, Mapping[str, Any]] = {e.key: e.data["arguments"] or {} for e in begun if e.key in done}
+    return list(asked.values())
 
 
 def _linked(chain: str, answer: Entry) -> str:

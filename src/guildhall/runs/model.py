@@ -206,6 +206,11 @@ class Run:
     usage: Usage = field(default_factory=Usage)  # its own
     cost_usd: float | None = None  # at the top of a tree that of all runs in it
 
+    @property
+    def needs_person(self) -> bool:
+        """Whether it was put away, and goes on when a person has done something."""
+        return self.status == "waiting" or (self.status == "parked" and self.reason != SHUTDOWN)
+
     def as_dict(self) -> dict[str, Any]:
         """The run as `--json` prints it."""
         return {

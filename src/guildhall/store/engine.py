@@ -25,7 +25,7 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.pool import NullPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from pathlib import Path
 
     from sqlalchemy import Connection, Engine
@@ -60,6 +60,7 @@ class Store:
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._entering = threading.Lock()  # nothing enters the queue behind the end mark
         self._open = True
+        self._watchers: tuple[tuple[asyncio.AbstractEventLoop, asyncio.Event], ...] = ()
         self._writer: threading.Thread | None = None
         if not readonly:
             writing = self._engine.connect()  # here, so that a file that cannot be opened is the caller's error
@@ -89,6 +90,18 @@ class Store:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._enter(_Write(fn, durable, done))
         return await done
+
+    @contextlib.contextmanager
+    def watched(self) -> Generator[asyncio.Event]:
+        """An event that is set after every commit from now on; who has looked clears it, and waits for the next."""
+        watcher = (asyncio.get_running_loop(), asyncio.Event())
+        with self._entering:
+            self._watchers = (*self._watchers, watcher)
+        try:
+            yield watcher[1]
+        finally:
+            with self._entering:
+                self._watchers = tuple(one for one in self._watchers if one is not watcher)
 
     def close(self) -> None:
         """Ends after all that was handed in is committed."""
@@ -125,6 +138,9 @@ class Store:
                 closing = first is None
                 if batch:
                     _settle(_commit(connection, batch))
+                    for loop, changed in self._watchers:
+                        with contextlib.suppress(RuntimeError):  # the loop is closed
+                            loop.call_soon_threadsafe(changed.set)
 
 
 def _engine(path: Path, mode: str) -> Engine:

@@ -5,33 +5,28 @@ Not the gate: whether a call may happen is decided before it comes here.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 
 from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
-from guildhall.core.ids import canonical
 from guildhall.core.nearest import did_you_mean
-from guildhall.core.yaml import field_name
 from guildhall.policy.model import CAPABILITIES
+from guildhall.tools.arguments import checked
 from guildhall.tools.model import Blob, Block, Handler, Place, Text, Tool, ToolResult
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic_core import ErrorDetails
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pydantic import TypeAdapter
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ARGUMENT = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
-_SHOWN_ERRORS = 5
-_SHOWN_VALUE = 200
 
 
 @dataclass(frozen=True)
@@ -268,16 +263,41 @@ def _as_json(value: Any) -> ToolResult:
 
 async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Calls the tool's handler. Wrong arguments and failures of the handler are results that say what was wrong."""
-    try:
-        checked = _checked(tool, arguments)
-    except UsageError as error:
-        return ToolResult.error(clean(str(error)))
-    handler = tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
-    call = functools.partial(handler, **checked)
+    import asyncio
+
+    call = _call(tool, arguments)
+    if isinstance(call, ToolResult):
+        return call
+    handler = call.func
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await _awaited(call())
     outcome = await asyncio.to_thread(_called, call)
     return await _awaited(outcome) if inspect.isawaitable(outcome) else outcome
+
+
+def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+    """The same in a thread that has nothing else to do: there is an event loop only if the handler needs one."""
+    call = _call(tool, arguments)
+    outcome = call if isinstance(call, ToolResult) else _called(call)
+    if not inspect.isawaitable(outcome):
+        return outcome
+    import asyncio
+
+    return asyncio.run(_awaited(outcome))
+
+
+def _call(tool: Tool, arguments: Mapping[str, Any]) -> functools.partial[Any] | ToolResult:
+    """The handler with its arguments, or what is wrong with these."""
+    try:
+        given = _checked(tool, arguments)
+    except UsageError as error:
+        return ToolResult.error(clean(str(error)))
+    handler = tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
+    return functools.partial(handler, **given)
+
+
+def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return checked(tool, arguments, tool.handler.form if isinstance(tool.handler, TypedHandler) else None)
 
 
 def argument_problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
@@ -299,6 +319,8 @@ def _called(call: Callable[[], Any]) -> Any:
 
 
 async def _awaited(awaitable: Any) -> ToolResult:
+    import asyncio
+
     try:
         return result_of(await awaitable)
     except asyncio.CancelledError as error:
@@ -320,74 +342,3 @@ def _failed(error: BaseException) -> ToolResult:
     if isinstance(error, GuildError):
         return ToolResult.error(clean(message))
     return ToolResult.error(clean(f"{type(error).__name__}: {message}" if message else type(error).__name__))
-
-
-def _checked(tool: Tool, arguments: Any) -> dict[str, Any]:
-    """The arguments as the handler takes them; UsageError names what is wrong."""
-    if not isinstance(arguments, Mapping):
-        raise UsageError(f"{tool.name}: the arguments are not an object with names and values")
-    given = dict(cast("Mapping[str, Any]", arguments))
-    if not isinstance(tool.handler, TypedHandler):
-        return _checked_by_schema(tool, given)
-    from pydantic import ValidationError
-
-    try:
-        return tool.handler.form.adapter.validate_python(given)
-    except ValidationError as error:
-        raise _explained(tool, error) from None
-    except Exception as error:  # noqa: BLE001 - endless nesting, or a validator of the tool's own that breaks
-        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
-
-
-def _explained(tool: Tool, error: ValidationError) -> UsageError:
-    details = error.errors(include_url=False, include_context=False)
-    lines = [_sentence(tool, detail) for detail in details[:_SHOWN_ERRORS]]
-    return UsageError("\n".join(f"{tool.name}: {line}" for line in lines), hint="Correct the arguments and call again.")
-
-
-def _sentence(tool: Tool, detail: ErrorDetails) -> str:
-    name = field_name(detail["loc"]) or "arguments"
-    if detail["type"] == "missing":
-        return f"{name}: this argument is required"
-    if detail["type"] == "extra_forbidden" and len(detail["loc"]) == 1:
-        known = cast("Mapping[str, Any]", tool.input_schema.get("properties", {}))
-        return f"{name}: there is no such argument. {did_you_mean(name, known) or 'It takes none.'}"
-    return f"{name}: {detail['msg']} (it is {_shortened(detail['input'])})"
-
-
-def _shortened(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN_VALUE else f"{shown[:_SHOWN_VALUE]}..."
-
-
-def _checked_by_schema(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import exceptions
-
-    best: Callable[[Iterable[exceptions.ValidationError]], exceptions.ValidationError | None]
-    best = cast("Any", exceptions).best_match
-    try:
-        found = best(_validator(canonical(tool.input_schema)).iter_errors(arguments))
-    except exceptions.SchemaError as error:
-        raise UsageError(f"{tool.name}: the tool's own input schema is wrong: {_cut(error.message)}") from None
-    except Exception as error:  # noqa: BLE001 - unresolvable references, endless nesting, patterns that do not compile
-        raise UsageError(f"{tool.name}: the arguments cannot be checked: {type(error).__name__}") from None
-    if found is None:
-        return arguments
-    name = field_name(tuple(found.absolute_path)) or "arguments"
-    raise UsageError(f"{tool.name}: {name}: {_cut(found.message)}", hint="Correct the arguments and call again.")
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= 2 * _SHOWN_VALUE else f"{message[: 2 * _SHOWN_VALUE]}..."
-
-
-@functools.lru_cache(maxsize=512)
-def _validator(schema: str) -> Validator:
-    """The compiled check of a hand-written schema. It looks nothing up elsewhere: the registry is empty."""
-    from jsonschema.validators import Draft202012Validator, validator_for
-    from referencing.jsonschema import EMPTY_REGISTRY
-
-    parsed = json.loads(schema)
-    kind: Any = validator_for(parsed, default=Draft202012Validator)
-    kind.check_schema(parsed)
-    return kind(parsed, registry=EMPTY_REGISTRY)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.define import TypedHandler, invoke
-from guildhall.tools.host import HostSpec, ToolHost
+from guildhall.tools.host import HostSpec, ToolHost, text_of
 from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
@@ -126,10 +126,16 @@ class InPackage:
         raise ToolUnavailable(f"the tools of the package {self.toolbox} run in a tool host only")
 
 
-async def describe_toolbox(name: str, path: Path, surroundings: Surroundings, pin: str | None = None) -> Toolbox:
-    """The tools of a toolbox file, as a host that can do nothing at all has found them."""
+async def describe_toolbox(
+    name: str, path: Path, surroundings: Surroundings, pin: str | None = None, content: bytes | None = None
+) -> Toolbox:
+    """The tools of a toolbox file, as a host that can do nothing at all has found them.
+
+    `content`: what was read of it; else it is read.
+    """
     spec = HostSpec(view=surroundings.view, toolboxes=((name, path),), pins={name: pin} if pin else {})
-    return await _described(name, ToolHost(spec), InFile(name, path, pin))
+    sources = None if content is None else {name: text_of(name, path, content)}
+    return await _described(name, ToolHost(spec, sources=sources), InFile(name, path, pin))
 
 
 async def describe_package(name: str, export: str, sources: Mapping[str, str], surroundings: Surroundings) -> Toolbox:

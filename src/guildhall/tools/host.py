@@ -27,10 +27,11 @@ from guildhall.tools.source import pin_of, read_source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from guildhall.tools.jail import Confined, Kind
 
-__all__ = ["HostSpec", "ToolHost"]
+__all__ = ["HostSpec", "ToolHost", "text_of"]
 
 CALL_SECONDS = 600.0
 _START_SECONDS = 60.0
@@ -362,8 +363,13 @@ def _read_sources(spec: HostSpec) -> dict[str, str]:
         if spec.pins.get(name, pinned := pin_of(data)) != pinned:
             hint = "Look at what changed, then: guild trust"
             raise NotTrusted(f"the toolbox {name!r} has changed since it was trusted", where=str(path), hint=hint)
-        try:
-            sources[name] = data.decode()
-        except UnicodeDecodeError:
-            raise ToolUnavailable(f"the toolbox {name!r} cannot be read: it is not UTF-8", where=str(path)) from None
+        sources[name] = text_of(name, path, data)
     return sources
+
+
+def text_of(name: str, path: Path, content: bytes) -> str:
+    """The text of a toolbox file."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise ToolUnavailable(f"the toolbox {name!r} cannot be read: it is not UTF-8", where=str(path)) from None

@@ -6,7 +6,6 @@ here, even end the process: the hall stands outside.
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import json
 import linecache
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
-from guildhall.tools.define import invoke
+from guildhall.tools.define import invoke_here
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.model import Tool, Toolbox, ToolResult
 
@@ -74,7 +73,7 @@ class Host:
         if tool is None:
             result = ToolResult.error(f"There is no tool {name!r}. {did_you_mean(name, self._tools) or ''}".strip())
         else:
-            result = asyncio.run(invoke(tool, request["arguments"]))
+            result = invoke_here(tool, request["arguments"])
         self._reply(request["id"], result)
 
     def _reply(self, number: int, result: ToolResult) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field, StrictStr, model_validator
 
 from guildhall.core import ids
-from guildhall.core.errors import InvalidFile, NotFound
+from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.core.yaml import Source, read_text, shown
 from guildhall.workers import rendering
 from guildhall.workers.definition import Definition, Line
@@ -103,6 +103,15 @@ def read_package(folder: Path, *, named: bool = True) -> Package:
         return _package(folder, named)
     except OSError as error:
         raise InvalidFile(f"the package cannot be read: {error.strerror or error}", where=str(folder)) from None
+
+
+def only_toolbox(folder: Path) -> bool:
+    """Whether a package that is wrong says at least so much, that it is a toolbox and nothing else."""
+    try:
+        table = _named(_read(folder / PROJECT_FILE), folder)[0].at(TABLE)
+    except (GuildError, OSError):
+        return False
+    return cast("dict[str, Any]", table).get("type") in ("toolbox", ["toolbox"])
 
 
 def _package(folder: Path, named: bool) -> Package:

@@ -12,7 +12,7 @@ from guildhall.core.nearest import did_you_mean
 from guildhall.workers.code import activation_of, exported
 from guildhall.workers.definition import Definition
 from guildhall.workers.model import Worker
-from guildhall.workers.package import PROJECT_FILE, Package, read_package
+from guildhall.workers.package import PROJECT_FILE, Package, only_toolbox, read_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,13 +53,14 @@ class Packages:
         yield from (path for path in found if not path.name.startswith(".") and (path.is_dir() or path.is_symlink()))
 
     def workers(self) -> Iterator[Path]:
-        """The folder of each that is a worker; of one that is wrong it cannot be known, and it is one."""
+        """The folder of each that is a worker. One that is wrong is one too, unless it says that it is a toolbox."""
         for folder in self.folders():
             try:
                 if "worker" in read_package(folder).types:
                     yield folder
             except GuildError:
-                yield folder
+                if not only_toolbox(folder):
+                    yield folder
 
     def listed(self) -> list[PackageListed]:
         """Every package, the wrong ones with what is wrong in them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,6 +141,36 @@ def test_editing_one_that_works_is_cancel_and_redispatch(workshop: Workshop) -> 
         assert after == [*once, "cancelled", *once, "completed"]
         with pytest.raises(Conflict, match="it is over"):
             await shop.commissions.edit(made.id, {"prompt": "Silver."}, shop.frame)
+
+    workshop.inside(work)
+
+
+def test_two_who_edit_one_that_works_do_so_one_after_another(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.script([submit("Gold."), say()])
+        changes: list[dict[str, str]] = [{"prompt": "Of gold."}, {"title": "A gold key"}]
+        await asyncio.gather(*(shop.commissions.edit(made.id, one, shop.frame) for one in changes))
+        done = await shop.quiet(made.id)
+        assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
+        assert (await shop.commissions.shown(made.id)).worktree is None
+        assert shop.hall.worktrees.activities("shop") == []
+
+    workshop.inside(work)
+
+
+def test_edited_so_that_it_cannot_begin_it_is_blocked(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        edited = await shop.commissions.edit(made.id, {"dependencies": [".lore/design.md"]}, shop.frame)
+        assert (edited.status, edited.reason) == ("blocked", "waits for .lore/design.md")
+        assert "status: blocked" in shop.repo.at("claude/main", made.path)
 
     workshop.inside(work)
 

@@ -21,6 +21,7 @@ from guildhall.projects.commissions.model import (
     checked_status,
     commission_in,
 )
+from guildhall.projects.records import moments
 from guildhall.store.engine import Store
 from guildhall.store.guild_tables import commissions
 from guildhall.store.migrate import prepare
@@ -75,7 +76,7 @@ def test_every_pair_of_states(store: Store) -> None:
     for before, after in product(STATUS, STATUS):
         values = {"status": before, "reason": "set by the test"}
         store.submit(lambda c, values=values: c.execute(update(commissions).values(**values))).result()
-        lines = store.read(lambda connection: records.moments(connection, one.id))
+        lines = store.read(lambda connection: moments(connection, one.id))
 
         def move(connection: Any, after: Any = after) -> Commission:
             return records.move(connection, one.id, after, f"to {after}", AT, attempt=7)
@@ -83,7 +84,7 @@ def test_every_pair_of_states(store: Store) -> None:
         if after in PERMITTED[before].split():
             moved = store.submit(move).result()
             assert (moved.status, moved.reason, moved.attempt) == (after, f"to {after}", 7)
-            *same, line = store.read(lambda connection: records.moments(connection, one.id))
+            *same, line = store.read(lambda connection: moments(connection, one.id))
             assert same == lines
             assert (line.before, line.after, line.reason, line.at) == (before, after, f"to {after}", AT)
         else:
@@ -91,7 +92,7 @@ def test_every_pair_of_states(store: Store) -> None:
                 store.submit(move).result()
             now = store.read(lambda connection: records.get(connection, one.id))
             assert (now.status, now.reason) == (before, "set by the test")
-            assert store.read(lambda connection: records.moments(connection, one.id)) == lines
+            assert store.read(lambda connection: moments(connection, one.id)) == lines
 
 
 def test_what_is_not_there_is_not_found(store: Store) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.projects.commissions.workshop import Workshop
 
 
-@pytest.mark.req("WKR-10", "COM-2")
+@pytest.mark.req("WKR-10", "COM-2", "WD-33")
 @pytest.mark.timeout(180)
 def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> None:
     env = {"GUILDHALL_CLAUDE": str(claude_program())}
@@ -47,6 +47,7 @@ def test_pydantic_and_claude_do_the_same(guild: Guild, workshop: Workshop) -> No
             "tools": _tools(guild, one["run"]),
         }
     assert came["pydantic"] == came["claude"]
+    assert guild("ls", "--json").json["needs_you"]["asks"] == [], "nor has Claude Code asked whether it may"
     workshop.repo.fsck()
 
 

@@ -458,21 +458,30 @@ def test_a_repository_that_is_gone_is_said_and_stops_nothing_else(workshop: Work
     workshop.inside(work)
 
 
-def test_one_that_does_not_begin_says_who_is_before_it_and_asks_a_person(workshop: Workshop) -> None:
+@pytest.mark.req("COM-21")
+def test_who_waits_for_a_person_keeps_nobody_from_beginning(workshop: Workshop) -> None:
     workshop.worker(tool_rules={"Write": {"approval_required": True}})
-    workshop.script([write("src/key.py"), submit(), say()], [submit(), say()])
+    workshop.worker("carver")
+    workshop.script([write("src/key.py"), submit(), say()], carver=[[LATE]])
     settings = workshop.home.settings
     entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 1}
     settings.write_text(json.dumps({"projects": {"shop": entry}}))
 
     async def work(shop: Workshop) -> None:
-        first, second = await shop.new(), await shop.new(title="Another")
-        await shop.commissions.dispatch(first.id, shop.frame)
-        await shop.commissions.dispatch(second.id, shop.frame)
-        run = str(shop.commissions.get(first.id).run)
-        await shop.so(lambda: shop.hall.history.get(run).status == "waiting")
-        (told,) = (await shop.commissions.shown(second.id)).doubts
-        assert told.startswith("it waits for its turn: 1 commissions of shop are under way")
-        assert f"a person is asked by {first.id}: guild ls" in told
+        first = await shop.new()
+        second, third = [await shop.new(worker="carver") for _ in range(2)]
+        for one in (first, second, third):
+            await shop.commissions.dispatch(one.id, shop.frame)
+        await shop.until(second.id, "in_progress")
+        assert shop.hall.history.get(str(shop.commissions.get(first.id).run)).needs_person
+        (told,) = (await shop.commissions.shown(third.id)).doubts
+        assert told == f"it waits for its turn: as many commissions of shop are at work as may be: {second.id}"
+        # It goes on at once when it can, and counts again.
+        (ask,) = shop.hall.asks.open()
+        await shop.client.answer(ask.id, Answer(choice="yes"))
+        assert (await shop.quiet(first.id)).status == "completed"
+        assert shop.commissions.get(third.id).status == "dispatched"
+        await shop.commissions.cancel(second.id)
+        await shop.until(third.id, "in_progress")
 
     workshop.inside(work)

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.recover import Recovery
@@ -54,6 +55,7 @@ class Workshop:
     workers: dict[str, Any] = field(default_factory=dict[str, Any])
     hall: Any = None
     client: Any = None
+    clock: SystemClock = field(default_factory=SystemClock)
 
     @staticmethod
     def at(folder: Path, home: Home) -> Workshop:
@@ -81,7 +83,7 @@ class Workshop:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            self.hall = Hall(self.home, environ={})
+            self.hall = Hall(self.home, environ={}, clock=self.clock)
             self.client = EmbeddedHall(self.hall, stays=True)
             try:
                 async with asyncio.timeout(30):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import call, say, submit
+from tests.projects.commissions.workshop import LATE, call, say, submit
 from tests.projects.manager.office import ID, managed
 
 if TYPE_CHECKING:
@@ -50,5 +50,38 @@ def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float 
         costs = [(await shop.commissions.shown(one.id)).cost_usd or 0 for one in await shop.commissions.all()]
         assert sum(costs) > 0
         assert sum(costs) + (shop.hall.history.get(run.id).cost_usd or 0) <= given
+
+    workshop.inside(work)
+
+
+def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop: Workshop) -> None:
+    """Each has all that it may spend set aside when it begins; one for which there is not enough waits."""
+    workshop.worker("small", limits={"max_budget_usd": 0.01})
+    workers = {"manager": [[say()]], "smith": [[LATE]], "small": [[LATE]]}
+    price, place = {"input": 2, "output": 2}, workshop.repo.path / "script.yaml"
+    place.write_text(json.dumps({"price": price, "workers": workers}))
+
+    async def work(shop: Workshop) -> None:
+        run = await managed(shop, budget=0.05)
+        project = shop.hall.projects.get("shop")
+
+        async def begun(worker: str) -> Commission:
+            draft = Draft(title="A key", worker=worker, prompt="Forge.")
+            made = await shop.commissions.create(project, draft, shop.frame, by="manager", made_by=f"{run.id}#{worker}")
+            return await shop.commissions.dispatch(made.id, shop.frame)
+
+        small, first, second = [await begun(worker) for worker in ("small", "smith", "smith")]
+        assert [one.status for one in (small, first, second)] == ["in_progress", "dispatched", "dispatched"]
+        (told,) = (await shop.commissions.shown(second.id)).doubts
+        assert told.endswith(f"set aside for {small.id}")
+        await shop.commissions.cancel(small.id)
+        await shop.until(first.id, "in_progress")
+        most = shop.hall.history.get(str(shop.commissions.get(first.id).run)).request["max_budget_usd"]
+        assert 0.03 < most < 0.05, "all that is left"
+        await shop.commissions.settled()
+        assert shop.commissions.get(second.id).status == "dispatched"
+        place.write_text(json.dumps({"price": price, "workers": {"smith": [[submit(), say()]]}}))
+        await shop.commissions.cancel(first.id)
+        assert (await shop.quiet(second.id)).status == "completed"
 
     workshop.inside(work)

@@ -10,8 +10,8 @@ import pytest
 
 from guildhall.core.errors import MergeConflict
 from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings import records
 from guildhall.projects.meetings.closing import CLOSING
+from guildhall.projects.records import note
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> 
     async def recovers() -> None:
         store, now = parlour.hall.store, parlour.meetings.register.now()
         data = {CLOSING: {"summarise": True}}
-        await store.write(lambda c: records.note(c, meeting.id, "is being closed", now, **data))
+        await store.write(lambda c: note(c, meeting.id, "is being closed", now, **data))
         await Recovery(parlour.hall).go_on()
         await parlour.until(lambda: parlour.meetings.register.get(meeting.id).status == "closed")
         await parlour.until(lambda: not parlour.meetings.expecting)

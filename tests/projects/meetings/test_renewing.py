@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.runs.limits import in_force
 from tests.projects.meetings.parlour import say
 
 if TYPE_CHECKING:
+    from guildhall.runs.model import Bounds, Run
     from tests.projects.meetings.parlour import Parlour
 
 TOO_LONG = {"fail": 413}
@@ -97,5 +99,46 @@ def test_a_run_that_somebody_has_cancelled_is_no_end_of_the_meeting(parlour: Par
         await parlour.hall.runs.cancel(meeting.run)
         await parlour.said(meeting.id, "second")
         assert parlour.answers(meeting.id) == [("first", "one"), ("second", "one")]
+
+    parlour.inside(work)
+
+
+def test_a_renewed_session_has_what_those_before_have_left(parlour: Parlour) -> None:
+    parlour.worker(limits={"max_budget_usd": 2.0, "max_tokens": 100_000})
+    parlour.script([say("one"), say("two")], price=100.0)
+
+    async def work() -> None:
+        meeting = await parlour.opened("first " * 100)
+
+        async def renewed() -> Run:
+            await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+            return parlour.hall.history.get(parlour.meetings.register.get(meeting.id).run)
+
+        def bounds(run: Run) -> Bounds:
+            return in_force(parlour.hall.history.journal(run.id))
+
+        before = parlour.hall.history.get(meeting.run)
+        second = await renewed()
+        assert before.cost_usd > 0
+        assert bounds(second).max_budget_usd == pytest.approx(2.0 - before.cost_usd)
+        assert bounds(second).budget == pytest.approx(bounds(before).budget - before.cost_usd)
+        assert bounds(second).max_tokens < 100_000
+        third = await renewed()
+        assert bounds(third).max_budget_usd == pytest.approx(2.0 - before.cost_usd - second.cost_usd)
+
+    parlour.inside(work)
+
+
+def test_one_that_has_used_up_its_dollars_says_so_and_goes_on_with_more(parlour: Parlour) -> None:
+    parlour.worker(limits={"max_budget_usd": 0.2})
+    parlour.script([say("one")], price=100.0)
+
+    async def work() -> None:
+        meeting = await parlour.opened("first " * 300)
+        events = await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame, renew=True))
+        ended = parlour.hall.history.get(events[-1].run)
+        assert (ended.status, ended.error["code"]) == ("failed", "limit_reached"), ended
+        more = parlour.client.meeting_come(meeting.id, parlour.frame, renew=True, budget=5.0)
+        assert (await parlour.seen(more))[-1].type == "listening"
 
     parlour.inside(work)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.commands.resume import go_on
 from guildhall.cli.follow import how_to_go_on, output_argument, result_of
+from guildhall.cli.ids import ask_id
 from guildhall.cli.member_jobs import how_to_answer, question_meant
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.cli.reach import ask_id, with_hall
+from guildhall.cli.reach import with_hall
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE, Answer, choices_in_words
@@ -71,8 +72,7 @@ def _tell_meeting(shown: MeetingShown, screen: Screen) -> int:
     if screen.wanted.form == "text":
         tell_change(shown.meeting, screen)
     else:
-        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
-        screen.json({**last, **shown.meeting.as_dict()})
+        screen.last(shown.meeting.as_dict())
     return exit_codes.DONE
 
 
@@ -80,8 +80,7 @@ async def _tell_commission(id: str, client: HallClient, screen: Screen) -> int:
     """How the commission stands whose work could not be merged, now that it is said what is to become of it."""
     one = (await client.commission(id)).commission
     if screen.wanted.form != "text":
-        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
-        screen.json({**last, **one.as_dict()})
+        screen.last(one.as_dict())
         return exit_codes.DONE
     screen.result(f"{id} is {one.status}")
     if one.status in ("dispatched", "in_progress"):
@@ -151,6 +150,5 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     for line in how_to_go_on(shown, screen):
         screen.note(line)
     if screen.wanted.form != "text":
-        last = {"type": "result"} if screen.wanted.form == "stream-json" else {}
-        screen.json({**last, **await result_of(shown, client)})
+        screen.last(await result_of(shown, client))
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes, visible
-from guildhall.cli.commissions import commission_id, print_commission, print_line, until_it_rests
+from guildhall.cli.commissions import print_commission, print_line, until_it_rests
+from guildhall.cli.ids import commission_id
 from guildhall.cli.named import text_of
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall, with_look
@@ -231,6 +232,14 @@ async def _told(one: Commission, args: argparse.Namespace, client: HallClient, s
     else:
         screen.result(f"{one.id} is {one.status}" if args.command != "commission new" else one.id)
         _say_next(one, args.command, screen)
+    return _code(one, args)
+
+
+def _code(one: Commission, args: argparse.Namespace) -> int:
+    if args.command == "commission cancel":
+        return exit_codes.DONE if one.status == "cancelled" else exit_codes.FAILED
+    if getattr(args, "wait", False) and one.status in ("pending", "blocked"):
+        return exit_codes.NEEDS_YOU
     tried = args.command != "commission edit" or args.wait
     return exit_codes.FAILED if one.status == "failed" and tried else exit_codes.DONE
 
@@ -247,5 +256,7 @@ def _say_next(one: Commission, command: str, screen: Screen) -> None:
         else f"It has failed: {screen.exactly(one.reason or '')}\n{again}",
         "cancelled": again,
     }
+    if command == "commission cancel" and one.status != "cancelled":
+        screen.note(f"It could not be cancelled: it had ended, or submitted its result, before: guild show {one.id}")
     if one.status in said:
         screen.note(said[one.status], "dim")

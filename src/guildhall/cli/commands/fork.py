@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.commands.run import limits_arguments
 from guildhall.cli.follow import Follower, output_argument
+from guildhall.cli.ids import run_id
 from guildhall.cli.parser import entry_number
-from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.reach import with_hall
 
 if TYPE_CHECKING:
     import argparse

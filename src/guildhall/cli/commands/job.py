@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.jobs import job_id, print_job
+from guildhall.cli.ids import job_id
+from guildhall.cli.jobs import print_job
 from guildhall.cli.lines import age
 from guildhall.cli.member_jobs import print_listing, print_standing
 from guildhall.cli.parser import positive_int

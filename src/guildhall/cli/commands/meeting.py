@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.ids import meeting_id
 from guildhall.cli.lines import age
-from guildhall.cli.meetings import meeting_id, print_meeting
+from guildhall.cli.meetings import print_meeting
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.core.clock import SystemClock
 

@@ -48,7 +48,9 @@ async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, scree
     project = await client.project_add(frame.cwd / args.path, name=args.name, branch=args.branch)
     screen.json(project.as_dict()) if args.json else screen.result(project.name)
     if project.name in before:
-        screen.note(f"The project {project.name} was moved: it is registered at {project.path} now, with all its records.")
+        screen.note(
+            f"{project.name} was moved: it is registered at {project.path} now, with all its records."
+        )
     else:
         screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
     return exit_codes.DONE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from guildhall.cli import exit_codes
 from guildhall.cli.follow import Follower, output_argument
+from guildhall.cli.ids import kind_of
 from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
@@ -205,6 +206,8 @@ def worker_name(text: str) -> str:
         raise UsageError("the worker's name is empty", hint="`guild worker ls` lists the workers.")
     if len(name) > _LONGEST_NAME or not name.isprintable():
         raise UsageError("that cannot be a worker's name", hint="`guild worker ls` lists the workers.")
+    if (kind := kind_of(name)) is not None:
+        raise NotFound(f"{name} is {kind}, not a worker", hint=f"All about it: guild show {name}")
     return name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.commissions import print_commission
@@ -19,6 +19,7 @@ from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Awaitable, Callable
 
     from guildhall.cli.named import Named
     from guildhall.cli.screen import Screen
@@ -35,22 +36,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        if is_id(args.id, ASK):
-            ask = await client.ask(args.id)
-            screen.json(ask.as_dict()) if args.json else _print_ask(ask, screen)
-            return exit_codes.DONE
-        if is_id(args.id, JOB):
-            job = await client.job(args.id)
-            screen.json(job.as_dict()) if args.json else print_job(job, screen)
-            return exit_codes.DONE
-        if is_id(args.id, MEETING):
-            meeting = await client.meeting(args.id)
-            screen.json(meeting.as_dict()) if args.json else print_meeting(meeting, screen)
-            return exit_codes.DONE
-        if is_id(args.id, COMMISSION):
-            commission = await client.commission(args.id)
-            screen.json(commission.as_dict()) if args.json else print_commission(commission, screen)
-            return exit_codes.DONE
+        ways: dict[str, tuple[Callable[[str], Awaitable[Any]], Callable[[Any, Screen], None]]] = {
+            ASK: (client.ask, _print_ask),
+            JOB: (client.job, print_job),
+            MEETING: (client.meeting, print_meeting),
+            COMMISSION: (client.commission, print_commission),
+        }
+        for kind, (ask_for, print_it) in ways.items():
+            if is_id(args.id, kind):
+                one = await ask_for(args.id)
+                screen.json(one.as_dict()) if args.json else print_it(one, screen)
+                return exit_codes.DONE
         found = await named(args.id, client)
         shown = await client.show(found.run)
         if found.workflow is not None:

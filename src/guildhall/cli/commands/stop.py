@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.ids import run_id
 from guildhall.cli.named import named
-from guildhall.cli.reach import run_id, with_hall
+from guildhall.cli.reach import with_hall
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 

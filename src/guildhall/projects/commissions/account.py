@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound
 from guildhall.jobs.inquiry import said
-from guildhall.jobs.model import Asked, Decided
+from guildhall.jobs.model import Asked
+from guildhall.projects.decisions import decided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from guildhall.jobs.model import Decided
     from guildhall.projects.commissions.ground import Ground
-    from guildhall.projects.commissions.model import Moment
+    from guildhall.projects.model import Moment
     from guildhall.runs.model import Run
-
-_DECISION = "record_decision"
 
 
 def runs_in(ground: Ground, timeline: Sequence[Moment]) -> Iterator[Run]:
@@ -29,16 +29,9 @@ def runs_in(ground: Ground, timeline: Sequence[Moment]) -> Iterator[Run]:
 
 
 def decided_in(ground: Ground, timeline: Sequence[Moment]) -> list[Decided]:
-    """The judgement calls that the worker has made, as the journals have them."""
-    found: list[Decided] = []
-    for run in runs_in(ground, timeline):
-        entries = ground.history.entries(run.id)
-        ended = {entry.key for entry in entries if entry.kind == "tool_ended" and not entry.data["result"]["is_error"]}
-        for entry in entries:
-            if entry.kind == "tool_started" and entry.data["tool"] == _DECISION and entry.key in ended:
-                given = entry.data["arguments"]
-                found.append(Decided(**{name: str(given[name]) for name in ("question", "decision", "reasoning")}))
-    return list(dict.fromkeys(found))
+    """The judgement calls that the worker has made, each once, however often it was tried."""
+    runs = runs_in(ground, timeline)
+    return list(dict.fromkeys(one for run in runs for one in decided(ground.history.entries(run.id))))
 
 
 def asked_in(ground: Ground, timeline: Sequence[Moment]) -> list[Asked]:

@@ -33,28 +33,33 @@ async def cancel(ground: Ground, id: str, reason: str = "by the user") -> Commis
     """Ends it. One that has submitted its result, and needs no review, is completed: that came first."""
     reason = ground.redact(checked_reason(reason))
     async with ground.steering[id]:
-        commission = ground.get(id)
-        if commission.status != "in_progress":
-            commission.may_become("cancelled")
-        elif commission.run is not None:
-            await ground.runs().park(commission.run, SHUTDOWN)  # who dies now has cancelled nothing: it goes on
-            commission = ground.get(id)  # it may have ended meanwhile
-            if commission.status != "in_progress" or await concluded(ground, commission):
-                return ground.get(id)
-            await keep_work(ground, commission)
-        await _cancel(ground, commission, reason)
+        if (commission := await halted(ground, id)) is None:
+            return ground.get(id)
+        await ground.store.write(lambda connection: end(connection, commission, reason, ground.now()))
         await tidy(ground, id)
         return ground.get(id)
 
 
-async def _cancel(ground: Ground, commission: Commission, reason: str) -> None:
+async def halted(ground: Ground, id: str) -> Commission | None:
+    """One that can be cancelled, with its run stopped and its work kept; None: it has ended meanwhile.
+
+    Whoever dies now has cancelled nothing: it goes on.
+    """
+    commission = ground.get(id)
+    if commission.status != "in_progress":
+        commission.may_become("cancelled")
+    elif commission.run is not None:
+        await ground.runs().park(commission.run, SHUTDOWN)
+        commission = ground.get(id)
+        if commission.status != "in_progress" or await concluded(ground, commission):
+            return None
+        await keep_work(ground, commission)
+    return commission
+
+
+def end(connection: Connection, commission: Commission, reason: str, now: str) -> None:
     """Row and run, in one transaction."""
-    now, run = ground.now(), commission.run
-
-    def write(connection: Connection) -> None:
-        records.move(connection, commission.id, "cancelled", reason, now)
-        found = find_run(connection, run) if run is not None else None
-        if found is not None and found.status not in ENDED:
-            cancel_tree(connection, found.id, now)
-
-    await ground.store.write(write)
+    records.move(connection, commission.id, "cancelled", reason, now)
+    found = find_run(connection, commission.run) if commission.run is not None else None
+    if found is not None and found.status not in ENDED:
+        cancel_tree(connection, found.id, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
 from guildhall.projects.commissions.conflict import applied
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
-from guildhall.projects.commissions.model import RESTS, CommissionShown
+from guildhall.projects.commissions.model import RESTS, UNDER_WAY, CommissionShown
 from guildhall.projects.commissions.projection import doubts, project_row, text_of
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
@@ -35,7 +36,8 @@ from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.waiting import lacks, settle
-from guildhall.runs.model import ENDED, Stretch
+from guildhall.projects.commissions.watch import Watch
+from guildhall.runs.model import ENDED, SHUTDOWN, Stretch
 from guildhall.runs.records import find_run
 from guildhall.runs.seat import Seat, seat_on_record
 
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
 
-_EVERY = 0.05  # seconds between two looks at what has not ended yet
+_PAUSE = 0.02  # seconds between a change and the look at what is waited for: much of it comes together
+_OF_OTHERS = 0.1  # seconds between two looks at a record that another process keeps
 _log = logging.getLogger("guildhall.commissions")
 
 
@@ -61,6 +64,7 @@ class Commissions:
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
         self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
+        self._watch = Watch(ground)
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._hearing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
@@ -85,16 +89,15 @@ class Commissions:
 
     def _shown(self, id: str) -> CommissionShown:
         ground, commission = self._ground, self._ground.get(id)
-        timeline = ground.store.read(lambda connection: records.moments(connection, id))
+        timeline = ground.timeline(id)
         missing: Sequence[str] = ()
         worktree = None
         try:
-            path = ground.worktrees.path(ground.project(commission), commission.place)
-            worktree = (
-                str(path) if path.is_dir() and commission.status != "completed" else None
-            )  # there it is on its way out
+            path = ground.workplace(commission).path
+            if path.is_dir() and commission.status != "completed":  # there it is on its way out
+                worktree = str(path)
             missing = lacks(ground, commission)
-            wrong = doubts(ground, commission) if commission.status not in ("dispatched", "in_progress") else []
+            wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]
@@ -112,15 +115,48 @@ class Commissions:
             doubts=wrong,
         )
 
+    def rests(self, id: str) -> bool:
+        """Whether nothing will become of it before a person has done something, for it or for another one."""
+        found = self.get(id)
+        if found.status == "dispatched":
+            return self._queue.is_stuck(found)
+        if found.status == "in_progress":
+            return found.run is not None and self._needs_person(found.run)
+        if found.status != "blocked":
+            return True
+        makers = [self.get(maker).status for _, maker in self.graph(found.project).get(id, ())]
+        return not any(status in (*UNDER_WAY, "blocked") for status in makers)
+
+    def _needs_person(self, run: str) -> bool:
+        """Whether a run goes on only when a person has done something. A question alone holds up nobody."""
+        held = (ask.status == "open" and ask.kind != "question" for ask in self._ground.asks.of_run(run))
+        return self._ground.history.get(run).needs_person or any(held)
+
     def graph(self, project: str) -> Mapping[str, Sequence[tuple[str, str]]]:
         """From each commission to those that make what it depends on, with the path that says so."""
         return edges(self._ground.all(project))
 
     async def ended(self, ids: Sequence[str]) -> list[Commission]:
         """These commissions, once each of them has ended."""
-        while not all(self.get(id).status in RESTS for id in ids):
-            await self._ground.clock.sleep(_EVERY)
+        await self._until(lambda: all(self.get(id).status in RESTS for id in ids))
         return [self.get(id) for id in ids]
+
+    async def at_rest(self, ids: Sequence[str], within: float) -> bool:
+        """Waits until nothing becomes of any of these without a person; so many seconds at most. Whether it is so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                await self._until(lambda: all(map(self.rests, ids)))
+        return all(map(self.rests, ids))
+
+    async def _until(self, so: Callable[[], bool]) -> None:
+        """Looks again only after something has been put on record; where others write that, every now and then."""
+        ground = self._ground
+        with ground.store.watched() as changed:
+            while not so():
+                if not ground.readonly:
+                    await changed.wait()
+                await ground.clock.sleep(_OF_OTHERS if ground.readonly else _PAUSE)
+                changed.clear()
 
     # transitions
 
@@ -219,6 +255,8 @@ class Commissions:
         if stretch.status == "waiting" and self._awaiting is not None:
             self._awaiting.expect(run)
         if stretch.status not in ENDED:
+            if stretch.reason != SHUTDOWN:  # one that waits for a person leaves its place to another
+                self._start(self._queue.turn)
             return
         try:
             await finalise.tidy(self._ground, id)
@@ -237,9 +275,9 @@ class Commissions:
             said = f"the commission {commission.id} is {commission.status}: its run is over"
             raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
-            project, branch = ground.project(commission), str(commission.branch)
-            scope = ground.find(commission.worker, ground.place(project, frame)).definition.checkout
-            await asyncio.to_thread(ground.worktrees.make, project, commission.place, branch, scope)
+            place = ground.workplace(commission)
+            scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
+            await asyncio.to_thread(place.check_out, scope)
             return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
 
     def _of(self, told: Mapping[str, Any]) -> Commission:
@@ -307,6 +345,7 @@ class Commissions:
             await self._queue.turn()
 
         self._start(put_right)
+        self._watch.begin()
 
     @property
     def expecting(self) -> bool:
@@ -318,6 +357,7 @@ class Commissions:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
+        self._watch.close()
         if self._awaiting is not None:
             self._awaiting.close()
         for task in self._tasks:

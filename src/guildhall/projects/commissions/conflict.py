@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.ids import ASK, fingerprint, new_id
+from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import Ask, Question
 from guildhall.runs.records import add_ask, change_ask, withdraw_kind
 
@@ -22,10 +23,10 @@ KEY = "merge"
 def ask_about(connection: Connection, commission: Commission, run: str, files: Sequence[str], now: str) -> None:
     """Puts it into the inbox, in the transaction in which the commission has failed by it."""
     body = (
-        f"{commission.branch} and claude/main have both changed:\n"
+        f"{commission.branch} and {INTEGRATION} have both changed:\n"
         + "\n".join(f"- {path}" for path in files)
-        + "\n\nredispatch: it is done anew on what claude/main has now.  abandon: nobody does it.  keep: it stays as it"
-        " is, and so do its branch and its checkout; you merge it yourself."
+        + f"\n\nredispatch: it is done anew on what {INTEGRATION} has now.  abandon: nobody does it.  keep: it stays"
+        " as it is, and so do its branch and its checkout; you merge it yourself."
     )
     ask = Ask(
         id=new_id(ASK),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.allowance import allowance
+from guildhall.projects.commissions.allowance import NotYet, allowance
 from guildhall.projects.commissions.finalise import tidy
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
@@ -34,35 +34,26 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     """It waits for its turn from now on. Raises where it could not begin, and then nothing has changed."""
     await settle(ground, ground.get(id).project)
     commission = ground.get(id)
-    commission.may_become("dispatched") if commission.status != "blocked" else None
+    if commission.status != "blocked":  # of that it is said below what is missing
+        commission.may_become("dispatched")
     await asyncio.to_thread(demand_ready, ground, commission)
     ground.git(commission).demand_movable()  # before anything is paid for
     place = ground.place(ground.project(commission), frame)
     ground.find(commission.worker, place)
     if commission.draft.reviewer is not None:
         ground.find(commission.draft.reviewer, place)
-    attempt = commission.attempt + 1
+    return await ground.store.write(lambda connection: queue_up(connection, id, reason, ground.now()))
 
-    def write(connection: Connection) -> Commission:
-        return records.move(
-            connection,
-            id,
-            "dispatched",
-            reason,
-            ground.now(),
-            data={"attempt": attempt},
-            attempt=attempt,
-            branch=f"{BRANCHES}/{id}-{attempt}",
-            run=None,
-            summary=None,
-            result=None,
-        )
 
-    return await ground.store.write(write)
+def queue_up(connection: Connection, id: str, reason: str, now: str) -> Commission:
+    """It has an attempt and a branch from now on, and nothing of the attempt before."""
+    attempt = records.get(connection, id).attempt + 1
+    fresh = {"attempt": attempt, "branch": f"{BRANCHES}/{id}-{attempt}", "run": None, "summary": None, "result": None}
+    return records.move(connection, id, "dispatched", reason, now, data={"attempt": attempt}, **fresh)
 
 
 async def begin(ground: Ground, id: str, frame: Frame | None, *, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:
-    """Its turn has come: it gets a checkout and a run, or has failed and says why."""
+    """Its turn has come: it gets a checkout and a run, or has failed and says why. Or it has to wait for dollars."""
     async with ground.steering[id]:
         commission = ground.get(id)
         if commission.status != "dispatched":  # somebody has cancelled it
@@ -70,6 +61,8 @@ async def begin(ground: Ground, id: str, frame: Frame | None, *, seat_for: Calla
         try:
             came = frame or ground.frame_at(ground.project(commission).path)
             await _begin(ground, commission, came, seat_for)
+        except NotYet:
+            return
         except Exception as error:  # noqa: BLE001 - nothing stays dispatched with nobody behind it
             if not isinstance(error, GuildError):
                 _log.exception("%s", id)
@@ -84,12 +77,11 @@ async def _begin(
     worker = ground.find(commission.worker, frame)
     most = await asyncio.to_thread(allowance, ground, commission, worker)
     schema = await ground.output_schema(worker, frame)
-    branch = commission.branch or ""
 
     def set_up() -> Frame:
-        ground.branches(project).follow()
-        path = ground.worktrees.make(project, commission.place, branch, worker.definition.checkout)
-        return replace(frame, worktree=path)
+        place = ground.workplace(commission)
+        place.branches.follow()
+        return replace(frame, worktree=place.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(set_up)
     contract = contract_of(commission, schema)

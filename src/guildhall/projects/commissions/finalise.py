@@ -98,10 +98,7 @@ def _merge(ground: Ground, commission: Commission) -> None:
     title = ground.redact(commission.title)
     message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     also = {commission.path: text_when(ground, commission, "completed", DONE)}
-    branches = ground.git(commission)
-    with suppress(MergeConflict):  # what is there already does not fit the user's: this one is not to blame for it
-        branches.follow()  # so that what does not fit the user's branch of today is not taken in
-    branches.squash(str(commission.branch), message, commission.worker, also)
+    ground.workplace(commission).land(message, also)
 
 
 def ended(ground: Ground, id: str, connection: Connection, run: str, stretch: Stretch) -> None:
@@ -173,19 +170,13 @@ async def clear(ground: Ground, commission: Commission) -> None:
     """Takes the checkout away; all that was in it is on its branch. A branch that is merged goes where it is kept."""
     if commission.branch is None:
         return
-    branch = commission.branch
 
-    def remove() -> Aside | None:
-        project = ground.project(commission)
-        aside = ground.worktrees.remove(project, commission.place)
-        branches = ground.branches(project)
-        if commission.status == "completed" and branches.exists(branch):
-            branches.keep(branch)
-        return aside
+    def put_away() -> Aside | None:
+        return ground.workplace(commission).put_away(landed=commission.status == "completed")
 
     try:
-        with suppress(NotFound):
-            if (aside := await asyncio.to_thread(remove)) is not None:
+        with suppress(NotFound):  # its project is registered no more
+            if (aside := await asyncio.to_thread(put_away)) is not None:
                 await ground.note(commission.id, aside.told(), aside=asdict(aside))
     except (GuildError, OSError) as error:
         _log.warning("%s: its checkout stays: %s", commission.id, error)
@@ -195,7 +186,7 @@ def _is_open_conflict(ground: Ground, commission: Commission) -> bool:
     """Whether it waits for a person to look at what could not be merged: then all of it stays as it is."""
     if commission.status != "failed":
         return False
-    moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    last = next((one for one in reversed(moments) if one.after == "failed"), None)
+    timeline = ground.timeline(commission.id)
+    last = next((one for one in reversed(timeline) if one.after == "failed"), None)
     error: Mapping[str, Any] = (last.data.get("error") or {}) if last is not None else {}
     return bool(error.get("files"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFound, NotFulfilled
+from guildhall.core.errors import NotFulfilled
 from guildhall.jobs.contract import MOST, as_text, fitted
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.checks import run_checks
-from guildhall.projects.commissions.model import Moment
+from guildhall.projects.records import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,23 +28,14 @@ async def keep_work(ground: Ground, commission: Commission) -> str | None:
     """Commits all that is in its checkout on its branch; where the branch is then. None: it has none yet."""
     if commission.branch is None:
         return None
-    branch, project = commission.branch, ground.project(commission)
     message = f"{ground.redact(commission.title)}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
-
-    def keep() -> str | None:
-        with suppress(NotFound):  # it has no checkout
-            wanted = commission.draft.artifacts
-            ground.worktrees.commit(project, commission.place, message, commission.worker, wanted)
-        branches = ground.branches(project)
-        return branches.tip(branch) if branches.exists(branch) else None
-
-    return await asyncio.to_thread(keep)
+    return await asyncio.to_thread(ground.workplace(commission).commit, message, commission.draft.artifacts)
 
 
 async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> None:
     """Takes a result, if all is there that must be. NotFulfilled says what is missing."""
     commission = ground.get(id)
-    if not ground.worktrees.path(ground.project(commission), commission.place).is_dir():
+    if not ground.workplace(commission).path.is_dir():
         raise NotFulfilled(
             "the checkout was removed by somebody, with what was made in it since a result was last submitted",
             hint="Nothing more can be done here: end. The commission is to be redispatched.",
@@ -57,15 +47,15 @@ async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> No
 
     def write(connection: Connection) -> None:
         records.change(connection, id, now, result=value)
-        records.note(connection, id, Moment(at=now, reason=SUBMITTED, data={"commit": tip}))
+        note(connection, id, SUBMITTED, now, commit=tip)
 
     await ground.store.write(write)
 
 
 async def demand_still(ground: Ground, commission: Commission, contract: Contract, tip: str | None) -> None:
     """The same for what was submitted before, where something has been changed since."""
-    moments = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    taken = [moment.data.get("commit") for moment in moments if moment.reason == SUBMITTED]
+    timeline = ground.timeline(commission.id)
+    taken = [moment.data.get("commit") for moment in timeline if moment.reason == SUBMITTED]
     if not taken or taken[-1] != tip:
         await demand(ground, commission, contract, commission.result, tip)
 
@@ -105,4 +95,4 @@ async def _failures(ground: Ground, commission: Commission, commands: Sequence[s
 
 def _lacks(branches: Branches, tip: str | None, artifacts: Sequence[str]) -> list[str]:
     """Those that are not committed as files; what a link leads to is somewhere else."""
-    return [path for path in artifacts if tip is None or branches.read(path, at=tip) is None]
+    return [path for path in artifacts if tip is None or not branches.has(path, at=tip)]

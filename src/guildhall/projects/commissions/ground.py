@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.clock import stamp
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Moment
+from guildhall.projects.records import moments, note
+from guildhall.projects.workplace import Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
-    from guildhall.projects.model import Project
+    from guildhall.projects.model import Moment, Project
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.asks import Asks
@@ -70,11 +71,26 @@ class Ground:
     def git(self, commission: Commission) -> Branches:
         return self.branches(self.project(commission))
 
+    def workplace(self, commission: Commission) -> Workplace:
+        """Of its last attempt."""
+        project = self.project(commission)
+        return Workplace(
+            project=project,
+            branches=self.branches(project),
+            worktrees=self.worktrees,
+            activity=commission.place,
+            branch=commission.branch or "",
+            worker=commission.worker,
+        )
+
     def place(self, project: Project, frame: Frame) -> Frame:
         """The frame of what is done for a project: from its folder, with what the caller brings along."""
         return replace(frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
 
     async def note(self, id: str, reason: str, **data: Any) -> None:
         """A line of the timeline that is no transition."""
-        moment = Moment(at=self.now(), reason=self.redact(reason), data=data)
-        await self.store.write(lambda connection: records.note(connection, id, moment))
+        now, reason = self.now(), self.redact(reason)
+        await self.store.write(lambda connection: note(connection, id, reason, now, **data))
+
+    def timeline(self, id: str) -> list[Moment]:
+        return self.store.read(lambda connection: moments(connection, id))

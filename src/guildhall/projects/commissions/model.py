@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from unicodedata import category
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.jobs.model import Asked, Decided
+    from guildhall.projects.model import Moment
 
 Status = Literal["pending", "blocked", "dispatched", "in_progress", "completed", "failed", "cancelled", "abandoned"]
 STATUS: tuple[Status, ...] = get_args(Status)
@@ -187,21 +188,6 @@ def repository_path(name: str, path: object) -> str:
     if any(len(part.encode()) > 200 for part in parts):
         raise UsageError(f"{name}: {shown} has a name in it that is too long")
     return path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moment:
-    """A line of a timeline: a transition, or a note where there is no `after`."""
-
-    at: str
-    reason: str
-    before: str | None = None
-    after: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def as_dict(self) -> dict[str, Any]:
-        told = {"at": self.at, "before": self.before, "after": self.after, "reason": self.reason}
-        return {**told, "data": dict(self.data)} if self.data else told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,13 +12,13 @@ from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.jobs.contract import as_text
 from guildhall.projects.artifact import Artifact
-from guildhall.projects.commissions.model import Commission, Draft, checked_status
+from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, checked_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from guildhall.jobs.model import Asked, Decided
-    from guildhall.projects.commissions.model import Moment
+    from guildhall.projects.model import Moment
 
 TAG = "commission"
 _KEPT = ("worker", "prompt", "dependencies", "artifacts", "linked", "max_turns", "max_budget_usd", "model", "reviewer")
@@ -114,7 +114,7 @@ def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:
             id=id,
             project=project,
             draft=draft,
-            status="failed" if status in ("dispatched", "in_progress") else status,
+            status="failed" if status in UNDER_WAY else status,
             by="artifact",
             attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 10_000 else 0,
             branch=str(extra["branch"]) if extra.get("branch") else None,

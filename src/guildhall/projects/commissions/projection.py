@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.account import asked_in, decided_in
-from guildhall.projects.commissions.model import Moment, commission_in
+from guildhall.projects.commissions.model import FOLDER, artifact_of, commission_in
 from guildhall.projects.commissions.paper import read, rebuilt, written
+from guildhall.projects.model import INTEGRATION, Moment
+from guildhall.projects.records import known, transitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +30,12 @@ _log = logging.getLogger("guildhall.commissions")
 
 def text_of(ground: Ground, commission: Commission) -> bytes:
     """Its artifact as it should be."""
-    timeline = ground.store.read(lambda connection: records.moments(connection, commission.id))
-    return _written(ground, commission, timeline)
+    return _written(ground, commission, ground.timeline(commission.id))
 
 
 def text_when(ground: Ground, commission: Commission, status: Status, reason: str) -> bytes:
     """Its artifact as it will be once it has come to a status: for the commit that the row follows."""
-    timeline = ground.store.read(lambda connection: records.moments(connection, commission.id))
+    timeline = ground.timeline(commission.id)
     end = Moment(at=ground.now(), reason=reason, before=commission.status, after=status)
     return _written(ground, replace(commission, status=status), [*timeline, end])
 
@@ -73,22 +74,22 @@ def doubts(ground: Ground, commission: Commission) -> list[str]:
 
 
 def is_older(ground: Ground, commission: Commission, revision: int) -> bool:
-    return revision < ground.store.read(lambda connection: records.transitions(connection, commission.id))
+    return revision < ground.store.read(lambda connection: transitions(connection, commission.id))
 
 
 def rebuild(ground: Ground, project: Project) -> list[str]:
     """Rows that are missing, made again from the artifacts; the ids."""
     branches = ground.branches(project)
-    if not branches.exists("claude/main"):
+    if not branches.exists(INTEGRATION):
         return []
-    ids = [id for path in branches.list(".lore/commissions") if (id := commission_in(path)) is not None]
-    known = ground.store.read(records.known)
+    ids = [id for path in branches.list(FOLDER) if (id := commission_in(path)) is not None]
+    on_record = ground.store.read(known)
     found: list[str] = []
     for id in ids:
-        if id in known:
+        if id in on_record:
             continue
         try:
-            commission = rebuilt(id, project.name, branches.read(f".lore/commissions/{id}.md") or b"", ground.now())
+            commission = rebuilt(id, project.name, branches.read(artifact_of(id)) or b"", ground.now())
         except GuildError as error:
             _log.warning("%s", error)
             continue

@@ -1,4 +1,8 @@
-"""The queue: so many commissions at a time for each project and in all; the others wait in the order of creation."""
+"""The queue: so many commissions at a time for each project and in all; the others wait in the order of creation.
+
+Those count that are at work. One that waits for a person, or was parked by one, holds up no other; it goes on at once
+when it can, and counts again from then on.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotFound
 from guildhall.projects.commissions import records
+from guildhall.projects.commissions.allowance import waits_for
+from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.ground import Ground
@@ -41,11 +47,13 @@ class Queue:
             tried: set[str] = set()
             while (found := self._next(tried)) is not None:
                 tried.add(found.id)
-                await self._begin(found.id, self._frames.pop(found.id, None))
+                await self._begin(found.id, self._frames.get(found.id))
+                if self._ground.get(found.id).status != "dispatched":  # where it is, its time will come
+                    self.drop(found.id)
 
     def _next(self, tried: set[str]) -> Commission | None:
         under_way = self._ground.store.read(records.under_way)
-        working = [one for one in under_way if one.status == "in_progress"]
+        working = self._working(under_way)
         if len(working) >= self._ground.most():
             return None
         each = Counter(one.project for one in working)
@@ -55,22 +63,31 @@ class Queue:
         return None
 
     def why_not_yet(self, commission: Commission) -> list[str]:
-        """Why one that is dispatched does not begin; who waits for a person holds its place too."""
-        under_way = self._ground.store.read(records.under_way)
-        working = [one for one in under_way if one.status == "in_progress"]
+        """Why one that is dispatched does not begin."""
+        working = self._working(self._ground.store.read(records.under_way))
         here = [one for one in working if one.project == commission.project]
         if len(here) >= self._limit(commission):
             before, where = here, f" of {commission.project}"
         elif len(working) >= self._ground.most():
             before, where = working, ""
         else:
-            return []
-        told = f"it waits for its turn: {len(before)} commissions{where} are under way, and no more may be"
-        held = [one.id for one in before if one.run and self._is_held(one.run)]
-        return [f"{told}; a person is asked by {', '.join(held)}: guild ls" if held else told]
+            holders = ", ".join(waits_for(self._ground, commission))
+            return [f"it waits for dollars of the manager's budget that are set aside for {holders}"] if holders else []
+        names = ", ".join(one.id for one in before)
+        return [f"it waits for its turn: as many commissions{where} are at work as may be: {names}"]
 
-    def _is_held(self, run: str) -> bool:
-        return self._ground.history.get(run).status == "waiting"
+    def is_stuck(self, commission: Commission) -> bool:
+        """Whether one that is dispatched begins only when a person has seen to others."""
+        holders = waits_for(self._ground, commission)
+        return bool(holders) and all(self._is_held(self._ground.get(id)) for id in holders)
+
+    def _working(self, under_way: Iterable[Commission]) -> list[Commission]:
+        """Those at work: whose run lives, or is about to."""
+        return [one for one in under_way if one.status == "in_progress" and not self._is_held(one)]
+
+    def _is_held(self, commission: Commission) -> bool:
+        run = self._ground.store.read(lambda connection: find_run(connection, str(commission.run)))
+        return run is not None and run.needs_person
 
     def _limit(self, commission: Commission) -> int:
         try:

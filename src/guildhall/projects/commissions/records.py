@@ -1,15 +1,17 @@
-"""The SQL of commissions and of their timelines. A transition is one transaction: the row and its line, or neither."""
+"""The SQL of commissions. A transition is one transaction: the row and its line, or neither."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, union, update
+from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import did_you_mean
-from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, Moment
-from guildhall.store.guild_tables import commissions, timeline
+from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft
+from guildhall.projects.model import Moment
+from guildhall.projects.records import add_moment, forget, note
+from guildhall.store.guild_tables import commissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +26,7 @@ def add(connection: Connection, commission: Commission, reason: str) -> None:
     own = {name: value for name, value in vars(commission).items() if name != "draft"}
     connection.execute(insert(commissions).values(**own, **_columns(commission.draft)))
     moment = Moment(at=commission.created_at, reason=reason, after=commission.status)
-    note(connection, commission.id, moment)
+    add_moment(connection, commission.id, moment)
 
 
 def move(
@@ -43,7 +45,7 @@ def move(
     values = {**columns, "status": status, "reason": reason, "changed_at": now}
     connection.execute(update(commissions).where(commissions.c.id == id).values(**values))
     moment = Moment(at=now, reason=reason, before=before.status, after=status, data=data or {})
-    note(connection, id, moment)
+    add_moment(connection, id, moment)
     return get(connection, id)
 
 
@@ -55,25 +57,13 @@ def change(connection: Connection, id: str, now: str, **columns: Any) -> None:
 def redraft(connection: Connection, id: str, draft: Draft, now: str, reason: str) -> None:
     """Something else is asked for from now on."""
     change(connection, id, now, **_columns(draft))
-    note(connection, id, Moment(at=now, reason=reason))
-
-
-def note(connection: Connection, id: str, moment: Moment) -> None:
-    """A line of the timeline."""
-    connection.execute(insert(timeline).values(activity=id, **{**vars(moment), "data": dict(moment.data)}))
+    note(connection, id, reason, now)
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
     """One is gone from the record; its runs stay there, and one line that says so."""
-    connection.execute(delete(timeline).where(timeline.c.activity == id))
     connection.execute(delete(commissions).where(commissions.c.id == id))
-    note(connection, id, Moment(at=now, reason="taken off the record"))
-
-
-def known(connection: Connection) -> set[str]:
-    """The ids of all that there are, or were until somebody took them off the record."""
-    every = union(select(commissions.c.id), select(timeline.c.activity))
-    return set(connection.execute(every).scalars())
+    forget(connection, id, now)
 
 
 def find(connection: Connection, id: str) -> Commission | None:
@@ -105,17 +95,10 @@ def under_way(connection: Connection) -> list[Commission]:
     return listed(connection, status=UNDER_WAY)
 
 
-def moments(connection: Connection, id: str) -> list[Moment]:
-    """The timeline, from the beginning."""
-    query = select(timeline).where(timeline.c.activity == id).order_by(timeline.c.id)
-    names = ("at", "reason", "before", "after", "data")
-    return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
-
-
-def transitions(connection: Connection, id: str) -> int:
-    """How many there have been: an artifact that says fewer is older than the row."""
-    query = select(func.count()).where(timeline.c.activity == id, timeline.c.after.is_not(None))
-    return connection.execute(query).scalar_one()
+def with_blocked(connection: Connection) -> list[str]:
+    """The projects of which something is blocked."""
+    query = select(commissions.c.project).where(commissions.c.status == "blocked").distinct()
+    return list(connection.execute(query.order_by(commissions.c.project)).scalars())
 
 
 def _columns(draft: Draft) -> dict[str, Any]:

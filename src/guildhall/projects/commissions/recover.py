@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.finalise import conclude, tidy
-from guildhall.projects.commissions.model import RESTS, attempt_of
+from guildhall.projects.commissions.model import RESTS, UNDER_WAY, attempt_of
 from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
-from guildhall.runs.model import BY_USER, Stretch
+from guildhall.runs.model import Stretch
 from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def _recover(ground: Ground, commission: Commission) -> None:
         await _behind(ground, commission)
     elif commission.status in RESTS and await asyncio.to_thread(_is_untidy, ground, commission):
         await tidy(ground, commission.id)
-    if commission.status not in ("in_progress", "dispatched"):
+    if commission.status not in UNDER_WAY:
         await _project_again(ground, ground.get(commission.id))
 
 
@@ -73,7 +73,7 @@ async def _behind(ground: Ground, commission: Commission) -> None:
     found = ground.store.read(lambda connection: find_run(connection, run)) if run else None
     if run is None or found is None:
         await _lost(ground, commission)
-    elif ground.alive(run) or found.status == "waiting" or (found.status == "parked" and found.reason == BY_USER):
+    elif ground.alive(run) or found.needs_person:
         return
     elif found.status == "cancelled":
         told = "its run was cancelled"
@@ -98,10 +98,8 @@ async def _lost(ground: Ground, commission: Commission) -> None:
 def _is_untidy(ground: Ground, commission: Commission) -> bool:
     if commission.branch is None:
         return False
-    project = ground.project(commission)
-    if ground.worktrees.path(project, commission.place).exists():
-        return True
-    return commission.status == "completed" and ground.branches(project).exists(commission.branch)
+    place = ground.workplace(commission)
+    return place.path.exists() or (commission.status == "completed" and place.tip() is not None)
 
 
 async def _project_again(ground: Ground, commission: Commission) -> None:

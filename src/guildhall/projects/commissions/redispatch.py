@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from guildhall.core.errors import Conflict
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.conflict import no_more
 from guildhall.projects.commissions.dispatch import dispatch
@@ -26,6 +27,9 @@ async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be
     """A new attempt; one whose dependencies are gone meanwhile is blocked instead."""
     async with ground.steering[id]:
         before = ground.get(id)
+        if before.status == "blocked":  # from there to pending is a way, but not this one
+            told = f"the commission {id} is blocked: only one that failed or was cancelled is tried anew"
+            raise Conflict(told, hint=before.next_step)
         place = ground.place(ground.project(before), frame)
         ground.find(before.worker, place)  # raises before anything has changed
         ground.git(before).demand_movable()

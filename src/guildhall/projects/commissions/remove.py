@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotDeletable
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import OVER
+from guildhall.projects.commissions.model import OVER, UNDER_WAY
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -22,8 +22,7 @@ async def remove(ground: Ground, id: str) -> None:
 def _remove(connection: Connection, id: str, now: str) -> None:
     commission = records.get(connection, id)
     if commission.status not in OVER:
-        under_way = commission.status in ("dispatched", "in_progress")
-        hint = f"guild commission {'cancel' if under_way else 'abandon'} {id} first."
+        hint = f"guild commission {'cancel' if commission.status in UNDER_WAY else 'abandon'} {id} first."
         raise NotDeletable(f"the commission {id} is {commission.status}: it cannot be deleted", hint=hint)
     others = records.listed(connection, project=commission.project)
     waits = [one.id for one in others if one.status not in OVER and commission.path in one.draft.dependencies]

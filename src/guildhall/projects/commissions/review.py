@@ -12,6 +12,7 @@ from guildhall.jobs.contract import as_text
 from guildhall.jobs.seating import READING
 from guildhall.jobs.toolbox import check_words
 from guildhall.runs import records
+from guildhall.runs.journal import calls_made
 from guildhall.runs.model import ENDED, RunRequest, Stretch
 from guildhall.runs.seat import Seat
 from guildhall.tools.builtin import BUILT_IN
@@ -137,7 +138,5 @@ def first_message(commission: Commission, diff: str) -> str:
 
 def _verdict(ground: Ground, run: Run) -> Mapping[str, Any] | None:
     """What was said last, by the journal."""
-    entries = ground.history.entries(run.id)
-    taken = {entry.key for entry in entries if entry.kind == "tool_ended" and not entry.data["result"]["is_error"]}
-    said = [e for e in entries if e.kind == "tool_started" and e.data["tool"] == TOOL and e.key in taken]
-    return said[-1].data["arguments"] if said else None
+    said = calls_made(ground.history.entries(run.id), TOOL)
+    return said[-1] if said else None

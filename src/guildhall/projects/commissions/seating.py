@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.jobs.model import Contract
-from guildhall.jobs.seating import READING, WRITING
+from guildhall.projects.seating import in_checkout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     from guildhall.projects.commissions.model import Commission
     from guildhall.workers.model import Worker
-
-FILES = (*READING, *WRITING)  # that a worker has in every commission
 
 HOW_TO = """\
 You work on a commission by yourself, in a checkout of the project that is yours alone. Nobody reads along, and what \
@@ -30,16 +27,7 @@ _DECISIONS = "- record_decision: each judgement call that you make on your own, 
 
 def seated(worker: Worker) -> Worker:
     """The worker as it is in a commission: it works on files without declaring it."""
-    definition = worker.definition
-    declared = [name for name in definition.tools if name not in FILES]
-    # What the result must look like is told by submit_result.
-    changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
-    told = "\n".join([HOW_TO, _DECISIONS] if definition.base else [HOW_TO])
-    return replace(
-        worker,
-        definition=definition.model_copy(update=changed),
-        instructions=f"{worker.instructions.rstrip()}\n\n{told}\n",
-    )
+    return in_checkout(worker, "\n".join([HOW_TO, _DECISIONS] if worker.definition.base else [HOW_TO]))
 
 
 def first_message(commission: Commission) -> str:

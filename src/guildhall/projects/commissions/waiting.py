@@ -27,7 +27,7 @@ def lacks(ground: Ground, commission: Commission) -> list[str]:
         return []
     branches = ground.git(commission)
     others = {one.id for one in ground.all() if one.status == "completed"}
-    return graph.missing(commission, lambda path: branches.read(path) is not None, lambda id: id in others)
+    return graph.missing(commission, branches.has, lambda id: id in others)
 
 
 def in_words(paths: Sequence[str]) -> str:

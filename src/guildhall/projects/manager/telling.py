@@ -50,6 +50,7 @@ def commission_line(shown: CommissionShown) -> str:
     parts += [f"comes after {', '.join(shown.neighbours.after)}"] if shown.neighbours.after else []
     parts += [f"makes {', '.join(one.draft.artifacts)}"] if one.draft.artifacts else []
     parts += ["waits for a person"] if shown.waiting else []
+    parts += shown.doubts if one.status == "dispatched" else []  # why it does not begin
     if one.summary and one.status == "in_progress":
         parts.append(_line(one.summary))
     return "- " + "; ".join(parts)

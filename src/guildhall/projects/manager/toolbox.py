@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
-from guildhall.projects.commissions.model import UNDER_WAY, Draft, checked_status, repository_path
+from guildhall.projects.commissions.model import Draft, checked_status, repository_path
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.projects.meetings.model import checked_topic
 from guildhall.tools.define import TypedHandler, tool
@@ -24,7 +24,6 @@ from guildhall.workers.registry import SHIPPED
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
@@ -54,7 +53,6 @@ TOOLS = {
 }
 _SHOWN = 200  # commissions in a listing
 _MOST = 50  # that are waited for at once
-_EVERY = 0.2  # seconds between two looks at what is waited for
 
 
 def is_manager(worker: Worker) -> bool:
@@ -71,10 +69,8 @@ class Desk:
     projects: Projects
     commissions: Callable[[], Commissions]
     meetings: Callable[[], Meetings]
-    clock: Clock
     workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
     review: Callable[[Project, str, str], Review]  # puts work up: title and body
-    asked: Callable[[str], bool]  # whether a run waits for a person
     began: Callable[[str], str | None]  # when the call of a key began, the first time
 
     def project(self, name: str | None) -> Project:
@@ -238,24 +234,11 @@ class _Verbs:
             ids: The commissions, by their ids.
             minutes: For how long at most; then it says how far they are.
         """
-        desk, clock = self._desk, self._desk.clock
         for id in ids:
             self._known(id)
-        until = clock.monotonic() + minutes * 60
-        while not all(map(self._rests, ids)) and clock.monotonic() < until:
-            await clock.sleep(_EVERY)
-        return "\n\n".join([outcome(await desk.commissions().shown(id)) for id in dict.fromkeys(ids)])
-
-    def _rests(self, id: str) -> bool:
-        """Whether nothing will become of it by itself."""
-        desk = self._desk
-        found = desk.commissions().get(id)
-        if found.status in UNDER_WAY:
-            return found.run is not None and desk.asked(found.run)
-        if found.status != "blocked":
-            return True
-        makers = [maker for _, maker in desk.commissions().graph(found.project).get(id, ())]
-        return not any(desk.commissions().get(maker).status in (*UNDER_WAY, "blocked") for maker in makers)
+        commissions = self._desk.commissions()
+        await commissions.at_rest(ids, minutes * 60)
+        return "\n\n".join([outcome(await commissions.shown(id)) for id in dict.fromkeys(ids)])
 
     async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
         """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, MergeConflict, NotFound
+from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.ground import follow
 from guildhall.projects.meetings.model import check_transition, notes_of
 from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.transcript import as_text
+from guildhall.projects.records import note
 from guildhall.runs import records as run_records
 from guildhall.runs.model import BY_USER
 
@@ -55,7 +54,7 @@ class Closing:
             await self._ground.runs().park(meeting.run, BY_USER)
         now = self._register.now()
         await self._register.store.write(
-            lambda c: records.note(c, id, "is being closed", now, **{CLOSING: {"summarise": summarise}})
+            lambda c: note(c, id, "is being closed", now, **{CLOSING: {"summarise": summarise}})
         )
         summary = await self._summary(meeting, frame) if summarise else Summary()
         try:
@@ -63,7 +62,7 @@ class Closing:
         except MergeConflict as error:
             said = f"not closed: {error.message}"
             files = list(error.files)
-            await self._register.store.write(lambda c: records.note(c, id, said, self._register.now(), files=files))
+            await self._register.store.write(lambda c: note(c, id, said, self._register.now(), files=files))
             hint = f"It stays open. Say in it what is to be done about them: guild meet {id}. Then close it again."
             raise MergeConflict(
                 f"the meeting {id} cannot be closed: {error.message}", files=error.files, hint=hint
@@ -81,8 +80,7 @@ class Closing:
 
     def _merged(self, meeting: Meeting, summary: Summary) -> str:
         """The work and the notes on the integration branch; the path of the notes."""
-        project = self._ground.project(meeting)
-        branches, worktrees = self._ground.branches(project), self._ground.worktrees()
+        place = self._ground.workplace(meeting)
         shown = self._register.shown(meeting.id)
         path = notes_of(meeting.id)
         done = replace(meeting, status="closed", linked=shown.meeting.linked)
@@ -90,22 +88,12 @@ class Closing:
         redact = self._ground.redact
         also = {path: artifact(done, notes(shown, summary, redact), redact=redact, revision=revision)}
         message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
-        if meeting.branch is None or not self._begun(meeting):
-            branches.write(also, message, meeting.worker)
-            return path
-        with suppress(NotFound):  # somebody has taken the checkout away: what is on the branch is all there is
-            worktrees.commit(project, meeting.id, message, meeting.worker)
-        follow(branches)
-        branches.squash(meeting.branch, message, meeting.worker, also)
+        if place.tip() is None:  # nobody came
+            place.branches.write(also, message, meeting.worker)
+        else:
+            place.commit(message)
+            place.land(message, also)
         return path
-
-    def _begun(self, meeting: Meeting) -> bool:
-        """Whether it ever had a checkout, and so a branch."""
-        try:
-            self._ground.branches(self._ground.project(meeting)).tip(meeting.branch or "")
-        except NotFound:
-            return False
-        return True
 
     def _closed(self, connection: Connection, id: str, path: str, summary: Summary) -> Meeting:
         now = self._register.now()
@@ -126,15 +114,11 @@ class Closing:
             return
         now = self._register.now()
         told = f"put away; {aside.told()}" if aside else "put away"
-        await self._register.store.write(lambda c: records.note(c, meeting.id, told, now, **{PUT_AWAY: True}))
+        await self._register.store.write(lambda c: note(c, meeting.id, told, now, **{PUT_AWAY: True}))
 
     def _put_away(self, meeting: Meeting) -> Aside | None:
         self._register.transcript(meeting).unlink(missing_ok=True)
-        project = self._ground.project(meeting)
-        aside = self._ground.worktrees().remove(project, meeting.id)
-        if meeting.branch is not None and self._begun(meeting):
-            self._ground.branches(project).keep(meeting.branch)
-        return aside
+        return self._ground.workplace(meeting).put_away(landed=True)
 
     # after a crash
 
@@ -142,7 +126,7 @@ class Closing:
         """The meetings that were being closed, and whether a summary was wanted."""
         found: list[tuple[Meeting, bool]] = []
         for meeting in self._register.all(status="open"):
-            last = self._register.lines(meeting.id)[-1]
+            last = self._register.timeline(meeting.id)[-1]
             if CLOSING in last.data:
                 found.append((meeting, bool(last.data[CLOSING]["summarise"])))
         return found
@@ -150,4 +134,4 @@ class Closing:
     def left_behind(self) -> list[Meeting]:
         """The meetings that are closed, and of which something may still lie about."""
         closed = self._register.all(status="closed")
-        return [one for one in closed if not any(PUT_AWAY in line.data for line in self._register.lines(one.id))]
+        return [one for one in closed if not any(PUT_AWAY in line.data for line in self._register.timeline(one.id))]

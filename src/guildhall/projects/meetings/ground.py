@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import MergeConflict
+from guildhall.projects.workplace import Workplace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,19 +23,13 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 
-def follow(branches: Branches) -> None:
-    """The integration branch takes in what the user has done, as far as that can be done."""
-    with suppress(MergeConflict):  # what is there already does not fit the user's: a meeting is not to blame for it
-        branches.follow()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """Handed in from above; what is costly is asked for when it is needed."""
 
     projects: Callable[[], Projects]
     branches: Callable[[Project], Branches]
-    worktrees: Callable[[], Worktrees]
+    worktrees: Worktrees
     runs: Callable[[], Runs]
     alive: Callable[[str], bool]
     bus: EventBus
@@ -48,17 +41,26 @@ class Ground:
     def project(self, meeting: Meeting) -> Project:
         return self.projects().get(meeting.project)
 
+    def workplace(self, meeting: Meeting) -> Workplace:
+        project = self.project(meeting)
+        return Workplace(
+            project=project,
+            branches=self.branches(project),
+            worktrees=self.worktrees,
+            activity=meeting.id,
+            branch=meeting.branch or "",
+            worker=meeting.worker,
+        )
+
     async def checkout(self, meeting: Meeting, scope: Scope) -> Path:
         """The checkout that a meeting has for itself: made, or made again where it is gone."""
         return await asyncio.to_thread(self._checkout, meeting, scope)
 
     def _checkout(self, meeting: Meeting, scope: Scope) -> Path:
-        assert meeting.branch is not None
-        project = self.project(meeting)
-        branches = self.branches(project)
-        if not branches.exists(meeting.branch):
-            follow(branches)
-        return self.worktrees().make(project, meeting.id, meeting.branch, scope)
+        place = self.workplace(meeting)
+        if place.tip() is None:
+            place.branches.keep_up()
+        return place.check_out(scope)
 
     def frame(self, meeting: Meeting, frame: Frame, worktree: Path | None = None) -> Frame:
         """Where a run of a meeting is: in its project, of which it sees its own checkout only."""

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, NotDeletable, UsageError
+from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound, UsageError
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.closing import Closing
@@ -123,7 +123,13 @@ class Meetings:
             created_at=now,
             changed_at=now,
         )
-        self._ground.find(worker, self._ground.frame(meeting, frame))
+        try:
+            self._ground.find(worker, self._ground.frame(meeting, frame))
+        except NotFound:
+            if not worker.startswith(f"{MEETING}-"):
+                raise
+            message = f"there is no meeting {worker[:60]!r}, and no worker of that name"
+            raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
 
         self._ground.redact(meeting.topic)
 
@@ -268,7 +274,7 @@ class Meetings:
             if meeting.run is not None and meeting.branch is not None:
                 try:
                     wanted = (self._ground.project(meeting), meeting.id, meeting.branch, self.register.scope(meeting))
-                    self._ground.worktrees().restore([wanted])
+                    self._ground.worktrees.restore([wanted])
                 except GuildError as error:
                     _log.warning("%s: its checkout cannot be made: %s", meeting.id, error)
 

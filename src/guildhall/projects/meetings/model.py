@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.jobs.model import Decided
+    from guildhall.projects.model import Moment
 
 MeetingStatus = Literal["requested", "open", "closed", "declined"]
 STATES: tuple[MeetingStatus, ...] = ("requested", "open", "closed", "declined")
@@ -84,20 +85,6 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of the timeline: a transition, or a note."""
-
-    before: str | None
-    after: str | None
-    reason: str
-    data: Mapping[str, Any]
-    at: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """What the person said, and all that the worker said and did before it listened again."""
 
@@ -131,7 +118,7 @@ class MeetingShown:
     exchanges: Sequence[Exchange] = ()
     followups: Sequence[FollowUp] = ()
     decisions: Sequence[Decided] = ()
-    timeline: Sequence[Line] = ()
+    timeline: Sequence[Moment] = ()
     answering: bool = False  # words of the person wait for an answer, or it is under way
     cost_usd: float | None = None
     worktree: str | None = None

@@ -16,6 +16,8 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import FOLDER, STATES, Meeting, branch_of, checked_topic, notes_of
 from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
+from guildhall.projects.model import INTEGRATION
+from guildhall.projects.records import known
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -90,12 +92,12 @@ class Projection:
 
     def _rebuild(self, project: Project) -> None:
         branches = self._ground.branches(project)
-        if not branches.exists("claude/main"):
+        if not branches.exists(INTEGRATION):
             return
-        known = self._register.store.read(records.known)
+        on_record = self._register.store.read(known)
         for path in branches.list(FOLDER):
             id = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
-            if id in known or not is_id(id, MEETING) or path != notes_of(id):
+            if id in on_record or not is_id(id, MEETING) or path != notes_of(id):
                 continue
             try:
                 meeting = self._made_of(project, id, branches.read(path) or b"", exists=branches.exists(branch_of(id)))
@@ -131,7 +133,7 @@ class Projection:
 
     def _read(self, branches: Branches, id: str) -> tuple[str | None, int]:
         """What the artifact says of its status, and how many transitions it knows of; None: there is none."""
-        data = branches.read(notes_of(id)) if branches.exists("claude/main") else None
+        data = branches.read(notes_of(id)) if branches.exists(INTEGRATION) else None
         if data is None:
             return None, 0
         said = Artifact.parse(data.decode("utf-8", "replace"), notes_of(id))

@@ -1,18 +1,18 @@
-"""The SQL of meetings, of what is said in them and of their timelines. Nothing else knows these columns."""
+"""The SQL of meetings and of what is said in them. Nothing else knows these columns."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, union, update
+from sqlalchemy import Connection, Integer, RowMapping, delete, func, insert, literal_column, select, update
 
-from guildhall.projects.meetings.model import Line, Meeting, Words, check_transition
-from guildhall.store.guild_tables import meeting_words, meetings, timeline
+from guildhall.projects.meetings.model import Meeting, Words, check_transition
+from guildhall.projects.model import Moment
+from guildhall.projects.records import add_moment, forget
+from guildhall.store.guild_tables import meeting_words, meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.projects.meetings.model import MeetingStatus
 
 
@@ -22,7 +22,7 @@ _PLACE = literal_column("meetings.rowid", Integer)  # two of one moment stay in 
 def add(connection: Connection, meeting: Meeting, reason: str) -> None:
     """A meeting comes into being, and its timeline begins."""
     connection.execute(insert(meetings), {**asdict(meeting), "linked": list(meeting.linked)})
-    _add_line(connection, meeting.id, None, meeting.status, reason, {}, meeting.created_at)
+    add_moment(connection, meeting.id, Moment(at=meeting.created_at, reason=reason, after=meeting.status))
 
 
 def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now: str, **columns: Any) -> Meeting:
@@ -31,7 +31,7 @@ def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now
     assert meeting is not None
     check_transition(meeting, after)
     change(connection, id, now, status=after, reason=reason, **columns)
-    _add_line(connection, id, meeting.status, after, reason, {}, now)
+    add_moment(connection, id, Moment(at=now, reason=reason, before=meeting.status, after=after))
     moved = find(connection, id)
     assert moved is not None
     return moved
@@ -42,23 +42,11 @@ def change(connection: Connection, id: str, now: str, **columns: Any) -> None:
     connection.execute(update(meetings).where(meetings.c.id == id).values(**columns, changed_at=now))
 
 
-def note(connection: Connection, id: str, reason: str, now: str, **data: Any) -> None:
-    """A line of the timeline that is no transition."""
-    _add_line(connection, id, None, None, reason, data, now)
-
-
 def remove(connection: Connection, id: str, now: str) -> None:
     """A meeting is gone from the record; its runs stay there, and one line that says so."""
     connection.execute(delete(meeting_words).where(meeting_words.c.meeting == id))
-    connection.execute(delete(timeline).where(timeline.c.activity == id))
     connection.execute(delete(meetings).where(meetings.c.id == id))
-    note(connection, id, "taken off the record", now)
-
-
-def known(connection: Connection) -> set[str]:
-    """The ids of all meetings that there are, or were until somebody took them off the record."""
-    every = union(select(meetings.c.id), select(timeline.c.activity))
-    return set(connection.execute(every).scalars())
+    forget(connection, id, now)
 
 
 def find(connection: Connection, id: str) -> Meeting | None:
@@ -108,30 +96,6 @@ def heard_by(connection: Connection, id: str, run: str, after: int) -> None:
     """Whatever was said after this number is for another run to hear."""
     later = (meeting_words.c.meeting == id) & (meeting_words.c.number > after)
     connection.execute(update(meeting_words).where(later).values(run=run))
-
-
-# the timeline
-
-
-def lines(connection: Connection, id: str) -> list[Line]:
-    query = select(timeline).where(timeline.c.activity == id).order_by(timeline.c.id)
-    return [
-        Line(before=row["before"], after=row["after"], reason=row["reason"], data=row["data"], at=row["at"])
-        for row in connection.execute(query).mappings()
-    ]
-
-
-def _add_line(
-    connection: Connection,
-    id: str,
-    before: str | None,
-    after: str | None,
-    reason: str,
-    data: Mapping[str, Any],
-    at: str,
-) -> None:
-    line = {"activity": id, "before": before, "after": after, "reason": reason, "data": dict(data), "at": at}
-    connection.execute(insert(timeline), line)
 
 
 def _meeting(row: RowMapping) -> Meeting:

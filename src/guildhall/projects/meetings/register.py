@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import stamp
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import nearest_or
+from guildhall.projects.decisions import decided
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MeetingShown
-from guildhall.projects.meetings.transcript import as_text, decisions, exchanges, followups
+from guildhall.projects.meetings.transcript import as_text, exchanges, followups
+from guildhall.projects.records import moments, note, transitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.core.paths import Home
-    from guildhall.projects.meetings.model import Exchange, Line, Meeting, MeetingStatus, Words
-    from guildhall.projects.model import Scope
+    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingStatus, Words
+    from guildhall.projects.model import Moment, Scope
     from guildhall.runs.history import History
     from guildhall.runs.model import Entry
     from guildhall.store.engine import Store
@@ -63,26 +65,26 @@ class Register:
         """The meetings, newest first."""
         return self.store.read(lambda connection: records.listed(connection, project, status))
 
-    def lines(self, id: str) -> list[Line]:
-        return self.store.read(lambda connection: records.lines(connection, id))
+    def timeline(self, id: str) -> list[Moment]:
+        return self.store.read(lambda connection: moments(connection, id))
 
     def revision(self, id: str) -> int:
         """How many transitions there were."""
-        return sum(1 for line in self.lines(id) if line.after is not None)
+        return self.store.read(lambda connection: transitions(connection, id))
 
     def words(self, id: str) -> list[Words]:
         return self.store.read(lambda connection: records.all_words(connection, id))
 
     def sittings(self, id: str) -> list[Sitting]:
         """The runs that it has had, in their order."""
-        return [Sitting(**line.data[SITTING]) for line in self.lines(id) if SITTING in line.data]
+        return [Sitting(**moment.data[SITTING]) for moment in self.timeline(id) if SITTING in moment.data]
 
     def add_sitting(self, connection: Connection, meeting: Meeting, sitting: Sitting, reason: str) -> None:
         """A new run of it, in the transaction in which the run is made."""
         now = self.now()
         records.change(connection, meeting.id, now, run=sitting.run, sittings=meeting.sittings + 1)
         records.heard_by(connection, meeting.id, sitting.run, sitting.after)
-        records.note(connection, meeting.id, reason, now, **{SITTING: vars(sitting)})
+        note(connection, meeting.id, reason, now, **{SITTING: vars(sitting)})
 
     def exchanges(self, id: str) -> list[Exchange]:
         """All that was said, over all sittings."""
@@ -113,15 +115,15 @@ class Register:
     def shown(self, id: str) -> MeetingShown:
         meeting = self.get(id)
         sittings = self.sittings(id)
-        lines = self.lines(id)
+        timeline = self.timeline(id)
         costs = [self.history.get(one.run).cost_usd for one in sittings]
         known = [cost for cost in costs if cost is not None]
         return MeetingShown(
             meeting=meeting,
             exchanges=self.exchanges(id),
-            followups=followups(lines),
-            decisions=[found for one in sittings for found in decisions(self.entries(one))],
-            timeline=lines,
+            followups=followups(timeline),
+            decisions=[found for one in sittings for found in decided(self.entries(one))],
+            timeline=timeline,
             answering=meeting.status == "open" and self.unanswered(id) is not None,
             cost_usd=sum(known) if known else None,
             worktree=self.worktree(meeting),

@@ -14,6 +14,7 @@ from guildhall.core.errors import Conflict, Refused, UsageError
 from guildhall.core.ids import ASK, MEETING, fingerprint, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MOST_LINKED, Meeting, branch_of, check_transition, checked_topic
+from guildhall.projects.records import note
 from guildhall.runs import records as run_records
 from guildhall.runs.model import DATE, Answer, Ask, Question, date_of
 
@@ -115,7 +116,7 @@ class Requests:
                 check_transition(meeting, "declined")  # says how it stands and what to do instead
             now = register.now()
             records.change(connection, id, now, deferred_to=when)
-            records.note(connection, id, f"put off until {when}", now)
+            note(connection, id, f"put off until {when}", now)
             ask = run_records.find_ask(connection, meeting.ask or "")
             if ask is not None:
                 question = asdict(replace(ask.question, after=when))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from guildhall.projects.meetings.transcript import barred
+from guildhall.projects.seating import in_checkout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.projects.meetings.model import Exchange, Meeting
     from guildhall.workers.model import Worker
-
-FILES = ("Read", "Grep", "Glob", "Write", "Edit")  # that a worker has in every meeting, in the checkout that is its own
 
 HOW_TO = """\
 You are in a meeting with a person, who reads what you say as you write it. They may leave and come back days later; \
@@ -31,14 +31,7 @@ _LONGEST_WHOLE = 40_000  # characters of them
 
 def seated(worker: Worker) -> Worker:
     """The worker as it is in a meeting: with the files of its checkout, and told how a meeting goes."""
-    definition = worker.definition
-    declared = [name for name in definition.tools if name not in FILES]
-    changed = {"tools": (*FILES, *declared), "output_schema_ref": None}
-    return replace(
-        worker,
-        definition=definition.model_copy(update=changed),
-        instructions=f"{worker.instructions.rstrip()}\n\n{HOW_TO}\n",
-    )
+    return in_checkout(worker, HOW_TO)
 
 
 def first_message(meeting: Meeting, words: Sequence[str]) -> str:
@@ -62,7 +55,7 @@ def renewed_message(meeting: Meeting, summary: str | None, exchanges: Sequence[E
     answered = [one for one in exchanges if one.answer]
     parts = [f"This meeting has been going on for a while; it is about: {meeting.topic}", *_linked(meeting)]
     if summary:
-        parts.append(f"What was said so far, in summary:\n\n{_barred(summary)}")
+        parts.append(f"What was said so far, in summary:\n\n{barred(summary)}")
     if last := _whole(answered):
         parts.append("The last that was said, word for word:\n\n" + "\n\n".join(map(_exchange, last)))
     if words:
@@ -85,9 +78,5 @@ def _whole(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 
 def _exchange(one: Exchange) -> str:
-    said = f"The person:\n{_barred(one.words)}\n\n" if one.words else ""
-    return f"{said}You:\n{_barred(one.answer)}"
-
-
-def _barred(text: str) -> str:
-    return "\n".join(f"| {line}" for line in text.strip().splitlines())
+    said = f"The person:\n{barred(one.words)}\n\n" if one.words else ""
+    return f"{said}You:\n{barred(one.answer)}"

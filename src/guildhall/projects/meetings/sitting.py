@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
 from guildhall.core.events import Event
 from guildhall.projects.meetings import records
+from guildhall.projects.meetings.allowance import left
 from guildhall.projects.meetings.model import branch_of, demand_open
 from guildhall.projects.meetings.notes import notes
 from guildhall.projects.meetings.register import Sitting
@@ -197,7 +198,7 @@ class Sittings:
             self._refuse_spent(run, renew=renew)
             return await self.again(run, frame, grant), []
         except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
-            prepared = await self.renew(meeting, frame, why=error.message)
+            prepared = await self.renew(meeting, frame, why=error.message, grant=grant)
             return prepared, [self._told(prepared.run, error)]
 
     def _refuse_spent(self, run: Run, *, renew: bool) -> None:
@@ -225,8 +226,9 @@ class Sittings:
         message = first_message(meeting, [one.words for one in said])
         return await self._sit_down(meeting, frame, message, "the first sitting begins")
 
-    async def renew(self, meeting: Meeting, frame: Frame, *, why: str) -> Prepared:
+    async def renew(self, meeting: Meeting, frame: Frame, *, why: str, grant: Grant | None) -> Prepared:
         """A new session of the same meeting: it is told in short what was said so far, and the last of it whole."""
+        limits = left(self._register.history, meeting.run, grant) if meeting.run else {}
         exchanges = self._register.exchanges(meeting.id)
         model = self._register.history.get(meeting.run).model if meeting.run else None
         place = self._ground.frame(meeting, frame)
@@ -235,9 +237,9 @@ class Sittings:
         before = [one for one in exchanges if one.number not in {words.number for words in pending}]
         message = renewed_message(meeting, summary.text, before, [one.words for one in pending])
         without = "" if summary.text else f" (without a summary: {summary.problem})"
-        return await self._sit_down(meeting, frame, message, f"renewed: {why}{without}")
+        return await self._sit_down(meeting, frame, message, f"renewed: {why}{without}", **limits)
 
-    async def _sit_down(self, meeting: Meeting, frame: Frame, message: str, reason: str) -> Prepared:
+    async def _sit_down(self, meeting: Meeting, frame: Frame, message: str, reason: str, **limits: Any) -> Prepared:
         """A new run of a meeting, in its checkout."""
         register, ground = self._register, self._ground
         worker = ground.find(meeting.worker, ground.frame(meeting, frame))
@@ -249,7 +251,7 @@ class Sittings:
         said = register.words(meeting.id)
         after = said[-1].number if said else 0
         told = {"id": meeting.id, "sitting": meeting.sittings + 1, "after": after}
-        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, meeting=told)
+        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, meeting=told, **limits)
         seat = self.seat(told, reason)
         place = ground.frame(meeting, frame, worktree)
         return await ground.runs().preparation.prepare(request, place, worker=seated(worker), seat=seat)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
+from guildhall.projects.meetings.transcript import barred
 from guildhall.runs.model import HALL, RunRequest
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Summaries:
             return Summary(problem="nothing was said")
         given = transcript if len(transcript) <= _MOST else _LEFT_OUT + transcript[-_MOST:]
         request = RunRequest(
-            worker=f"shipped/{WORKER}", input=_barred(given), override_model=model, max_turns=1, mode="strict"
+            worker=f"shipped/{WORKER}", input=barred(given), override_model=model, max_turns=1, mode="strict"
         )
         begun: list[str] = []
         try:
@@ -55,8 +56,3 @@ class Summaries:
             said = (run.error or {}).get("message") or run.reason or "it said nothing"
             return Summary(problem=f"{run.id} {run.status}: {said}", run=run.id)
         return Summary(text=str(run.output).strip(), run=run.id)
-
-
-def _barred(text: str) -> str:
-    """Material, told apart from what is meant for the worker itself."""
-    return "\n".join(f"| {line}" for line in text.splitlines())

@@ -17,6 +17,7 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MOST_LINKED, FollowUp, checked_text
 from guildhall.projects.meetings.transcript import FOLLOWUP
 from guildhall.projects.model import LORE
+from guildhall.projects.records import moments, note
 from guildhall.runs.model import is_text
 from guildhall.tools.define import TypedHandler, invoke, tool
 
@@ -100,7 +101,7 @@ class _Verbs:
             if len(meeting.linked) >= MOST_LINKED:
                 raise Conflict(f"Not linked: a meeting has at most {MOST_LINKED} artifacts.")
             records.change(connection, meeting.id, desk.now(), linked=[*meeting.linked, found])
-            records.note(connection, meeting.id, f"linked {found}", desk.now(), linked=found)
+            note(connection, meeting.id, f"linked {found}", desk.now(), linked=found)
             return f"Linked: {found}"
 
         return await desk.store.write(write)
@@ -124,13 +125,13 @@ class _Verbs:
         proposed = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
-            before = [line.data for line in records.lines(connection, desk.meeting) if FOLLOWUP in line.data]
+            before = [line.data for line in moments(connection, desk.meeting) if FOLLOWUP in line.data]
             if any(data[_KEY] == self._key for data in before):
                 return "It is proposed already."
             if len(before) >= _MOST_FOLLOWUPS:
                 raise Conflict(f"Not proposed: a meeting has at most {_MOST_FOLLOWUPS} follow-ups.")
             data = {FOLLOWUP: proposed.as_dict(), _KEY: self._key}
-            records.note(connection, desk.meeting, f"proposed: {proposed.title}", desk.now(), **data)
+            note(connection, desk.meeting, f"proposed: {proposed.title}", desk.now(), **data)
             return "Proposed. The person finds it in the notes of the meeting."
 
         return await desk.store.write(write)

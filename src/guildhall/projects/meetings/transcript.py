@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.jobs.model import Decided
 from guildhall.projects.meetings.model import Exchange, FollowUp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from guildhall.projects.meetings.model import Line, Words
+    from guildhall.projects.meetings.model import Words
+    from guildhall.projects.model import Moment
     from guildhall.runs.model import Entry
 
-DECISION = "record_decision"
 FOLLOWUP = "followup"  # what a line of the timeline has under this name is one
 
 
@@ -65,18 +64,10 @@ def as_text(exchanges: Iterable[Exchange], worker: str) -> str:
     return "\n\n".join(told) + ("\n" if told else "")
 
 
-def decisions(entries: Iterable[Entry]) -> list[Decided]:
-    """The judgement calls that the worker has put on record."""
-    asked: dict[str | None, Mapping[str, Any]] = {}
-    found: list[Decided] = []
-    for entry in entries:
-        if entry.kind == "tool_started" and entry.data["tool"] == DECISION:
-            asked[entry.key] = entry.data["arguments"] or {}
-        elif entry.kind == "tool_ended" and entry.key in asked and not entry.data["result"]["is_error"]:
-            told = asked.pop(entry.key)
-            found.append(Decided(**{name: str(told.get(name, "")) for name in ("question", "decision", "reasoning")}))
-    return found
+def barred(text: str) -> str:
+    """Material, told apart from what is meant for the worker itself."""
+    return "\n".join(f"| {line}" for line in text.strip().splitlines())
 
 
-def followups(lines: Iterable[Line]) -> list[FollowUp]:
-    return [FollowUp(**line.data[FOLLOWUP]) for line in lines if FOLLOWUP in line.data]
+def followups(timeline: Iterable[Moment]) -> list[FollowUp]:
+    return [FollowUp(**moment.data[FOLLOWUP]) for moment in timeline if FOLLOWUP in moment.data]

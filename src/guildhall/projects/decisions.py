@@ -1,0 +1,21 @@
+"""The judgement calls that workers have put on record, as the journals of their runs have them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.jobs.model import Decided
+from guildhall.runs.journal import calls_made
+from guildhall.runs.toolbox import record_decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.runs.model import Entry
+
+
+def decided(entries: Sequence[Entry]) -> list[Decided]:
+    """Those of one run, in their order."""
+    names = ("question", "decision", "reasoning")
+    calls = calls_made(entries, record_decision.name)
+    return [Decided(**{name: str(call.get(name, "")) for name in names}) for call in calls]

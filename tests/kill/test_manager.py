@@ -1,0 +1,71 @@
+"""Killed between any two entries of its record, the manager makes nothing twice: what a call made, it finds again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kill.test_commission import Bench
+from tests.projects.commissions.workshop import call, say, submit, write
+from tests.projects.manager.office import ID, scripted
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+    from tests.kill.scene import Driver
+    from tests.projects.commissions.workshop import Workshop
+
+COMMITS = 36  # of the command below; the last case finds that there are no more
+STRIDE = 6 if os.environ.get("HYPOTHESIS_PROFILE") != "deep" else 1
+RUN = ("run", "manager", "Go.", "--override-model", "script:script.yaml")
+MADE = {"title": "A lock", "worker": "smith", "prompt": "Forge it.", "artifacts": ["src/lock.py"]}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, home: Home, driver: Driver) -> Bench:
+    made = Bench(tmp_path, home, driver)
+    scripted(
+        made.workshop,
+        call("create_commission", **MADE),
+        {"expect": f"(?P<id>{ID}) is pending", **call("dispatch_commission", id="${id}")},
+        call("wait_for_commissions", ids=["${id}"]),
+        call("open_pull_request", title="A lock", body="It was forged."),
+        smith=[[write("src/lock.py", "lock = 1\n"), submit("Forged."), say()]],
+    )
+    return made
+
+
+def made_once(bench: Bench) -> None:
+    async def work(shop: Workshop) -> None:
+        async with asyncio.timeout(15):
+            while any(run.status not in ("completed", "failed") for run in shop.hall.history.recent()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await shop.commissions.settled()
+        (manager,) = [run for run in shop.hall.history.recent() if run.worker == "manager"]
+        assert (manager.status, manager.output) == ("completed", "managed"), manager
+        (made,) = [one for one in await shop.commissions.all() if one.by == "manager"]
+        assert (made.status, made.attempt) == ("completed", 1), made
+
+    bench.workshop.inside(work, recover=True)
+    repo = bench.workshop.repo
+    subjects = repo.git("log", "--format=%s", "claude/main", "^main").splitlines()
+    assert [subjects.count(one) for one in ("A lock", "Review")] == [1, 0]
+    assert len([one for one in subjects if one.startswith("Review ")]) == 1
+    assert len(repo.git("for-each-ref", "refs/heads/claude/review").splitlines()) == 1
+    bench.sound()
+
+
+def test_the_sweep_goes_over_all_of_it(bench: Bench) -> None:
+    assert not bench.killed(COMMITS + 1, "before", *RUN)
+    made_once(bench)
+
+
+@pytest.mark.req("WKR-27", "X-2")
+@pytest.mark.parametrize("number", range(2, COMMITS + 1, STRIDE))
+def test_killed_at_a_commit(bench: Bench, number: int) -> None:
+    assert bench.killed(number, "after", *RUN)
+    made_once(bench)

@@ -1,0 +1,131 @@
+"""What Claude Code asks, what Anthropic answers, and how the one comes to the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from guildhall.models.dialects.anthropic import Anthropic
+from tests.models.passages import Passage, Upstream, provider, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.models.passing import Passing, Reply
+    from guildhall.store.engine import Store
+    from tests.models.passages import Answer
+
+
+API = Anthropic()
+HEADERS = {"x-api-key": "the-token-of-the-run", "anthropic-version": "2023-06-01", "anthropic-beta": "thinking-x"}
+ENVIRONMENT = "# Environment\nYou have been invoked in /tmp, today is Monday."
+CLAUDES_LINES = [
+    {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.325"},
+    {"type": "text", "text": "You are a Claude agent, built on Anthropic's Claude Agent SDK."},
+]
+
+
+def asked(text: str = "Say hello.", *more: Any, stream: bool = True, **changes: Any) -> bytes:
+    """A request as Claude Code writes it."""
+    body = {
+        "model": "claude-of-the-program",
+        "max_tokens": 32000,
+        "system": [*CLAUDES_LINES, {"type": "text", "text": "Be Bob.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [{"role": "user", "content": text}, {"role": "system", "content": ENVIRONMENT}, *more],
+        "tools": [
+            {"name": "mcp__tools__memory_read", "description": "d", "input_schema": {"type": "object"}},
+            {"name": "Bash", "description": "d", "input_schema": {"type": "object"}},
+        ],
+        "metadata": {"user_id": "u"},
+        "stream": stream,
+    }
+    return json.dumps({**body, **changes}).encode()
+
+
+def sse(*told: dict[str, Any]) -> list[bytes]:
+    return [f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode() for data in told]
+
+
+USAGE = {"input_tokens": 10, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20, "output_tokens": 1}
+START = {
+    "type": "message_start",
+    "message": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-sonnet-5",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": USAGE,
+    },
+}
+
+
+def delta(index: int, **data: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": data}
+
+
+def block(index: int, opened: dict[str, Any], *deltas: dict[str, Any]) -> list[dict[str, Any]]:
+    begin = {"type": "content_block_start", "index": index, "content_block": opened}
+    return [begin, *deltas, {"type": "content_block_stop", "index": index}]
+
+
+def end(reason: str = "end_turn", tokens: int = 7) -> list[dict[str, Any]]:
+    told = {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}}
+    return [{**told, "usage": {"output_tokens": tokens}}, {"type": "message_stop"}]
+
+
+THINKING = block(
+    0,
+    {"type": "thinking", "thinking": "", "signature": ""},
+    delta(0, type="thinking_delta", thinking="hm "),
+    delta(0, type="thinking_delta", thinking="hm"),
+    delta(0, type="signature_delta", signature="c2lnbmVk"),
+)
+ODD = block(1, {"type": "of_the_future", "payload": {"a": [1]}})
+TEXT = block(
+    2, {"type": "text", "text": ""}, delta(2, type="text_delta", text="Hel"), delta(2, type="text_delta", text="lo ü.")
+)
+CALL = block(
+    3,
+    {"type": "tool_use", "id": "toolu_1", "name": "mcp__tools__memory_read", "input": {}},
+    delta(3, type="input_json_delta", partial_json=""),
+    delta(3, type="input_json_delta", partial_json='{"name": '),
+    delta(3, type="input_json_delta", partial_json='"a"}'),
+)
+SAID = [START, {"type": "ping"}, *TEXT, *end()]
+CALLED = [START, *THINKING, *ODD, *TEXT, *CALL, *end("tool_use")]
+MESSAGE = {
+    **START["message"],
+    "content": [{"type": "text", "text": "Hello."}],
+    "stop_reason": "end_turn",
+    "usage": {**USAGE, "output_tokens": 7},
+}
+
+
+def played(store: Store, *answers: Answer, then: Callable[..., Any], **more: Any) -> tuple[Passage, Upstream, Any]:
+    """What `then(passing, passage)` gives, with a provider that answers so."""
+
+    async def go() -> tuple[Passage, Upstream, Any]:
+        async with Upstream(list(answers)).serving() as upstream:
+            passage = Passage(store, provider(upstream.url), **more)
+            passing = await passage.open()
+            try:
+                async with asyncio.timeout(8):
+                    return passage, upstream, await then(passing, passage)
+            finally:
+                passing.close()
+                await passage.line.close()
+
+    return asyncio.run(go())
+
+
+async def ask(passing: Passing, body: bytes | None = None) -> tuple[Reply, bytes]:
+    reply = await passing.answer(API, asked() if body is None else body, HEADERS)
+    return reply, await read(reply)
+
+
+async def once(passing: Passing, passage: Passage) -> tuple[Reply, bytes]:
+    return await ask(passing)
