@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.frame import Secrets
+from guildhall.core.ids import is_name
 from guildhall.hall.staff import Staff
+from guildhall.projects.model import Problem
 from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.projects.git import Git
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.meetings import Meetings
-    from guildhall.projects.model import Project
+    from guildhall.projects.model import Project, ProjectShown
     from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
@@ -101,12 +103,24 @@ class Guild(Staff):
         gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
         return next((one for one in gone if self.identities.is_at(one.name, path)), None)
 
-    def remove_project(self, name: str) -> Project:
+    def remove_project(self, name: str) -> ProjectShown:
         """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""
-        project = self.projects.remove(name)
+        removed = self.projects.remove(name)
         self._forget_git(name)
-        self.identities.release(project)
-        return project
+        if is_name(name):  # what config.yaml has may be anything
+            self.identities.release(name, removed.project)
+        return removed
+
+    def check_project(self, name: str) -> list[Problem]:
+        """What is wrong with a project: with its entry and its repository, then with how its branches stand."""
+        found = self.projects.check(name)
+        if any(problem.blocks for problem in found):
+            return found
+        try:
+            self.branches(self.projects.get(name)).demand_followable()
+        except GuildError as error:
+            found.insert(0, Problem(message=error.message, hint=error.hint))
+        return found
 
     def _forget_git(self, name: str) -> None:
         for key in [key for key in self._gits if key[0] == name]:

@@ -93,15 +93,14 @@ def _without(text: str, name: str) -> Iterator[str]:
 
 def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
     """Each value replaced where it stands, from the last to the first."""
-    entry: list[tuple[Any, Any]] = next(
-        value.value for key, value in _field(text, "projects").value if key.value == name
-    )
+    entries = {key.value: value.value for key, value in _field(text, "projects").value}
+    entry: list[tuple[Any, Any]] = entries[name]
     places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
     new = text
     for start, end, field in sorted(places, reverse=True):
         new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
     yield new
-    yield _round_trip(text, lambda tree: tree["projects"][name].update(fields))
+    yield _round_trip(text, partial(_update, name=name, fields=fields))
 
 
 def _end_of(text: str, node: Any) -> int:
@@ -126,6 +125,10 @@ def _set(tree: Any, name: str, fields: dict[str, str]) -> None:
     if not tree.get("projects"):
         tree["projects"] = {}
     tree["projects"][name] = fields
+
+
+def _update(tree: Any, name: str, fields: Mapping[str, str]) -> None:
+    tree["projects"][name].update(fields)
 
 
 def _unset(tree: Any, name: str) -> None:

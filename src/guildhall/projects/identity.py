@@ -63,13 +63,14 @@ class Identities:
             self._take_back(project.name, own)
             self._remember(project, own)
 
-    def release(self, project: Project) -> None:
-        """The name is free for another repository."""
+    def release(self, name: str, project: Project | None) -> None:
+        """The name is free for another repository than its project's; None: nobody can tell what that is."""
         with suppress(GuildError, OSError):  # its folder may be gone
-            self.claim(project)
+            if project is not None:
+                self.claim(project)
         with self._one_at_a_time:
-            known = self._known(project.name)
-            self._put_aside(project.name, known.id if known else secrets.token_hex(8))
+            known = self._known(name)
+            self._put_aside(name, known.id if known else secrets.token_hex(8))
 
     def is_at(self, name: str, path: Path) -> bool:
         """Whether the repository in a folder is the one that a name stands for."""
