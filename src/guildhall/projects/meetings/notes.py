@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.projects.artifact import Artifact
+from guildhall.projects.meetings.model import leaves_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,8 @@ def notes(shown: MeetingShown, summary: Summary, redact: Callable[[str], str]) -
     parts += ["## Decisions", *map(decision, shown.decisions)] if shown.decisions else []
     parts += ["## Artifacts", "\n".join(f"- {path}" for path in shown.meeting.linked)] if shown.meeting.linked else []
     parts += ["## Follow-ups", *map(followup, shown.followups)] if shown.followups else []
+    if leaves_work(shown.timeline):
+        parts += ["## Work", f"It was not merged, and stays on the branch {shown.meeting.branch}."]
     return "\n\n".join(parts) + "\n"
 
 
