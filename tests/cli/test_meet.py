@@ -130,6 +130,16 @@ def test_an_approval_is_given_at_the_terminal_and_the_command_ends(guild: Guild,
 # by a program
 
 
+def test_several_terminals_hear_the_answers_to_their_own_words(guild_hall: Guild, parlour: Parlour) -> None:
+    parlour.script([say("zero"), *(say(f"answer {number}", sleep=0.1) for number in range(3))])
+    id = guild_hall("meet", "architect", "Hello", "--output", "json").json["meeting"]
+    asking = {f"words {number}": guild_hall.start("meet", id, f"words {number}") for number in range(3)}
+    heard = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
+    said = guild_hall("meeting", "show", id, "--json").json["exchanges"][1:]
+    assert heard == {one["words"]: (f"{one['answer']}\n", 0) for one in said}
+    assert len(said) == 3
+
+
 def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), say("two")])
     first = guild("meet", "architect", input="Which form?\nAnd why?\n")
