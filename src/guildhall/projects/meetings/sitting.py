@@ -307,6 +307,7 @@ class Sittings:
         Where it was said already, the run does not say that it listens; whoever has said something before hears here
         that they are answered.
         """
+        await asyncio.to_thread(self._keep, id)
         waited = False
         while True:
             self._ears[id].clear()
@@ -320,11 +321,14 @@ class Sittings:
             self._ground.bus.publish(Event(type="listening", run=run, root=run, at=at, data={"number": number}))
         return said.words
 
+    def _keep(self, id: str) -> None:
+        """After each exchange: the transcript has it, and what is to go into the notes is known without its secrets."""
+        self._register.keep_transcript(id)
+        notes(self._register.shown(id), Summary(), self._ground.redact)
+
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
-        await asyncio.to_thread(self._register.keep_transcript, id)
-        # What is to go into the notes is known without its secrets from now on, whoever writes them.
-        await asyncio.to_thread(lambda: notes(self._register.shown(id), Summary(), self._ground.redact))
+        await asyncio.to_thread(self._keep, id)
         waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
             task = asyncio.create_task(self._go_on(id))
