@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
+from guildhall.core.ids import is_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +30,11 @@ class ProjectVerbs:
             raise UsageError("path: give the whole path of the repository")
         return await asyncio.to_thread(self._hall.add_project, path, name, branch)
 
-    async def project_remove(self, name: str) -> Project:
-        self._hall.projects.get(name)
-        if living := self._hall.living(name):
-            raise Conflict(
-                f"the project {name} has work that has not ended: {', '.join(living[:10])}",
-                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
-                "was cancelled is given up with `guild commission abandon ID`.",
-            )
+    async def project_remove(self, name: str) -> ProjectShown:
+        self._hall.projects.shown(name)
+        if is_name(name):
+            self._hall.demand_removable(name)
         return await asyncio.to_thread(self._hall.remove_project, name)
 
     async def project_check(self, name: str) -> list[Problem]:
-        return await asyncio.to_thread(self._hall.projects.check, name)
+        return await asyncio.to_thread(self._hall.check_project, name)

@@ -80,11 +80,26 @@ class Branches:
         shown = text[:_MOST_DIFF].decode("utf-8", "replace")
         return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
 
+    def in_place_of_records(self, tip: str) -> tuple[list[str], list[str]]:
+        """What a branch has new, and what else it has changed, where only the hall writes: none of it is merged."""
+        base = self._base(self.tip(), tip) or _empty(self.git)
+        places = [f"{LORE}/{name}" for name in OF_THE_HALL]
+        how = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
+        told = self.git.run("diff-tree", *how, base, tip, "--", *places).out.decode("utf-8", "replace").split("\0")
+        pairs = list(zip(told[::2], told[1::2], strict=False))
+        return [path for how, path in pairs if how == "A"], [path for how, path in pairs if how != "A"]
+
     # moving
 
     def demand_movable(self) -> None:
         """Raises where the integration branch cannot be moved, because somebody has it checked out."""
         self._demand_free(_REF)
+
+    def demand_followable(self) -> None:
+        """Raises where the integration branch cannot take in what the user has done."""
+        user, now = self._user_tip(), self.git.resolve(_REF)
+        if now is not None and not self._contains(now, user) and not self._contains(user, now):
+            self._tree_with_users(now, user)
 
     def ensure(self) -> str:
         """The integration branch, made where the user's branch is if there is none."""
@@ -183,6 +198,10 @@ class Branches:
         return found
 
     def _with_users(self, now: str, user: str) -> str:
+        tree = self._tree_with_users(now, user)
+        return trees.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
+
+    def _tree_with_users(self, now: str, user: str) -> str:
         if self._base(now, user) is None:
             raise Conflict(
                 f"{self.project.branch} and {INTEGRATION} have no common history any more",
@@ -196,9 +215,10 @@ class Branches:
                 f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
                 files=files,
                 where=str(self.project.path),
-                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself; then it goes on.",
+                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself (`git switch {self.project.branch}`, "
+                f"`git merge {INTEGRATION}`); then it goes on.",
             )
-        return trees.commit(self.git, merged.tree, [now, user], f"Follow {self.project.branch}\n")
+        return merged.tree
 
     def _merged_tree(self, now: str, tip: str, also: list[Entry]) -> str:
         merged = trees.merge(self.git, now, tip)

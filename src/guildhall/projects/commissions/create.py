@@ -11,8 +11,10 @@ from guildhall.core.ids import COMMISSION, is_name, new_id
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission, commission_in
+from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks
+from guildhall.projects.model import is_of_the_hall
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ async def create(
     refuse_cycle([*ground.all(project.name), commission], commission.id)
     if missing := await asyncio.to_thread(lacks, ground, commission):
         commission = replace(commission, status="blocked", reason=in_words(missing))
+    written(commission, (), redact=ground.redact)  # known without its secrets before anybody can come across it
     maker = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
     await ground.store.write(lambda connection: records.add(connection, commission, f"created by {maker}"))
     await project_row(ground, commission.id)
@@ -63,6 +66,9 @@ def check_draft(
     `changed` is what is new of it; None: all. What was there before was a person's to say, and is not looked at again.
     """
     draft.check()
+    if ours := [path for path in draft.artifacts if is_of_the_hall(path)]:
+        hint = "Have it elsewhere, such as in .lore/plans/."
+        raise UsageError(f"artifacts: {ours[0]} lies where only the hall writes: it would not be merged", hint=hint)
     if by != "person":  # what is executed, and on which model, is for people to say
         for name in ("checks", "model"):
             if getattr(draft, name) and (changed is None or name in changed):

@@ -11,6 +11,7 @@ from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.allowance import NotYet, allowance
 from guildhall.projects.commissions.finalise import tidy
+from guildhall.projects.commissions.model import working
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
 from guildhall.runs.model import RunRequest
@@ -111,7 +112,7 @@ def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
     """In the transaction in which the run is made."""
     before = records.get(connection, id)
     data = {"run": run, "branch": before.branch, "attempt": before.attempt}
-    records.move(connection, id, "in_progress", f"{before.worker} works on it", ground.now(), data=data, run=run)
+    records.move(connection, id, "in_progress", working(before.worker), ground.now(), data=data, run=run)
 
 
 async def _could_not(ground: Ground, id: str, error: Exception) -> None:
@@ -120,6 +121,7 @@ async def _could_not(ground: Ground, id: str, error: Exception) -> None:
     told = f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
     if isinstance(known, ModelUnusable) and "guild commission edit" not in told:
         told += f" guild commission edit {id} changes its model or its limits."
+    told = ground.redact(told)
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":

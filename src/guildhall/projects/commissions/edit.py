@@ -17,6 +17,7 @@ from guildhall.projects.commissions.dispatch import queue_up
 from guildhall.projects.commissions.finalise import clear
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import UNDER_WAY
+from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks, settle
 
@@ -54,6 +55,7 @@ def _draft(ground: Ground, before: Commission, changes: Mapping[str, Any], frame
         raise Conflict(f"the commission {before.id} is {before.status}: it is over", hint="Make a new one.")
     draft = before.draft.changed(changes)
     check_draft(ground, ground.project(before), draft, frame, by, changed=tuple(changes))
+    written(replace(before, draft=draft), (), redact=ground.redact)
     others = [one for one in ground.all(before.project) if one.id != before.id]
     refuse_cycle([*others, replace(before, draft=draft)], before.id)
     return draft

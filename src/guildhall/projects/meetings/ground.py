@@ -34,6 +34,7 @@ class Ground:
     runs: Callable[[], Runs]
     alive: Callable[[str], bool]
     bus: EventBus
+    redact: Callable[[str], str]  # a text as it may lie in the repository
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
     answering: Answering
     trusted: Callable[[str, Frame], None]  # raises where the code of a run's worker is trusted no more
