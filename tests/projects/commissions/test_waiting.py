@@ -95,43 +95,6 @@ def test_one_waits_for_another(workshop: Workshop) -> None:
     workshop.inside(work)
 
 
-@pytest.mark.req("COM-21")
-def test_three_at_a_time_the_rest_in_order(workshop: Workshop) -> None:
-    workshop.script([LATE])
-
-    async def work(shop: Workshop) -> None:
-        made = [await shop.new(title=str(number)) for number in range(5)]
-        for one in (made[4], *made[:4]):
-            await shop.commissions.dispatch(one.id, shop.frame)
-        standing = [shop.commissions.get(one.id).status for one in made]
-        # the fifth was dispatched first, when there was room; the fourth waits behind nobody
-        assert standing == ["in_progress", "in_progress", "dispatched", "dispatched", "in_progress"]
-        await shop.commissions.cancel(made[4].id)
-        await shop.until(made[2].id, "in_progress")
-        assert shop.commissions.get(made[3].id).status == "dispatched"
-        assert (await shop.commissions.cancel(made[3].id)).run is None
-        for one in made[:3]:
-            await shop.commissions.cancel(one.id)
-
-    workshop.inside(work)
-
-
-@pytest.mark.req("COM-21")
-def test_the_limit_of_all_projects_together(workshop: Workshop) -> None:
-    workshop.home.settings.write_text(f"commissions: {{max: 1}}\n{workshop.home.settings.read_text()}")
-    workshop.script([LATE])
-
-    async def work(shop: Workshop) -> None:
-        one, two = await shop.new(), await shop.new()
-        await shop.commissions.dispatch(one.id, shop.frame)
-        assert (await shop.commissions.dispatch(two.id, shop.frame)).status == "dispatched"
-        await shop.commissions.cancel(one.id)
-        await shop.until(two.id, "in_progress")
-        await shop.commissions.cancel(two.id)
-
-    workshop.inside(work)
-
-
 @pytest.mark.req("COM-27")
 def test_what_ran_goes_on_at_the_next_start(workshop: Workshop) -> None:
     async def begin(shop: Workshop) -> str:
