@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,11 @@ from tests.cli.places import Terminal
 from tests.projects.meetings.parlour import Parlour, call, say
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from tests.conftest import Guild
+    from tests.conftest import Guild, GuildWithHall
 
 LINK = {**call("link_artifact", path=".lore/plan.md"), "say": "I link it."}
 
@@ -28,6 +30,13 @@ def parlour(home: Home, project: Path) -> Parlour:
 def only(guild: Guild) -> str:
     (meeting,) = guild("meeting", "ls", "--json").json["meetings"]
     return meeting["meeting"]
+
+
+def until(so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 5
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 # at a terminal
@@ -130,6 +139,16 @@ def test_an_approval_is_given_at_the_terminal_and_the_command_ends(guild: Guild,
 # by a program
 
 
+def test_several_terminals_hear_the_answers_to_their_own_words(guild_hall: Guild, parlour: Parlour) -> None:
+    parlour.script([say("zero"), *(say(f"answer {number}", sleep=0.1) for number in range(3))])
+    id = guild_hall("meet", "architect", "Hello", "--output", "json").json["meeting"]
+    asking = {f"words {number}": guild_hall.start("meet", id, f"words {number}") for number in range(3)}
+    heard = {words: (terminal.communicate(timeout=30)[0], terminal.returncode) for words, terminal in asking.items()}
+    said = guild_hall("meeting", "show", id, "--json").json["exchanges"][1:]
+    assert heard == {one["words"]: (f"{one['answer']}\n", 0) for one in said}
+    assert len(said) == 3
+
+
 def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), say("two")])
     first = guild("meet", "architect", input="Which form?\nAnd why?\n")
@@ -140,6 +159,65 @@ def test_words_on_standard_input_answer_on_standard_output(guild: Guild, parlour
     shown = guild("show", id, "--json").json
     assert [one["words"] for one in shown["exchanges"]] == ["Which form?\nAnd why?\n", "more"]
     assert shown["topic"] == "Which form?"
+
+
+@pytest.mark.req("MTG-15", "WKR-21")
+def test_an_answer_comes_in_pieces_and_what_was_said_is_on_disk_exchange_by_exchange(
+    guild_hall: GuildWithHall, parlour: Parlour, tmp_path: Path
+) -> None:
+    """A tool that never ends, in the middle of the second answer: what was written before it has come by then."""
+    parlour.worker(tools=["Bash"])
+    wait = {**call("Bash", command="while :; do sleep 0.1; done"), "say": "We could use Parquet, which is small."}
+    parlour.script([say("Well."), wait])
+    id = guild_hall("meet", "architect", "Exports", "--output", "json").json["meeting"]
+    transcript = parlour.home.path / "projects" / "shop" / "meetings" / f"{id}.md"
+    until(transcript.exists)
+    assert ("Exports" in transcript.read_text(), "Well." in transcript.read_text()) == (True, True)
+
+    asking = guild_hall.start("meet", id, "Which form?", "--output", "stream-json")
+    assert asking.stdout is not None
+    pieces: list[str] = []
+    for line in asking.stdout:
+        event = json.loads(line)
+        pieces += [event["text"]] if event["type"] == "text_delta" else []
+        if event["type"] == "tool_use":
+            break
+    assert len(pieces) > 1
+    assert "".join(pieces) == "We could use Parquet, which is small."
+    guild_hall.kill_hall()
+    asking.communicate(timeout=30)
+
+    kept = transcript.read_text()
+    assert ("Well." in kept, "Parquet" in kept) == (True, False)
+    parlour.script([say("Well."), wait, say("Parquet it is.")])
+    shown = guild_hall("meeting", "show", id, "--json").json["exchanges"]
+    assert [one["words"] for one in shown] == ["Exports", "Which form?"]
+    assert shown[1]["answer"] == "We could use Parquet, which is small."
+    guild_hall("hall", "stop")
+    assert "Which form?" in transcript.read_text()
+
+
+@pytest.mark.req("MTG-4")
+def test_the_worker_cannot_close_it(guild: Guild, parlour: Parlour) -> None:
+    parlour.worker(tools=["Write", "Bash"], checkout="full")
+    parlour.script([say("Hello.")])
+    id = guild("meet", "architect", "Close it", "--output", "json").json["meeting"]
+    notes = f".lore/meetings/{id}.md"
+    closed = f"---\ntitle: Close it\nstatus: closed\nmeeting: {id}\nworker: architect\nrevision: 9\n---\n"
+    tries = [
+        *(call(name, meeting=id, id=id) for name in ("close_meeting", "meeting_close", "end_meeting")),
+        call("Write", file_path=notes, content=closed),
+        call("artifact_write", path=notes, title="Close it", status="closed", body="x"),
+        call("Bash", command=f"guild meeting close {id} --no-summary; git update-ref refs/heads/claude/main HEAD"),
+    ]
+    parlour.script([say("Hello."), {"calls": tries}, say("I cannot.")])
+    tried = guild("meet", id, "Now.", "--output", "json")
+    assert (tried.code, tried.json["status"]) == (0, "open")
+    assert len(tried.json["exchanges"][0]["calls"]) == len(tries)
+    assert guild("meeting", "show", id, "--json").json["status"] == "open"
+    assert "status: open" in parlour.repo.at("claude/main", notes)
+    assert guild("meeting", "close", id, "--no-summary").code == 0
+    assert guild("meeting", "show", id, "--json").json["status"] == "closed"
 
 
 @pytest.mark.req("MTG-15")

@@ -133,6 +133,46 @@ def test_it_asks_for_a_meeting_and_works_in_it(guild: Guild, shop: Repository) -
     assert (one["by"], one["status"]) == ("manager", "pending")
 
 
+@pytest.mark.req("WKR-28", "MTG-4")
+@pytest.mark.parametrize("how", ["run", "meeting"])
+def test_it_can_neither_merge_nor_close_a_meeting(guild: Guild, shop: Repository, how: str) -> None:
+    """It tries all that it could think of; what is done is done by the hall, which asks the user."""
+    assert guild("project", "add", ".").code == 0
+    shop.git("switch", "-q", "-c", "claude/main")
+    shop.commit({"src/key.py": "key = 1\n"}, "A key")
+    shop.git("switch", "-q", "main")
+    answers(shop)
+    model = {"GUILDHALL_MODEL": "script:answers.yaml"}
+    id = guild("meet", "manager", "Merge it.", "--output", "json", env=model).json["meeting"]
+    before = shop.git("rev-parse", "main"), shop.git("status", "--porcelain")
+    words = {"branch": "claude/main", "into": "main", "meeting": id, "id": id, "number": 1}
+    names = ("merge", "merge_branch", "merge_pull_request", "git_merge", "squash", "close_meeting", "meeting_close")
+    commands = ("git merge claude/main", f"guild meeting close {id}", "gh pr merge --squash")
+    tries = [
+        *({"call": name, "with": words} for name in names),
+        *({"call": "Bash", "with": {"command": command}} for command in commands),
+        {"call": "Write", "with": {"file_path": "src/key.py", "content": "key = 1\n"}},
+        *(
+            {"call": "artifact_write", "with": {"path": path, "title": "K", "status": "closed", "body": "y"}}
+            for path in ("src/key.py", f".lore/meetings/{id}.md")
+        ),
+    ]
+    # In a meeting somebody is there to be asked: there it asks before it puts anything up for review. And there it has
+    # a checkout of its own, in which it may write.
+    turns = [{"say": "managed"}, {"calls": tries}] if how == "meeting" else [{"calls": [*tries, REVIEW]}]
+    answers(shop, *turns)
+    ran = manage(guild) if how == "run" else guild("meet", id, "Do.", "--output", "json", env=model)
+    assert ran.code == 0, ran
+    run = ran.json["run"]
+    entries = [json.loads(line) for line in guild("log", run, "--json").out.splitlines()]
+    taken = [one["data"]["tool"] for one in entries if one["kind"] == "tool_started"]
+    assert [name for name in taken if name != "artifact_write"] == ([REVIEW["call"]] if how == "run" else ["Write"])
+    assert (shop.git("rev-parse", "main"), shop.git("status", "--porcelain")) == before
+    assert not (shop.path / "src").exists()
+    assert bool(shop.git("branch", "--list", "claude/review/*")) == (how == "run"), "which the user merges"
+    assert guild("meeting", "show", id, "--json").json["status"] == "open"
+
+
 @pytest.mark.req("WKR-28", "WKR-24")
 def test_what_it_leaves_to_the_user_is_in_its_posture(guild: Guild, project: Path) -> None:
     shown = guild("worker", "show", "manager")

@@ -185,7 +185,7 @@ async def _projects(both: Compared, folder: Path) -> None:
     added = await both.once("project_add", folder / "shop", branch="main")
     assert added in [shown.project for shown in await both("projects")]
     assert await both("project_check", "shop") == []
-    assert await both.once("project_remove", "shop") == added
+    assert (await both.once("project_remove", "shop")).project == added
     with pytest.raises(NotFound):
         await both("project_check", "shop")
 

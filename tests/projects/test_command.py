@@ -31,9 +31,11 @@ def test_registered_listed_checked_and_taken_out(guild: Guild, repo: Repository,
     assert "invalid" in guild("project", "ls").out
     checked = guild("project", "check", "shop")
     assert (checked.code, checked.out) == (0, "shop: ok\n")
-    wrong = guild("project", "check", "broken")
-    assert wrong.code == 2
-    assert "config.yaml:" in wrong.err
+    every = guild("project", "check")
+    assert every.code == 1
+    assert "config.yaml:" in every.out
+    assert "`guild project rm broken`" in every.out
+    assert every.out.endswith("shop: ok\n")
     gone = guild("project", "rm", "shop")
     assert gone.code == 0
     assert home.settings.read_text() == "# mine\nprojects:\n  broken:\n    pfad: /x\n"
@@ -71,6 +73,61 @@ def test_what_cannot_be_registered_says_why(guild: Guild, repo: Repository, home
     assert "Did you mean 'main'" in refused(repo.path, "--branch", "mian")
     assert "no branch 'claude/main'" in refused(repo.path, "--branch", "claude/main")
     assert "no branch '-f'" in refused(repo.path, "--branch=-f")
+    assert "PATH: it is empty" in guild("project", "add", "").err
+    assert "'' cannot name a project" in refused(repo.path, "--name", "")
+    assert "(65 characters) cannot name a project" in refused(repo.path, "--name", "x" * 65)
+    repo.git("branch", "claude")
+    assert "`git branch -m claude NAME`" in refused(repo.path)
+
+
+def test_an_entry_that_is_wrong_can_be_taken_out(guild: Guild, home: Home) -> None:
+    home.path.mkdir(parents=True)
+    home.settings.write_text("hall: {}\nprojects:\n  a: 5\n  ../b: {path: /x}\n")
+    assert guild("project", "rm", "a", "--json").json["name"] == "a"
+    assert guild("project", "rm", "../b").code == 0
+    assert guild("project", "ls", "--json").json == []
+    home.settings.write_text("hall: {}\nprojects: [a]\n")
+    for verb in (("ls",), ("check",), ("rm", "a")):
+        told = guild("project", *verb)
+        assert (told.code, "config.yaml:2: projects: expected" in told.err) == (2, True), told
+    home.settings.write_text("projects: [a]\n")
+    assert "`projects:` of Guildhall's is no list" in guild("project", "add").err
+
+
+def test_what_keeps_the_guild_from_working_is_told_with_the_way_out(guild: Guild, repo: Repository, home: Home) -> None:
+    assert guild("project", "add", repo.path).code == 0
+    repo.git("branch", "claude/main")
+    repo.commit({"README.md": "Mine\n"})
+    assert guild("project", "check").code == 0  # it follows
+    repo.git("switch", "-q", "claude/main")
+    repo.commit({"README.md": "Theirs\n"})
+    repo.git("switch", "-q", "main")
+    told = guild("project", "check", "--json")
+    assert told.code == 1
+    [one] = told.json[0]["problems"]
+    assert (one["blocks"], one["message"].endswith("the same places: README.md")) == (True, True)
+    assert "`git merge claude/main`" in one["hint"]
+    repo.git("branch", "-m", "main", "trunk")
+    told = guild("project", "check")
+    assert (told.code, "Known: trunk." in told.out) == (1, True)
+    assert "claude/" not in told.out
+
+
+@pytest.mark.req("SYS-35")
+def test_a_repository_that_was_moved_is_known_again(guild: Guild, repo: Repository, home: Home) -> None:
+    guild("project", "add", repo.path)
+    text = home.settings.read_text()
+    home.settings.write_text(f"# mine\n{text}    max_meetings: 2 # enough\n")
+    moved = repo.path.with_name("elsewhere")
+    repo.path.rename(moved)
+    missing = guild("project", "check")
+    assert (missing.code, str(repo.path) in missing.out, "`guild project add`" in missing.out) == (1, True, True)
+    assert "this is the project 'shop'" in guild("project", "add", moved, "--name", "other").err
+    again = guild("project", "add", moved)
+    assert (again.code, again.out, "was moved" in again.err) == (0, "shop\n", True)
+    new = f"# mine\n{text}    max_meetings: 2 # enough\n".replace(str(repo.path), str(moved))
+    assert home.settings.read_text().replace('"', "") == new.replace('"', "")
+    assert guild("project", "check").out == "shop: ok\n"
 
 
 @pytest.mark.req("X-7")

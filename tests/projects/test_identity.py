@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from guildhall.projects.commissions.model import Draft
 from tests.projects.commissions.workshop import Workshop, say, submit
 from tests.projects.conftest import repository
 
@@ -105,6 +106,41 @@ def test_a_clone_in_the_place_of_the_repository_is_the_same_one_and_an_empty_one
     repository(repo.path).commit({"README.md": "New\n"}, "Start")
     workshop.worker()
     assert workshop.inside(_listed, recover=True) == []
+
+
+@pytest.mark.req("SYS-35")
+def test_a_copy_of_a_repository_is_another_one_while_the_first_is_there(workshop: Workshop, tmp_path: Path) -> None:
+    copy = tmp_path / "bshop"
+
+    async def copied(shop: Workshop) -> None:
+        await shop.new(title="Of the first")
+        shutil.copytree(shop.repo.path, copy)
+        await shop.client.project_add(copy)
+        draft = Draft(title="Of the copy", worker="smith", prompt="Forge.")
+        made = await shop.commissions.create(shop.hall.projects.get("bshop"), draft, shop.frame)
+        await shop.commissions.abandon(made.id)
+        await shop.client.project_remove("bshop")
+
+    async def again(shop: Workshop) -> list[str]:
+        for one in await shop.commissions.all("shop"):
+            await shop.commissions.abandon(one.id)
+        await shop.client.project_remove("shop")
+        await shop.client.project_add(shop.repo.path)
+        return [one.title for one in await shop.commissions.all("shop")]
+
+    workshop.inside(copied)
+    assert workshop.inside(again) == ["Of the first"]
+    ids = [(folder / ".git/guildhall-id").read_text() for folder in (workshop.repo.path, copy)]
+    assert ids[0] != ids[1]
+    # Where the first is gone, the copy has taken its place, as one that was moved.
+    shutil.rmtree(workshop.repo.path)
+    (copy / ".git/guildhall-id").write_text(ids[0])
+
+    async def moved(shop: Workshop) -> list[str]:
+        assert (await shop.client.project_add(copy)).name == "shop"
+        return [one.title for one in await shop.commissions.all("shop")]
+
+    assert workshop.inside(moved) == ["Of the first"]
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xff\x00", b"[]", b'{"id": "../../x", "path": "/", "commit": ""}'])

@@ -45,7 +45,7 @@ def test_put_in_and_taken_out_nothing_else_changes(home: Home, repo: Repository)
     assert home.settings.read_text() == CONFIG
     with pytest.raises(NotFound, match="no project 'shop'"):
         projects.remove("shop")
-    assert projects.check("old")[0].message == "there is no such folder"
+    assert projects.check("old")[0].message == "there is no folder /nowhere/old any more"
 
 
 def test_the_first_one_makes_the_file(home: Home, repo: Repository) -> None:

@@ -11,7 +11,8 @@ from guildhall.core.frame import Secrets
 from guildhall.projects.artifact import Artifact, without_secrets
 from guildhall.projects.branches import Branches
 from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import Workshop, call, say, submit
+from tests.projects.commissions.workshop import Workshop, call, say, submit, write
+from tests.projects.meetings.parlour import Parlour
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from guildhall.projects.git import Git
     from guildhall.projects.model import Project
+    from tests.conftest import Guild
     from tests.projects.conftest import Repository
 
 KEY = "sk-ant-api03-VERYSECRETVALUE0123456789"
+LINES = "-----BEGIN KEY-----\nVERYSECRETLINEONE1234567890\nVERYSECRETLINETWO1234567890\n-----END KEY-----"
+BROUGHT = {"ANTHROPIC_API_KEY": KEY, "SSH_PRIVATE_KEY": LINES}
 
 
 def test_a_commission_s_artifact_and_its_commits(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +47,49 @@ def test_a_commission_s_artifact_and_its_commits(tmp_path: Path, home: Home, mon
     assert "The key is [ANTHROPIC_API_KEY]" in text
     assert Artifact.parse(text).title == "[ANTHROPIC_API_KEY]"
     assert KEY not in shop.repo.git("log", "--all", "-p", "--reflog")
+
+
+def test_the_next_hall_that_knows_fewer_secrets_writes_none_of_them(
+    tmp_path: Path, home: Home, guild: Guild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Workshop.at(tmp_path, home)
+    monkeypatch.chdir(shop.repo.path)
+    decided = call("record_decision", question=f"Is it {KEY}?", decision=LINES, reasoning="x" * 1_990 + KEY)
+    shop.script([decided, call("log_question", question=f"Is\n{LINES}\nright?"), write("src/key.py"), say()])
+    words = ("--worker", "smith", "--title", f"Use {KEY}", f"Take {LINES}\nand {KEY}", "--json")
+    id = guild("commission", "new", *words, env=BROUGHT).json["commission"]
+    # It ends without a result, and with a question. What it was told is what was said.
+    assert guild("commission", "dispatch", id, "--wait", env=BROUGHT).code == 4
+    assert KEY in guild("commission", "show", id, "--json").json["prompt"]
+    assert "- Is [SSH_PRIVATE_KEY] right?" in shop.repo.at("claude/main", f".lore/commissions/{id}.md")
+
+    assert guild("commission", "abandon", id, "--reason", "Not now").code == 0
+    text = shop.repo.at("claude/main", f".lore/commissions/{id}.md")
+    artifact = Artifact.parse(text)
+    assert (artifact.status, artifact.title) == ("abandoned", "Use [ANTHROPIC_API_KEY]")
+    assert artifact.extra["prompt"] == "Take [SSH_PRIVATE_KEY]\nand [ANTHROPIC_API_KEY]"
+    assert "decided: [SSH_PRIVATE_KEY]" in text
+    told = shop.repo.git("log", "--all", "-p", "--reflog", "--format=%B")
+    assert "src/key.py" in told  # its work is kept, with a message of its own
+    assert "VERYSECRET" not in told
+    assert "sk-ant" not in told  # nor half of one that was cut
+
+
+def test_notes_that_a_hall_writes_which_knows_fewer(
+    tmp_path: Path, home: Home, guild: Guild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parlour = Parlour.at(home, tmp_path / "shop")
+    monkeypatch.chdir(parlour.repo.path)
+    decided = call("record_decision", question=LINES, decision=KEY, reasoning=f"For {LINES}")
+    followup = call("propose_followup", title=f"Use {KEY}", prompt=LINES)
+    written = call("artifact_write", path=".lore/a.md", title="A", status="draft", body="b")
+    parlour.script([decided, followup, call("summarize_progress", summary=LINES), written, {"say": "Well."}])
+    met = guild("meet", "architect", f"About {KEY}", "--output", "json", env=BROUGHT)
+    assert met.code == 0, met.out
+    assert guild("meeting", "close", met.json["meeting"], "--no-summary").code == 0
+    text = parlour.repo.at("claude/main", f".lore/meetings/{met.json['meeting']}.md")
+    assert "### [SSH_PRIVATE_KEY]\n\n[ANTHROPIC_API_KEY]\n\nFor [SSH_PRIVATE_KEY]" in text
+    assert "VERYSECRET" not in parlour.repo.git("log", "--all", "-p", "--reflog", "--format=%B")
 
 
 def test_whatever_is_written_on_the_integration_branch(repo: Repository, shop: Project, git: Git) -> None:

@@ -135,7 +135,8 @@ class Talk:
             if back:
                 self._id = (await client.meeting(who)).meeting.id
                 before = len((await client.meeting(who)).exchanges)
-                seen = await self._told(client, client.meeting_come(who, frame, renew=renew, **self._more))
+                come = client.meeting_come(who, frame, renew=renew, **self._more)
+                seen = await self._told(client, come, told=self._screen.note if rest else self._screen.result)
                 if not seen and not rest and not close:
                     self._say_nothing_is_due()
             else:
@@ -186,22 +187,31 @@ class Talk:
         return self._code
 
     async def _said(self, client: HallClient, frame: Frame, words: str) -> int:
-        await self._told(client, client.meeting_say(self._id, words, frame))
+        known = len((await client.meeting(self._id)).exchanges)  # others may say something at the same time
+        await self._told(client, client.meeting_say(self._id, words, frame), said=(words, known))
         return self._code
 
     def _say_nothing_is_due(self) -> None:
         self._screen.note(f'{self._id} owes no answer. Say something: guild meet {self._id} "..."')
 
-    async def _told(self, client: HallClient, stream: AsyncIterator[Event]) -> bool:
+    async def _told(
+        self,
+        client: HallClient,
+        stream: AsyncIterator[Event],
+        *,
+        said: tuple[str, int] | None = None,
+        told: Callable[[str], None] | None = None,
+    ) -> bool:
         """One turn: its events as they come, and in the end the answer where it was not seen while it was written.
 
-        Whether there was anything.
+        `said`: the words that it answers, and how many exchanges there were before; None: what was due. `told`: how the
+        answer is printed. Whether there was anything.
         """
         follower = Follower(client, self._screen)
-        last, seen = "", False
+        ended, seen = "", said is not None
         async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
             async for event in events:
-                seen, last = True, event.run if event.type == "run_ended" else last
+                seen, ended = True, event.run if event.type == "run_ended" else ""
                 if event.type != "run_started" or self._screen.wanted.form != "text":
                     await follower.tell(event)
         self._screen.end_line()
@@ -209,19 +219,17 @@ class Talk:
             return False
         shown = await client.meeting(self._id)
         if self._screen.wanted.form == "text" and not self._screen.one_terminal:
-            self._print_answer(shown.exchanges)
-        self._code = await self._standing(client, shown, last)
+            answer = _answer(shown.exchanges, said, over=bool(ended))
+            (told or self._screen.result)(answer) if answer else None
+        # It listens again: whatever is due now was said by others meanwhile.
+        self._code = await self._standing(client, shown, ended) if ended else exit_codes.DONE
         return True
-
-    def _print_answer(self, exchanges: Sequence[Exchange]) -> None:
-        if exchanges and exchanges[-1].answer:
-            self._screen.result(exchanges[-1].answer)
 
     async def _standing(self, client: HallClient, shown: MeetingShown, ended: str) -> int:
         """The exit code after a turn; what keeps an answer from coming is said."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
-        run = await client.show(ended or shown.meeting.run)
+        run = await client.show(ended)
         if error := run.run.error:
             self._screen.note(f"guild: {error.get('message')}", "red")
             if error.get("hint"):
@@ -292,3 +300,11 @@ class Talk:
             asyncio.run(self._with_hall(work))
         self._screen.note("The answer was cut off; say what you want instead.", "yellow")
         return exit_codes.DONE
+
+
+def _answer(exchanges: Sequence[Exchange], said: tuple[str, int] | None, *, over: bool) -> str:
+    """The answer to what was said; where nothing was, to what was last said. `over`: no other one is to come."""
+    if said is None:
+        return next((one.answer for one in reversed(exchanges) if one.answer or over), "")
+    words, known = said
+    return next((one.answer for one in exchanges[known:] if one.words == words), "")

@@ -218,7 +218,8 @@ def _read(path: Path, *, foreign_possible: bool = False, users_alone: tuple[str,
         raise HallUnavailable(
             "this settings file belongs to another program",
             where=str(path),
-            hint=f"Set {HOME_VARIABLE} to a folder of Guildhall's own, such as ~/.guildhall.",
+            hint=f"Set {HOME_VARIABLE} to a folder of Guildhall's own, such as ~/.guildhall."
+            + (" `projects:` of Guildhall's is no list: names, each with its `path:`." if "projects" in data else ""),
         )
     read = yaml.validate(_File, source)
     for name in users_alone:

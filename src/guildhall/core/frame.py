@@ -26,7 +26,7 @@ _OWN = frozenset(
 )
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|private)")
 _SECRET_VALUE = re.compile(r"^(sk-|ghp_|gho_|github_pat_|xox[abpr]-|AKIA|eyJ[A-Za-z0-9_-]{10,}\.)")
-_SHORTEST_SECRET = 8
+SHORTEST_SECRET = 8
 _MOST_SECRETS = 200
 
 
@@ -106,7 +106,7 @@ class Redactor:
     """Replaces the values of secret variables wherever text is shown or logged."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        known = {v: n for n, v in environ.items() if len(v) >= _SHORTEST_SECRET and looks_secret(n, v)}
+        known = {v: n for n, v in environ.items() if len(v) >= SHORTEST_SECRET and looks_secret(n, v)}
         longest_first = sorted(known, key=len, reverse=True)
         self._names = known
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if known else None

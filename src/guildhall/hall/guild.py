@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.frame import Secrets
+from guildhall.core.ids import is_name
 from guildhall.hall.staff import Staff
+from guildhall.projects.model import Problem
 from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from guildhall.projects.git import Git
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.meetings import Meetings
-    from guildhall.projects.model import Project
+    from guildhall.projects.model import Project, ProjectShown
+    from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
@@ -85,18 +88,42 @@ class Guild(Staff):
         return Identities(self.home, self.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
-        """Registers a repository, with what is on record of it and of no other that had its name."""
-        project = self.projects.add(path, name, branch)
+        """Registers a repository, with what is on record of it and of no other that had its name.
+
+        One that is registered and was moved keeps its name and its settings.
+        """
+        moved = self._moved_to(path)
+        if moved is not None and name not in (None, moved.name):
+            hint = "Leave `--name` out: then it is registered here, with all that is on record of it."
+            raise Conflict(f"this is the project {moved.name!r}, which was at {moved.path}", where=str(path), hint=hint)
+        project = self.projects.move(moved, path, branch) if moved else self.projects.add(path, name, branch)
         self._forget_git(project.name)
         self._claim(project)
         return project
 
-    def remove_project(self, name: str) -> Project:
+    def _moved_to(self, path: Path) -> Project | None:
+        """The project whose own folder is gone, and whose repository lies here."""
+        gone = [one for one in self.projects.sound() if not one.path.exists()] if path.is_dir() else []
+        return next((one for one in gone if self.identities.is_at(one.name, path)), None)
+
+    def remove_project(self, name: str) -> ProjectShown:
         """Takes a project out of the register; what is on record of it stays the repository's, not the name's."""
-        project = self.projects.remove(name)
+        removed = self.projects.remove(name)
         self._forget_git(name)
-        self.identities.release(project)
-        return project
+        if is_name(name):  # what config.yaml has may be anything
+            self.identities.release(name, removed.project)
+        return removed
+
+    def check_project(self, name: str) -> list[Problem]:
+        """What is wrong with a project: with its entry and its repository, then with how its branches stand."""
+        found = self.projects.check(name)
+        if any(problem.blocks for problem in found):
+            return found
+        try:
+            self.branches(self.projects.get(name)).demand_followable()
+        except GuildError as error:
+            found.insert(0, Problem(message=error.message, hint=error.hint))
+        return found
 
     def _forget_git(self, name: str) -> None:
         for key in [key for key in self._gits if key[0] == name]:
@@ -116,12 +143,19 @@ class Guild(Staff):
         """The hall's branches of a project."""
         from guildhall.projects.branches import Branches
 
-        return Branches(project, self.git(project), self.secrets)
+        return Branches(project, self.git(project), self.redact)
 
     @cached_property
     def secrets(self) -> Secrets:
         """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
         return Secrets(self.environ)
+
+    @cached_property
+    def redact(self) -> Redactions:
+        """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
+        from guildhall.projects.redaction import Redactions
+
+        return Redactions(self.store, self.secrets, readonly=self.readonly)
 
     def _found(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work; whoever gives it brings their secrets along."""
@@ -154,6 +188,7 @@ class Guild(Staff):
             runs=lambda: self.runs,
             alive=self.is_alive,
             bus=self.bus,
+            redact=self.redact,
             find=self._found,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(self, place, place),
@@ -192,8 +227,9 @@ class Guild(Staff):
         from guildhall.projects.records import living
 
         if on_record := self.store.read(lambda connection: living(connection, name)):
+            more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
-                f"the project {name} has work that has not ended: {', '.join(on_record[:10])}",
+                f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
                 hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
                 "was cancelled is given up with `guild commission abandon ID`.",
             )
@@ -236,6 +272,7 @@ class Guild(Staff):
                 clock=self.clock,
                 history=self.history,
                 asks=self.asks,
+                redact=self.redact,
                 projects=lambda: self.projects,
                 branches=self.branches,
                 worktrees=self.worktrees,

@@ -47,6 +47,8 @@ class MeetingClient(Protocol):
 
     async def meeting_defer(self, id: str, until: str) -> Meeting: ...  # a date, or a time
 
-    async def meeting_close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting: ...
+    async def meeting_close(
+        self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
+    ) -> Meeting: ...
 
     async def meeting_delete(self, id: str) -> None: ...  # one that is over, off the record

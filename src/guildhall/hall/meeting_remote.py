@@ -59,8 +59,10 @@ class RemoteMeetings(ABC):
     async def meeting_defer(self, id: str, until: str) -> Meeting:
         return await self._call("meeting_defer", id=id, until=until)
 
-    async def meeting_close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
-        return await self._call("meeting_close", id=id, frame=frame, summarise=summarise)
+    async def meeting_close(
+        self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
+    ) -> Meeting:
+        return await self._call("meeting_close", id=id, frame=frame, summarise=summarise, leave_work=leave_work)
 
     async def meeting_delete(self, id: str) -> None:
         await self._call("meeting_delete", id=id)

@@ -65,8 +65,10 @@ class MeetingVerbs:
     async def meeting_defer(self, id: str, until: str) -> Meeting:
         return await self._hall.meetings.defer(id, until)
 
-    async def meeting_close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
-        return await self._hall.meetings.close_meeting(id, frame, summarise=summarise)
+    async def meeting_close(
+        self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
+    ) -> Meeting:
+        return await self._hall.meetings.close_meeting(id, frame, summarise=summarise, leave_work=leave_work)
 
     async def meeting_delete(self, id: str) -> None:
         await self._hall.meetings.delete(id)

@@ -17,6 +17,6 @@ class ProjectClient(Protocol):
 
     async def project_add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project: ...
 
-    async def project_remove(self, name: str) -> Project: ...  # refused while something of it lives
+    async def project_remove(self, name: str) -> ProjectShown: ...  # refused while something of it lives
 
     async def project_check(self, name: str) -> list[Problem]: ...

@@ -23,7 +23,7 @@ class RemoteProjects(ABC):
     async def project_add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         return await self._call("project_add", path=path, name=name, branch=branch)
 
-    async def project_remove(self, name: str) -> Project:
+    async def project_remove(self, name: str) -> ProjectShown:
         return await self._call("project_remove", name=name)
 
     async def project_check(self, name: str) -> list[Problem]:

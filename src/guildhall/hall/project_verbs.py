@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
+from guildhall.core.ids import is_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +30,11 @@ class ProjectVerbs:
             raise UsageError("path: give the whole path of the repository")
         return await asyncio.to_thread(self._hall.add_project, path, name, branch)
 
-    async def project_remove(self, name: str) -> Project:
-        self._hall.projects.get(name)
-        self._hall.demand_removable(name)
+    async def project_remove(self, name: str) -> ProjectShown:
+        self._hall.projects.shown(name)
+        if is_name(name):
+            self._hall.demand_removable(name)
         return await asyncio.to_thread(self._hall.remove_project, name)
 
     async def project_check(self, name: str) -> list[Problem]:
-        return await asyncio.to_thread(self._hall.projects.check, name)
+        return await asyncio.to_thread(self._hall.check_project, name)

@@ -95,6 +95,12 @@ class Branches:
         """Raises where the integration branch cannot be moved, because somebody has it checked out."""
         self._demand_free(_REF)
 
+    def demand_followable(self) -> None:
+        """Raises where the integration branch cannot take in what the user has done."""
+        user, now = self._user_tip(), self.git.resolve(_REF)
+        if now is not None and not self._contains(now, user) and not self._contains(user, now):
+            self._tree_with_users(now, user)
+
     def ensure(self) -> str:
         """The integration branch, made where the user's branch is if there is none."""
         found = self.git.resolve(_REF)
@@ -192,6 +198,10 @@ class Branches:
         return found
 
     def _with_users(self, now: str, user: str) -> str:
+        tree = self._tree_with_users(now, user)
+        return trees.commit(self.git, tree, [now, user], f"Follow {self.project.branch}\n")
+
+    def _tree_with_users(self, now: str, user: str) -> str:
         if self._base(now, user) is None:
             raise Conflict(
                 f"{self.project.branch} and {INTEGRATION} have no common history any more",
@@ -205,9 +215,10 @@ class Branches:
                 f"{self.project.branch} and {INTEGRATION} have both changed the same places: {_named(files)}",
                 files=files,
                 where=str(self.project.path),
-                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself; then it goes on.",
+                hint=f"Merge {INTEGRATION} into {self.project.branch} yourself (`git switch {self.project.branch}`, "
+                f"`git merge {INTEGRATION}`); then it goes on.",
             )
-        return trees.commit(self.git, merged.tree, [now, user], f"Follow {self.project.branch}\n")
+        return merged.tree
 
     def _merged_tree(self, now: str, tip: str, also: list[Entry]) -> str:
         merged = trees.merge(self.git, now, tip)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,14 @@ def with_project(text: str, name: str, fields: Mapping[str, str]) -> str:
     others: dict[str, Any] = data.get("projects") or {}
     expected = {**data, "projects": {**others, name: dict(fields)}}
     return _first_right(_with(text, name, fields), expected)
+
+
+def with_fields(text: str, name: str, fields: Mapping[str, str]) -> str:
+    """The text with something else said of a project that it has."""
+    data = _data(text)
+    others: dict[str, Any] = data["projects"]
+    expected = {**data, "projects": {**others, name: {**others[name], **fields}}}
+    return _first_right(_with_fields(text, name, fields), expected)
 
 
 def without_project(text: str, name: str) -> str:
@@ -82,6 +91,18 @@ def _without(text: str, name: str) -> Iterator[str]:
     yield _round_trip(text, partial(_unset, name=name))
 
 
+def _with_fields(text: str, name: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """Each value replaced where it stands, from the last to the first."""
+    entries = {key.value: value.value for key, value in _field(text, "projects").value}
+    entry: list[tuple[Any, Any]] = entries[name]
+    places = [(value.start_mark.index, value.end_mark.index, key.value) for key, value in entry if key.value in fields]
+    new = text
+    for start, end, field in sorted(places, reverse=True):
+        new = new[:start] + json.dumps(fields[field], ensure_ascii=False) + new[end:]
+    yield new
+    yield _round_trip(text, partial(_update, name=name, fields=fields))
+
+
 def _end_of(text: str, node: Any) -> int:
     """Where the lines of a mapping end: after its last value, not after the comments and empty lines behind it."""
     last: Any = node.value[-1][1]
@@ -104,6 +125,10 @@ def _set(tree: Any, name: str, fields: dict[str, str]) -> None:
     if not tree.get("projects"):
         tree["projects"] = {}
     tree["projects"][name] = fields
+
+
+def _update(tree: Any, name: str, fields: Mapping[str, str]) -> None:
+    tree["projects"][name].update(fields)
 
 
 def _unset(tree: Any, name: str) -> None:

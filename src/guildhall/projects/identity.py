@@ -1,7 +1,8 @@
 """Which repository the name of a project stands for.
 
 Records, checkouts and desks are kept by a project's name. A name that is given to another repository must come with
-none of them: what was the other one's is put aside under a name that no project can have, and comes back with it.
+none of them: what was the other one's is put aside under a name that no project can have, and comes back with it. A
+copy of a repository, which has its id too, is another one for as long as the first is there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import GuildError
@@ -21,8 +23,6 @@ from guildhall.projects.records import aside, put_aside, take_back
 from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from guildhall.core.paths import Home
     from guildhall.projects.model import Project
     from guildhall.store.engine import Store
@@ -55,29 +55,49 @@ class Identities:
             known = self._known(project.name)
             own = self._identify(project, common, known)
             if known is not None and known.id == own:
+                if known.path != str(project.path):  # it was moved
+                    self._remember(project, own)
                 return
             if known is not None:
                 self._put_aside(project.name, known.id)
             self._take_back(project.name, own)
             self._remember(project, own)
 
-    def release(self, project: Project) -> None:
-        """The name is free for another repository."""
+    def release(self, name: str, project: Project | None) -> None:
+        """The name is free for another repository than its project's; None: nobody can tell what that is."""
         with suppress(GuildError, OSError):  # its folder may be gone
-            self.claim(project)
+            if project is not None:
+                self.claim(project)
         with self._one_at_a_time:
-            known = self._known(project.name)
-            self._put_aside(project.name, known.id if known else secrets.token_hex(8))
+            known = self._known(name)
+            self._put_aside(name, known.id if known else secrets.token_hex(8))
+
+    def is_at(self, name: str, path: Path) -> bool:
+        """Whether the repository in a folder is the one that a name stands for."""
+        known = self._known(name)
+        return known is not None and known.id == _own(program.common_directory(path))
 
     # how
 
     def _identify(self, project: Project, common: Path, known: _Known | None) -> str:
-        place = common / _FILE
-        own = place.read_text(errors="replace").strip() if place.is_file() else ""
-        if _ID.fullmatch(own) is None:
-            own = known.id if known is not None and _is_same(project, known) else secrets.token_hex(8)
-            replace_file(place, f"{own}\n")
+        own = _own(common)
+        if not own or self._is_copy(own, project.path, common):
+            same = not own and known is not None and _is_same(project, known)
+            own = known.id if known is not None and same else secrets.token_hex(8)
+            replace_file(common / _FILE, f"{own}\n")
         return own
+
+    def _is_copy(self, own: str, path: Path, common: Path) -> bool:
+        """Whether the repository that has this id is known, and is there still, in another place than this one."""
+        every = (self._known(place.parent.name) for place in self._records.glob("*/repository.json"))
+        known = [Path(one.path) for one in every if one is not None and one.id == own]
+        if path in known:
+            return False
+        there: set[Path] = set()
+        for one in known:
+            with suppress(GuildError, OSError):
+                there.add(program.common_directory(one))
+        return common not in there and own in map(_own, there)
 
     def _put_aside(self, name: str, id: str) -> None:
         self._store.submit(lambda connection: put_aside(connection, name, id)).result()
@@ -112,6 +132,13 @@ class Identities:
         folder = self._records / project.name
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / "repository.json", json.dumps(vars(known), indent=1) + "\n")
+
+
+def _own(common: Path) -> str:
+    """The id in a git directory; empty: there is none."""
+    place = common / _FILE
+    told = place.read_text(errors="replace").strip() if place.is_file() else ""
+    return told if _ID.fullmatch(told) else ""
 
 
 def _is_same(project: Project, known: _Known) -> bool:

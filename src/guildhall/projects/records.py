@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, func, insert, select, union, union_all, update
+from sqlalchemy.dialects.sqlite import insert as upsert
 
 from guildhall.projects.model import Moment
-from guildhall.store.guild_tables import commissions, meetings, timeline
+from guildhall.store.guild_tables import commissions, meetings, redactions, timeline
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -47,6 +48,17 @@ def take_back(connection: Connection, name: str, id: str) -> None:
     for table in (commissions, meetings):
         kept = table.c.project.endswith(aside("", id), autoescape=True)
         connection.execute(update(table).where(kept).values(project=name))
+
+
+def redacted(connection: Connection, digest: str) -> bytes | None:
+    """A text without the secrets that were found in it; None: there were none."""
+    return connection.execute(select(redactions.c.text).where(redactions.c.digest == digest)).scalar()
+
+
+def remember_redacted(connection: Connection, digest: str, text: bytes) -> None:
+    """Found in it later, further ones are taken out too."""
+    row = upsert(redactions).values(digest=digest, text=text)
+    connection.execute(row.on_conflict_do_update(index_elements=["digest"], set_={"text": text}))
 
 
 # timelines

@@ -6,6 +6,7 @@ A project is written into the file, and taken out of it, without touching anythi
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound, UsageError
-from guildhall.core.ids import is_name
+from guildhall.core.ids import LONGEST_NAME, is_name
 from guildhall.core.nearest import did_you_mean
 from guildhall.projects import git as program
-from guildhall.projects.config import with_project, without_project
+from guildhall.projects.config import with_fields, with_project, without_project
 from guildhall.projects.model import INTEGRATION, OURS, Problem, Project, ProjectSettings, ProjectShown
 from guildhall.workers.edit import replace_file
 
@@ -58,6 +59,10 @@ class Projects:
 
     def listed(self) -> list[ProjectShown]:
         """Every project, the wrong ones too."""
+        self._demand_names()
+        return self._shown()
+
+    def _shown(self) -> list[ProjectShown]:
         found: list[ProjectShown] = []
         for name in sorted(self._names()):
             try:
@@ -68,9 +73,10 @@ class Projects:
 
     def sound(self) -> list[Project]:
         """All projects that can be read; the others are for `all` and `check` to complain about."""
-        return [shown.project for shown in self.listed() if shown.project is not None]
+        return [shown.project for shown in self._shown() if shown.project is not None]
 
     def get(self, name: str) -> Project:
+        self._demand_names()
         names = self._names()
         if name not in names:
             hint = did_you_mean(name[:60], names) or "`guild project add PATH` registers one."
@@ -88,27 +94,51 @@ class Projects:
         folder = Path(os.path.realpath(path))
         program.demand_version()
         _demand_repository(folder)
-        name = name or folder.name
+        name = folder.name if name is None else name
         if not is_name(name):
-            hint = "Letters, digits, dots, dashes and underscores; `--name NAME` gives it one."
-            raise UsageError(f"{name[:60]!a} cannot name a project", hint=hint)
+            shown = f"{name[:60]!a}" + (f" ({len(name)} characters)" if len(name) > LONGEST_NAME else "")
+            hint = f"Letters, digits, dots, dashes and underscores, at most {LONGEST_NAME}; `--name NAME` gives it one."
+            raise UsageError(f"{shown} cannot name a project", hint=hint)
         self._demand_free(name, folder)
         project = Project(name=name, path=folder, branch=branch or _branch_of(folder))
-        problems = [problem for problem in self._problems(project) if problem.blocks]
-        if problems:
-            raise Conflict(problems[0].message, where=str(folder), hint=problems[0].hint)
+        self._demand_sound(project)
         self._write(with_project(self._text(), name, {"path": str(folder), "branch": project.branch}))
         return self.get(name)
 
-    def remove(self, name: str) -> Project:
-        """Takes a project out of the register. Its repository, its branches and its worktrees stay as they are."""
-        project = self.get(name)
+    def move(self, project: Project, path: Path, branch: str | None = None) -> Project:
+        """Registers a project in another place than it was; all else that is said of it stays."""
+        there = replace(project, path=Path(os.path.realpath(path)), branch=branch or project.branch)
+        self._demand_sound(there)
+        new = {"path": str(there.path), **({"branch": branch} if branch else {})}
+        self._write(with_fields(self._text(), project.name, new))
+        return self.get(project.name)
+
+    def remove(self, name: str) -> ProjectShown:
+        """Takes a project out of the register, also one that is written wrongly. Its repository, its branches and its
+        worktrees stay as they are."""
+        shown = self.shown(name)
         self._write(without_project(self._text(), name))
-        return project
+        return shown
+
+    def shown(self, name: str) -> ProjectShown:
+        """A project, also one that is written wrongly."""
+        try:
+            return ProjectShown(name=name, project=self.get(name))
+        except InvalidFile as error:
+            if name not in self._names():
+                raise
+            return ProjectShown(name=name, error=f"{error.where}: {error.message}")
 
     def check(self, name: str) -> list[Problem]:
         """What is wrong with a project, the worst first."""
-        project = self.get(name)
+        shown = self.shown(name)
+        if (project := shown.project) is None:
+            hint = f"Put it right there, or take it out: `guild project rm {name}`."
+            return [Problem(message=shown.error or "", hint=hint)]
+        if not project.path.is_dir():
+            hint = "Was it moved? `guild project add` in its new place knows it again. Is it gone for good? "
+            hint += f"`guild project rm {name}` takes it out."
+            return [Problem(message=f"there is no folder {project.path} any more", hint=hint)]
         try:
             program.demand_version()
             return sorted(self._problems(project), key=lambda problem: not problem.blocks)
@@ -116,6 +146,11 @@ class Projects:
             return [Problem(message=error.message, hint=error.hint)]
 
     # how
+
+    def _demand_sound(self, project: Project) -> None:
+        problems = [problem for problem in self._problems(project) if problem.blocks]
+        if problems:
+            raise Conflict(problems[0].message, where=str(project.path), hint=problems[0].hint)
 
     def _problems(self, project: Project) -> list[Problem]:
         try:
@@ -127,9 +162,15 @@ class Projects:
         if self._in_home(project.path):
             found.append(Problem(message="it lies in the home of Guildhall", hint="Have it elsewhere."))
         if not _has_branch(project):
-            there = program.ask(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").line.split()
+            every = program.ask(project.path, "for-each-ref", "--format=%(refname:short)", "refs/heads").line.split()
+            there = [branch for branch in every if not branch.startswith(OURS)]
             message = f"there is no branch {project.branch!r} with a commit"
             hint = did_you_mean(project.branch, there) or "Commit something first: `git commit --allow-empty -m Start`."
+            found.append(Problem(message=message, hint=hint))
+        ref = f"refs/heads/{OURS.removesuffix('/')}"
+        if program.ask(project.path, "rev-parse", "--verify", "--quiet", ref, ok=(0, 1, 128)).code == 0:
+            message = f"it has a branch {OURS[:-1]!r}, so that git can have none called {INTEGRATION}"
+            hint = f"Call yours something else: `git branch -m {OURS[:-1]} NAME`."
             found.append(Problem(message=message, hint=hint))
         found += _special(project.path, common)
         for head, where in program.checkouts(common):
@@ -161,6 +202,13 @@ class Projects:
 
     def _text(self) -> str:
         return yaml.read_text(self._home.settings) if self._home.settings.exists() else ""
+
+    def _demand_names(self) -> None:
+        source = self._source()
+        data: Any = source.data if source else None
+        named: Any = cast("dict[str, Any]", data).get("projects") if isinstance(data, dict) else None
+        if source is not None and named is not None and not isinstance(named, dict):
+            raise source.error("expected names, each with its `path:` below it", ("projects",))
 
     def _names(self) -> list[str]:
         source = self._source()

@@ -1,8 +1,8 @@
-"""The tables of the guild: commissions, meetings, and the timeline of both."""
+"""The tables of the guild: commissions, meetings, the timeline of both, and what may be told of them."""
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, Table, Text
+from sqlalchemy import JSON, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text
 
 from guildhall.store.tables import metadata
 
@@ -81,3 +81,10 @@ timeline = Table(
     sqlite_autoincrement=True,
 )
 Index("timeline_by_activity", timeline.c.activity, timeline.c.id)
+
+redactions = Table(
+    "redactions",
+    metadata,
+    Column("digest", Text, primary_key=True),  # SHA-256 of a text that has secrets in it
+    Column("text", LargeBinary, nullable=False),  # the same without them
+)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 APPLICATION_ID = 0x4755494C  # "GUIL"
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")  # every step of the schema, oldest first
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")  # every step of the schema, oldest first
 HEAD = REVISIONS[-1]
 
 Standing = Literal["missing", "old", "current"]

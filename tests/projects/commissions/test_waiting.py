@@ -11,7 +11,7 @@ from sqlalchemy import delete
 
 from guildhall.core.errors import Conflict, NotFound
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Draft, artifact_of
+from guildhall.projects.commissions.model import Commission, Draft, artifact_of
 from guildhall.projects.commissions.recover import recover
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer
@@ -21,7 +21,6 @@ from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
-    from guildhall.projects.commissions.model import Commission
     from tests.projects.commissions.workshop import Workshop
 
 
@@ -91,6 +90,36 @@ def test_one_waits_for_another(workshop: Workshop) -> None:
         await shop.quiet(design.id)
         # by themselves: nobody has looked at them
         assert [shop.commissions.get(id).status for id in (code.id, check.id)] == ["pending", "pending"]
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-21")
+def test_ten_at_a_time_in_all_where_nobody_says_otherwise(workshop: Workshop) -> None:
+    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 100}
+    workshop.home.settings.write_text(json.dumps({"projects": {"shop": entry}}))
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        now = "2026-11-16T12:00:00.000Z"
+
+        def working(connection: Any) -> None:  # of other projects; what they do is nothing to this one
+            for number in range(9):
+                draft = Draft(title=str(number), worker="smith", prompt="Forge.")
+                id, other = f"c-000000000{number}", f"other{number % 3}"
+                times = {"created_at": now, "changed_at": now}
+                one = Commission(id=id, project=other, draft=draft, status="in_progress", **times)
+                records.add(connection, one, "at work")
+
+        await shop.hall.store.write(working)
+        tenth, eleventh = await shop.new(), await shop.new()
+        assert (await shop.commissions.dispatch(tenth.id, shop.frame)).status == "in_progress"
+        assert (await shop.commissions.dispatch(eleventh.id, shop.frame)).status == "dispatched"
+        [why] = (await shop.commissions.shown(eleventh.id)).doubts
+        assert ("it waits for its turn" in why, tenth.id in why) == (True, True)
+        await shop.commissions.cancel(tenth.id)
+        await shop.until(eleventh.id, "in_progress")
+        await shop.commissions.cancel(eleventh.id)
 
     workshop.inside(work)
 

@@ -10,12 +10,13 @@ import pytest
 
 from guildhall.core.errors import MergeConflict
 from guildhall.hall.recover import Recovery
-from guildhall.projects.meetings.closing import CLOSING
+from guildhall.projects.meetings.model import CLOSING
 from guildhall.projects.records import note
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting
+    from tests.conftest import Guild
     from tests.projects.meetings.parlour import Parlour
 
 
@@ -85,6 +86,25 @@ def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
         parlour.repo.fsck()
 
     parlour.inside(work)
+
+
+@pytest.mark.req("MTG-20")
+def test_what_cannot_be_merged_is_left_on_its_branch_and_the_meeting_is_over(
+    parlour: Parlour, guild: Guild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(parlour.repo.path)
+    parlour.worker(checkout="full")
+    parlour.script([call("Write", file_path="src/cart.py", content="total = 2\n"), say("changed")])
+    id = guild("meet", "architect", "The total", "--output", "json").json["meeting"]
+    parlour.repo.commit({"src/cart.py": "total = 3\n"})
+    refused = guild("meeting", "close", id, "--no-summary")
+    assert (refused.code, f"guild meeting close {id} --leave-work" in refused.err) == (1, True)
+    assert guild("meeting", "close", id, "--no-summary", "--leave-work").code == 0
+    text = parlour.repo.at("claude/main", f".lore/meetings/{id}.md")
+    assert f"stays on the branch claude/meeting/{id}." in text
+    assert parlour.repo.at("claude/main", "src/cart.py") == "total = 3"
+    assert parlour.repo.at(f"claude/meeting/{id}", "src/cart.py") == "total = 2"
+    assert guild("project", "rm", "shop").code == 0
 
 
 def test_what_was_being_closed_is_closed_at_the_next_start(parlour: Parlour) -> None:

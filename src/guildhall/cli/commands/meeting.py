@@ -37,6 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("date", metavar="DATE", help="when to be asked again: 2027-01-31, or 2027-01-31T14:00")
     if verb == "close":
         parser.add_argument("--no-summary", action="store_true", help="write the notes without asking a model for one")
+        parser.add_argument(
+            "--leave-work", action="store_true", help="write the notes, leave what was done on its branch"
+        )
     parser.add_argument("--json", action="store_true", help="print an object")
 
 
@@ -72,7 +75,7 @@ async def _changed(verb: str, id: str, args: argparse.Namespace, client: HallCli
         case "defer":
             return await client.meeting_defer(id, args.date)
         case _:
-            return await client.meeting_close(id, frame, summarise=not args.no_summary)
+            return await client.meeting_close(id, frame, summarise=not args.no_summary, leave_work=args.leave_work)
 
 
 def tell_change(meeting: Meeting, screen: Screen) -> None:

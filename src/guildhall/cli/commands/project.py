@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
 from guildhall.cli.reach import with_hall
+from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -34,6 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     verb = args.command.rpartition(" ")[2]
     if verb == "add":
+        if not args.path:
+            raise UsageError("PATH: it is empty", hint="Leave it out for the folder you are in.")
         args.path = Path(args.path).expanduser()
     done = {"add": _add, "rm": _rm, "ls": _ls, "check": _check}[verb]
 
@@ -44,16 +47,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
+    before = [one.name for one in await client.projects()]
     project = await client.project_add(frame.cwd / args.path, name=args.name, branch=args.branch)
     screen.json(project.as_dict()) if args.json else screen.result(project.name)
-    screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
+    if project.name in before:
+        screen.note(f"{project.name} was moved: it is registered at {project.path} now, with all its records.")
+    else:
+        screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
     return exit_codes.DONE
 
 
 async def _rm(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    project = await client.project_remove(args.name)
-    screen.json(project.as_dict()) if args.json else screen.result(project.name)
-    screen.note(f"It is registered no more. {project.path} and all its branches are as they were.")
+    removed = await client.project_remove(args.name)
+    project = removed.project
+    told = project.as_dict() if project else {"name": removed.name, "error": removed.error}
+    screen.json(told) if args.json else screen.result(removed.name)
+    screen.note(f"It is registered no more. {project.path if project else 'Its folder'} and all in it is as it was.")
     return exit_codes.DONE
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def abandon(ground: Ground, id: str, reason: str = "by the user") -> Commission:
-    reason = checked_reason(reason)
+    reason = ground.redact(checked_reason(reason))
     async with ground.steering[id]:
 
         def write(connection: Connection) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError, NotFound
+from guildhall.jobs.inquiry import said
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.conflict import KIND, applied, said_so_far, still_open
 from guildhall.projects.commissions.model import RESTS
@@ -46,6 +47,7 @@ class Answering:
         if not told or ask.answer is None:
             return
         if ask.kind == "question":
+            self.ground.redact(said(ask))
             await self._hear_late(str(told["id"]))
         elif ask.kind == KIND:
             try:

@@ -30,7 +30,7 @@ def checked_reason(reason: str) -> str:
 
 async def cancel(ground: Ground, id: str, reason: str = "by the user") -> Commission:
     """Ends it. One that has submitted its result, and needs no review, is completed: that came first."""
-    reason = checked_reason(reason)
+    reason = ground.redact(checked_reason(reason))
     async with ground.steering[id]:
         if (commission := await halted(ground, id)) is None:
             return ground.get(id)

@@ -31,7 +31,7 @@ from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, UNDER_WAY, CommissionShown
 from guildhall.projects.commissions.pausing import hold, let_go
-from guildhall.projects.commissions.projection import doubts
+from guildhall.projects.commissions.projection import doubts, text_of
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
@@ -241,8 +241,8 @@ class Commissions:
         async def progress(summary: str) -> None:
             await ground.store.write(lambda c: records.change(c, commission.id, ground.now(), summary=summary))
 
-        async def keep(asked: Asked) -> None:  # the inbox has it
-            return None
+        async def keep(asked: Asked) -> None:  # the inbox has it; the artifact has it without secrets
+            ground.redact(asked.question)
 
         inquiry = Inquiry(
             title=f"{commission.worker} asks, in the commission {commission.id} ({commission.title})",
@@ -256,6 +256,7 @@ class Commissions:
 
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """The end of a stretch is on record."""
+        await asyncio.to_thread(text_of, self._ground, self.get(id))  # what it has said is known without its secrets
         if stretch.status == "waiting" and self._awaiting is not None:
             self._awaiting.expect(run)
         if stretch.status not in ENDED:

@@ -16,6 +16,7 @@ from guildhall.models.script import load_script
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import Commission
+from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks
 from guildhall.projects.model import is_of_the_hall
@@ -55,6 +56,7 @@ async def create(
     refuse_cycle([*ground.all(project.name), commission], commission.id)
     if missing := await asyncio.to_thread(lacks, ground, commission):
         commission = replace(commission, status="blocked", reason=in_words(missing))
+    written(commission, (), redact=ground.redact)  # known without its secrets before anybody can come across it
     maker = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
     await ground.store.write(lambda connection: records.add(connection, commission, f"created by {maker}"))
     await project_row(ground, commission.id)

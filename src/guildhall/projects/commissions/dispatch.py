@@ -110,7 +110,7 @@ def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
 async def _could_not(ground: Ground, id: str, error: Exception) -> None:
     known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
     where = f"{known.where}: " if known.where else ""
-    told = f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
+    told = ground.redact(f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else ""))
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":

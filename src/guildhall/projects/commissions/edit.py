@@ -17,6 +17,7 @@ from guildhall.projects.commissions.dispatch import queue_up
 from guildhall.projects.commissions.finalise import clear
 from guildhall.projects.commissions.graph import refuse_cycle
 from guildhall.projects.commissions.model import UNDER_WAY
+from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks, settle
 
@@ -58,6 +59,7 @@ def _draft(ground: Ground, before: Commission, changes: Mapping[str, Any], frame
     if "model" not in changes:
         theirs["model"] = None
     check_draft(ground, ground.project(before), replace(draft, **theirs), frame, by)
+    written(replace(before, draft=draft), (), redact=ground.redact)
     others = [one for one in ground.all(before.project) if one.id != before.id]
     refuse_cycle([*others, replace(before, draft=draft)], before.id)
     return draft

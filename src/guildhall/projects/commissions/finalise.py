@@ -92,7 +92,8 @@ async def keep_if_possible(ground: Ground, commission: Commission) -> None:
 
 def _merge(ground: Ground, commission: Commission) -> None:
     """One commit: what was done, and the artifact that says that it is."""
-    message = f"{commission.title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
+    title = ground.redact(commission.title)
+    message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
     also = {commission.path: text_when(ground, commission, "completed", DONE)}
     ground.workplace(commission).land(message, also)
 

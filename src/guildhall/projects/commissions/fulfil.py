@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, NotFulfilled
-from guildhall.jobs.contract import MOST, fitted
+from guildhall.jobs.contract import MOST, as_text, fitted
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.checks import run_checks
 from guildhall.projects.commissions.vanished import demand_told
@@ -31,7 +31,7 @@ async def keep_work(ground: Ground, commission: Commission) -> Work:
     """Commits all that is in its checkout on its branch."""
     if commission.branch is None:
         return Work()
-    message = f"{commission.title}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
+    message = f"{ground.redact(commission.title)}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
     return await asyncio.to_thread(ground.workplace(commission).keep, message, commission.draft.artifacts)
 
 
@@ -52,6 +52,7 @@ async def submit(ground: Ground, id: str, contract: Contract, output: Any) -> st
             raise _unfulfilled(problems) from None
         tip = None
         await ground.note(id, f"what was made could not be looked at: {error}")
+    ground.redact(as_text(value))  # as the artifact has it, whichever hall writes that
     now = ground.now()
 
     def write(connection: Connection) -> None:

@@ -40,6 +40,7 @@ class Ground:
     clock: Clock
     history: History
     asks: Asks
+    redact: Callable[[str], str]  # a text as it may lie in the repository
     projects: Callable[[], Projects]
     branches: Callable[[Project], Branches]
     worktrees: Worktrees
@@ -97,7 +98,7 @@ class Ground:
 
     async def note(self, id: str, reason: str, **data: Any) -> None:
         """A line of the timeline that is no transition."""
-        now = self.now()
+        now, reason = self.now(), self.redact(reason)
         await self.store.write(lambda connection: note(connection, id, reason, now, **data))
 
     def timeline(self, id: str) -> list[Moment]:

@@ -11,7 +11,7 @@ from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft, checked_status
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from guildhall.jobs.model import Asked, Decided
     from guildhall.projects.model import Moment
@@ -25,10 +25,15 @@ def written(
     commission: Commission,
     timeline: Sequence[Moment],
     *,
+    redact: Callable[[str], str],
     decisions: Sequence[Decided] = (),
     asked: Sequence[Asked] = (),
 ) -> bytes:
-    """The text of the artifact."""
+    """The text of the artifact. Secrets are taken out of what was said before it is cut and put into lines."""
+
+    def flat(text: str) -> str:
+        return " ".join(redact(text).split())[:2_000]
+
     draft = commission.draft.as_dict()
     extra: dict[str, Any] = {
         "commission": commission.id,
@@ -43,12 +48,12 @@ def written(
     }
     parts: list[str] = []
     if commission.result is not None:
-        parts.append(f"## Result\n\n{_cut(as_text(commission.result))}")
+        parts.append(f"## Result\n\n{_cut(redact(as_text(commission.result)))}")
     if decisions:
-        parts.append("## Decisions\n\n" + "\n".join(map(_decision, decisions)))
+        parts.append("## Decisions\n\n" + "\n".join(_decision(one, flat) for one in decisions))
     if asked:
-        parts.append("## Questions\n\n" + "\n".join(map(_question, asked)))
-    parts.append("## Timeline\n\n" + "\n".join(map(_line, timeline)))
+        parts.append("## Questions\n\n" + "\n".join(_question(one, flat) for one in asked))
+    parts.append("## Timeline\n\n" + "\n".join(_line(one, flat) for one in timeline))
     artifact = Artifact(
         title=commission.title,
         date=commission.created_at[:10],
@@ -57,27 +62,23 @@ def written(
         extra=extra,
         body="\n" + "\n\n".join(parts) + "\n",
     )
-    return artifact.render().encode()
+    return artifact.redacted(redact).render().encode()
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n[... {len(text) - _LONGEST:,} characters left out]"
 
 
-def _decision(one: Decided) -> str:
-    return f"- {_flat(one.question)}\n  - decided: {_flat(one.decision)}\n  - because: {_flat(one.reasoning)}"
+def _decision(one: Decided, flat: Callable[[str], str]) -> str:
+    return f"- {flat(one.question)}\n  - decided: {flat(one.decision)}\n  - because: {flat(one.reasoning)}"
 
 
-def _question(one: Asked) -> str:
-    return f"- {_flat(one.question)}\n  - {_flat(one.answer) if one.answer else 'not answered'}"
+def _question(one: Asked, flat: Callable[[str], str]) -> str:
+    return f"- {flat(one.question)}\n  - {flat(one.answer) if one.answer else 'not answered'}"
 
 
-def _line(one: Moment) -> str:
-    return f"- {one.at} {f'**{one.after}**: ' if one.after else ''}{_flat(one.reason)}"
-
-
-def _flat(text: str) -> str:
-    return " ".join(text.split())[:2_000]
+def _line(one: Moment, flat: Callable[[str], str]) -> str:
+    return f"- {one.at} {f'**{one.after}**: ' if one.after else ''}{flat(one.reason)}"
 
 
 def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:

@@ -17,6 +17,8 @@ from guildhall.projects.model import INTEGRATION, Moment
 from guildhall.projects.records import known, transitions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from guildhall.projects.commissions.ground import Ground
@@ -29,20 +31,19 @@ _log = logging.getLogger("guildhall.commissions")
 
 def text_of(ground: Ground, commission: Commission) -> bytes:
     """Its artifact as it should be."""
-    timeline = ground.timeline(commission.id)
-    return written(commission, timeline, decisions=decided_in(ground, timeline), asked=asked_in(ground, timeline))
+    return _written(ground, commission, ground.timeline(commission.id))
 
 
 def text_when(ground: Ground, commission: Commission, status: Status, reason: str) -> bytes:
     """Its artifact as it will be once it has come to a status: for the commit that the row follows."""
     timeline = ground.timeline(commission.id)
     end = Moment(at=ground.now(), reason=reason, before=commission.status, after=status)
-    return written(
-        replace(commission, status=status),
-        [*timeline, end],
-        decisions=decided_in(ground, timeline),
-        asked=asked_in(ground, timeline),
-    )
+    return _written(ground, replace(commission, status=status), [*timeline, end])
+
+
+def _written(ground: Ground, commission: Commission, timeline: Sequence[Moment]) -> bytes:
+    decisions, asked = decided_in(ground, timeline), asked_in(ground, timeline)
+    return written(commission, timeline, redact=ground.redact, decisions=decisions, asked=asked)
 
 
 async def project_row(ground: Ground, id: str) -> None:
@@ -50,7 +51,7 @@ async def project_row(ground: Ground, id: str) -> None:
 
     def write() -> None:
         commission = ground.get(id)
-        message = f"Commission {id}: {commission.status}\n\n{commission.title}\n"
+        message = f"Commission {id}: {commission.status}\n\n{ground.redact(commission.title)}\n"
         ground.git(commission).write({commission.path: text_of(ground, commission)}, message, AUTHOR)
 
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import check_transition, notes_of
+from guildhall.projects.meetings.model import CLOSING, check_transition, leaves_work, notes_of
 from guildhall.projects.meetings.notes import artifact, notes
 from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.transcript import as_text
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.summary import Summaries
 
 _log = logging.getLogger("guildhall.meetings")
-CLOSING = "closing"  # a line of the timeline that has this: the person has said that it is over
-PUT_AWAY = "put_away"  # and this: nothing is left of it but its notes
+PUT_AWAY = "put_away"  # a line of the timeline that has this: nothing is left of it but its notes
 
 
 class Closing:
@@ -46,16 +45,18 @@ class Closing:
         self._ground = ground
         self._summaries = summaries
 
-    async def close(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
-        """Ends a meeting for good. To be called while nobody else makes or wakes its run."""
+    async def close(self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False) -> Meeting:
+        """Ends a meeting for good. To be called while nobody else makes or wakes its run.
+
+        `leave_work`: the notes are written, and what was done stays on its branch, for the person to merge or not.
+        """
         meeting = self._register.get(id)
         check_transition(meeting, "closed")
         if meeting.run is not None and self._ground.alive(meeting.run):
             await self._ground.runs().park(meeting.run, BY_USER)
         now = self._register.now()
-        await self._register.store.write(
-            lambda c: note(c, id, "is being closed", now, **{CLOSING: {"summarise": summarise}})
-        )
+        wanted = {"summarise": summarise, "leave_work": leave_work}
+        await self._register.store.write(lambda c: note(c, id, "is being closed", now, **{CLOSING: wanted}))
         summary = await self._summary(meeting, frame) if summarise else Summary()
         try:
             path = await asyncio.to_thread(self._merged, meeting, summary)
@@ -63,7 +64,8 @@ class Closing:
             said = f"not closed: {error.message}"
             files = list(error.files)
             await self._register.store.write(lambda c: note(c, id, said, self._register.now(), files=files))
-            hint = f"It stays open. Say in it what is to be done about them: guild meet {id}. Then close it again."
+            hint = f"It stays open. Say in it what is to be done about them: guild meet {id}. Then close it again. "
+            hint += f"Or leave what was done on its branch, {meeting.branch}: guild meeting close {id} --leave-work"
             raise MergeConflict(
                 f"the meeting {id} cannot be closed: {error.message}", files=error.files, hint=hint
             ) from None
@@ -85,13 +87,16 @@ class Closing:
         path = notes_of(meeting.id)
         done = replace(meeting, status="closed", linked=shown.meeting.linked)
         revision = self._register.revision(meeting.id) + 1  # the transition that follows
-        also = {path: artifact(done, notes(shown, summary), revision=revision)}
-        message = f"Meeting with {meeting.worker}: {meeting.topic}"
-        if place.tip() is None:  # nobody came
-            place.branches.write(also, message, meeting.worker)
-        else:
+        redact = self._ground.redact
+        also = {path: artifact(done, notes(shown, summary, redact), redact=redact, revision=revision)}
+        message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
+        begun = place.tip() is not None  # else nobody came
+        if begun:
             place.keep(message)
+        if begun and not leaves_work(shown.timeline):
             place.land(message, also)
+        else:
+            place.branches.write(also, message, meeting.worker)
         return path
 
     def _closed(self, connection: Connection, id: str, path: str, summary: Summary) -> Meeting:
@@ -117,17 +122,18 @@ class Closing:
 
     def _put_away(self, meeting: Meeting) -> Aside | None:
         self._register.transcript(meeting).unlink(missing_ok=True)
-        return self._ground.workplace(meeting).put_away(landed=True)
+        landed = not leaves_work(self._register.timeline(meeting.id))
+        return self._ground.workplace(meeting).put_away(landed=landed)
 
     # after a crash
 
-    def interrupted(self) -> list[tuple[Meeting, bool]]:
-        """The meetings that were being closed, and whether a summary was wanted."""
-        found: list[tuple[Meeting, bool]] = []
+    def interrupted(self) -> list[tuple[Meeting, dict[str, bool]]]:
+        """The meetings that were being closed, and how."""
+        found: list[tuple[Meeting, dict[str, bool]]] = []
         for meeting in self._register.all(status="open"):
             last = self._register.timeline(meeting.id)[-1]
             if CLOSING in last.data:
-                found.append((meeting, bool(last.data[CLOSING]["summarise"])))
+                found.append((meeting, {name: bool(value) for name, value in last.data[CLOSING].items()}))
         return found
 
     def left_behind(self) -> list[Meeting]:

@@ -33,6 +33,7 @@ class Ground:
     runs: Callable[[], Runs]
     alive: Callable[[str], bool]
     bus: EventBus
+    redact: Callable[[str], str]  # a text as it may lie in the repository
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
     trusted: Callable[[str, Frame], None]  # raises where the code of a run's worker is trusted no more
     frame_at: Callable[[Path], Frame]  # for what the hall does by itself in a project

@@ -68,6 +68,7 @@ class Meetings:
         self, project: Project, worker: str, topic: str, *, by: str, made_by: str, linked: Sequence[str] = ()
     ) -> Meeting:
         """A meeting that a run asks for, with an ask in the inbox that outlives that run."""
+        self._ground.redact(checked_topic(topic))
         meeting = await self._requests.request(project, worker, topic, by=by, made_by=made_by, linked=linked)
         await self._project(meeting)
         return meeting
@@ -80,7 +81,7 @@ class Meetings:
         return meeting
 
     async def decline(self, id: str, reason: str | None = None) -> Meeting:
-        meeting = await self._requests.decline(id, reason)
+        meeting = await self._requests.decline(id, self._ground.redact(reason or "") or None)
         await self._project(meeting)
         return meeting
 
@@ -128,6 +129,8 @@ class Meetings:
                 raise
             message = f"there is no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+
+        self._ground.redact(meeting.topic)
 
         def write(connection: Connection) -> None:
             refuse_too_many(connection, place.name, place.settings.max_meetings)
@@ -193,14 +196,16 @@ class Meetings:
 
     # over
 
-    async def close_meeting(self, id: str, frame: Frame, *, summarise: bool = True) -> Meeting:
+    async def close_meeting(
+        self, id: str, frame: Frame, *, summarise: bool = True, leave_work: bool = False
+    ) -> Meeting:
         """Ends it for good, with notes. Whoever goes away meanwhile leaves it closed, or open."""
         self.register.get(id)
-        return await asyncio.shield(self._close(id, frame, summarise=summarise))
+        return await asyncio.shield(self._close(id, frame, summarise=summarise, leave_work=leave_work))
 
-    async def _close(self, id: str, frame: Frame, *, summarise: bool) -> Meeting:
+    async def _close(self, id: str, frame: Frame, *, summarise: bool, leave_work: bool) -> Meeting:
         async with self._sittings.steering[id]:
-            return await self._closing.close(id, frame, summarise=summarise)
+            return await self._closing.close(id, frame, summarise=summarise, leave_work=leave_work)
 
     async def delete(self, id: str) -> None:
         """Takes a meeting that is over off the record; its notes and its runs stay."""
@@ -254,10 +259,10 @@ class Meetings:
     async def recover(self) -> None:
         """Closes what was being closed, puts away what is closed, and has rows, artifacts and checkouts there again."""
         await asyncio.to_thread(self._projection.recover)
-        for meeting, summarise in self._closing.interrupted():
+        for meeting, how in self._closing.interrupted():
             try:
                 frame = self._ground.frame_at(self._ground.project(meeting).path)
-                await self.close_meeting(meeting.id, frame, summarise=summarise)
+                await self.close_meeting(meeting.id, frame, **how)
             except GuildError as error:
                 _log.warning("%s stays open: %s", meeting.id, error)
         await asyncio.to_thread(self._restore)

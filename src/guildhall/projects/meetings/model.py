@@ -29,6 +29,7 @@ FOLDER = ".lore/meetings"
 LONGEST_TOPIC = 1_000  # characters
 LONGEST_WORDS = 100_000  # characters that a person says at once
 MOST_LINKED = 100  # artifacts
+CLOSING = "closing"  # a line of the timeline that has this: the person has said that it is over, and how
 _INSTEAD: Mapping[MeetingStatus, str] = {
     "requested": "guild meeting accept {id}, decline {id} or defer {id} DATE",
     "open": "guild meet {id} goes there; guild meeting close {id} ends it",
@@ -44,6 +45,12 @@ def notes_of(id: str) -> str:
 
 def branch_of(id: str) -> str:
     return f"claude/meeting/{id}"
+
+
+def leaves_work(timeline: Sequence[Moment]) -> bool:
+    """Whether it was closed with what was done left on its branch."""
+    said = [moment.data[CLOSING] for moment in timeline if CLOSING in moment.data]
+    return bool(said and said[-1].get("leave_work"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.projects.artifact import Artifact
+from guildhall.projects.meetings.model import leaves_work
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from guildhall.jobs.model import Decided
     from guildhall.projects.meetings.model import FollowUp, Meeting, MeetingShown
     from guildhall.projects.meetings.summary import Summary
 
 
-def artifact(meeting: Meeting, body: str = "", *, revision: int) -> bytes:
+def artifact(meeting: Meeting, body: str = "", *, redact: Callable[[str], str], revision: int) -> bytes:
     """A meeting as its artifact says it; `revision`: how many transitions there were."""
     extra = {
         "meeting": meeting.id,
@@ -32,32 +35,34 @@ def artifact(meeting: Meeting, body: str = "", *, revision: int) -> bytes:
         extra=extra,
         body=body,
     )
-    return made.render().encode()
+    return made.redacted(redact).render().encode()
 
 
-def notes(shown: MeetingShown, summary: Summary) -> str:
-    """What is written down when a meeting is closed."""
-    parts = ["## Summary", _summary(shown.meeting, summary)]
-    parts += ["## Decisions", *map(_decision, shown.decisions)] if shown.decisions else []
+def notes(shown: MeetingShown, summary: Summary, redact: Callable[[str], str]) -> str:
+    """What is written down when a meeting is closed. Secrets are taken out before anything is put in lines."""
+
+    def decision(one: Decided) -> str:
+        return f"### {_line(redact(one.question))}\n\n{redact(one.decision)}\n\n{redact(one.reasoning)}".rstrip()
+
+    def followup(one: FollowUp) -> str:
+        whom = f" ({one.worker})" if one.worker else ""
+        return f"### {_line(redact(one.title))}{whom}\n\n{redact(one.prompt)}".rstrip()
+
+    parts = ["## Summary", _summary(shown.meeting, summary, redact)]
+    parts += ["## Decisions", *map(decision, shown.decisions)] if shown.decisions else []
     parts += ["## Artifacts", "\n".join(f"- {path}" for path in shown.meeting.linked)] if shown.meeting.linked else []
-    parts += ["## Follow-ups", *map(_followup, shown.followups)] if shown.followups else []
+    parts += ["## Follow-ups", *map(followup, shown.followups)] if shown.followups else []
+    if leaves_work(shown.timeline):
+        parts += ["## Work", f"It was not merged, and stays on the branch {shown.meeting.branch}."]
     return "\n\n".join(parts) + "\n"
 
 
-def _summary(meeting: Meeting, summary: Summary) -> str:
+def _summary(meeting: Meeting, summary: Summary, redact: Callable[[str], str]) -> str:
     if summary.text:
-        return summary.text
+        return redact(summary.text)
+    own = redact(meeting.summary or "")
     without = f"There is no summary: {summary.problem or 'none was asked for'}."
-    return f"{without} The worker's own, from during the meeting:\n\n{meeting.summary}" if meeting.summary else without
-
-
-def _decision(one: Decided) -> str:
-    return f"### {_line(one.question)}\n\n{one.decision}\n\n{one.reasoning}".rstrip()
-
-
-def _followup(one: FollowUp) -> str:
-    whom = f" ({one.worker})" if one.worker else ""
-    return f"### {_line(one.title)}{whom}\n\n{one.prompt}".rstrip()
+    return f"{without} The worker's own, from during the meeting:\n\n{own}" if own else without
 
 
 def _line(text: str) -> str:

@@ -40,16 +40,17 @@ class Projection:
         """The artifact says how the meeting stands. What it cannot say now it says when the next hall starts."""
         try:
             branches = self._ground.branches(self._ground.project(meeting))
-            what = f"Meeting with {meeting.worker}, {meeting.status}: {meeting.topic}"
+            redact = self._ground.redact
+            what = f"Meeting with {meeting.worker}, {meeting.status}: {redact(meeting.topic)}"
             body = self._notes(meeting) if meeting.status == "closed" else ""
-            files = {notes_of(meeting.id): artifact(meeting, body, revision=self._register.revision(meeting.id))}
-            branches.write(files, what, meeting.worker)
+            text = artifact(meeting, body, redact=redact, revision=self._register.revision(meeting.id))
+            branches.write({notes_of(meeting.id): text}, what, meeting.worker)
         except GuildError as error:
             _log.warning("%s: its artifact could not be written: %s", meeting.id, error)
 
     def _notes(self, meeting: Meeting) -> str:
         """The notes of a closed meeting, made again from what is on record."""
-        return notes(self._register.shown(meeting.id), Summary(text=meeting.summary))
+        return notes(self._register.shown(meeting.id), Summary(text=meeting.summary), self._ground.redact)
 
     def doubts(self, meeting: Meeting) -> list[str]:
         """What the artifact says that the row does not: somebody has written it by hand."""

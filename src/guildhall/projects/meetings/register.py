@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -151,7 +152,7 @@ class Register:
         title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(".fresh")
+            fresh = path.with_suffix(f".{token_hex(4)}.fresh")  # two may write it at once
             fresh.write_text(title + as_text(self.exchanges(id), meeting.worker), encoding="utf-8")
             fresh.replace(path)
         except OSError as error:

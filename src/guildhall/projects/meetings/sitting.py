@@ -18,8 +18,10 @@ from guildhall.core.events import Event
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.allowance import left
 from guildhall.projects.meetings.model import branch_of, demand_open
+from guildhall.projects.meetings.notes import notes
 from guildhall.projects.meetings.register import Sitting
 from guildhall.projects.meetings.seating import first_message, renewed_message, seated
+from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
@@ -305,6 +307,7 @@ class Sittings:
         Where it was said already, the run does not say that it listens; whoever has said something before hears here
         that they are answered.
         """
+        await asyncio.to_thread(self._keep, id)
         waited = False
         while True:
             self._ears[id].clear()
@@ -318,9 +321,14 @@ class Sittings:
             self._ground.bus.publish(Event(type="listening", run=run, root=run, at=at, data={"number": number}))
         return said.words
 
+    def _keep(self, id: str) -> None:
+        """After each exchange: the transcript has it, and what is to go into the notes is known without its secrets."""
+        self._register.keep_transcript(id)
+        notes(self._register.shown(id), Summary(), self._ground.redact)
+
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
-        await asyncio.to_thread(self._register.keep_transcript, id)
+        await asyncio.to_thread(self._keep, id)
         waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
             task = asyncio.create_task(self._go_on(id))
