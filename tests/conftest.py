@@ -5,6 +5,7 @@ Nothing here stands in for a part of the product. `guild` runs the installed com
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -27,7 +29,7 @@ from tests import requirements
 from tests.warm import Started, Warm
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from guildhall.hall.start import Address
     from tests.children import Place
@@ -63,6 +65,20 @@ def bare(**more: str) -> dict[str, str]:
 
 
 # Fixtures
+
+
+@pytest.fixture(scope="session")
+def _numbers() -> Iterator[int]:
+    return count()
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, _numbers: Iterator[int]) -> Path:
+    """As pytest's own, which would look at the folders of all tests before to find a number that is free."""
+    name = re.sub(r"\W", "_", request.node.name)[:25]  # the path of a socket in it may have 100 characters or so
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_numbers)}"
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +297,17 @@ def _require(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for problem in requirements.problems(item):
         pytest.fail(problem, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Nothing of what is collected is ever garbage: it is not looked for there, neither meanwhile nor afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

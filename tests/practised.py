@@ -14,7 +14,6 @@ from pathlib import Path
 
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.hall.start import EMBEDDED_VARIABLE
-from guildhall.testing.scripted_server import ScriptedServer
 
 _FILES = {
     "workers/clerk.yaml": """
@@ -44,6 +43,7 @@ workers:
 def practise() -> None:
     """Lets this process carry out what most commands of the tests consist of."""
     from guildhall.cli.main import main
+    from guildhall.testing.scripted_server import ScriptedServer
 
     before, place = dict(os.environ), Path.cwd()
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:

@@ -109,7 +109,8 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
         "Everything is real but the model",
         "[reader 3] → sandbox_read_text sandbox=inbox path=grace.txt",
         "waits for you: chief wants to call worker_create",
-        "Killed",
+        "$ kill -9",
+        "is gone",
         "lost",
         "Done: 3 invoices, 255.50 in all.",
         "in 5 runs of one tree",
@@ -121,6 +122,7 @@ def test_an_office_shares_its_work(guild: Guild, temporary: dict[str, str]) -> N
         "That was it",
     ):
         assert line in told.out, (line, told.out)
+    assert not any(_lives(pid) for pid in _halls(told.out))
     assert list(Path(temporary["TMPDIR"]).iterdir()) == []
 
 

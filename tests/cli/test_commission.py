@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import sqlite3
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,6 +82,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
 
 
 @pytest.mark.req("COM-31")
+@pytest.mark.req("COM-7")
 def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, workshop: Workshop) -> None:
     workshop.script([write("src/key.py"), submit("Forged."), say()])
     made = guild_hall(*NEW, "--dispatch", "--json")
@@ -87,6 +92,10 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     done = guild_hall("wait", id, "--json")
     assert (done.code, done.json["status"]) == (0, "completed")
     assert guild_hall("commission", "show", id, "--json").json["status"] == "completed"
+    # What the person commits unblocks another one, although nobody looks.
+    blocked = guild_hall(*NEW, "--depends-on", "docs/lock.md").out.strip()
+    workshop.repo.commit({"docs/lock.md": "The lock\n"}, "Lock")
+    _until_pending(workshop.home, blocked)
     # The person changes the same place meanwhile.
     workshop.script([{"sleep": 1, **write("src/cart.py", "total = 2\n")}, submit("Two."), say()])
     both = guild_hall(*NEW, "--dispatch").out.strip()
@@ -118,6 +127,14 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
 
 
 @pytest.mark.req("COM-14", "COM-30")
+def _until_pending(home: Home, id: str) -> None:
+    until = time.monotonic() + 10
+    with closing(sqlite3.connect(f"file:{home.database}?mode=ro", uri=True)) as record:
+        while record.execute("select status from commissions where id = ?", (id,)).fetchone() != ("pending",):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
     workshop.script([write("src/key.py", "half\n"), say("No.")])
@@ -126,6 +143,7 @@ def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     assert done.json["reason"] == "it ended without submitting a result"
     id, branch = done.json["commission"], done.json["branch"]
     assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
+    assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
     assert "redispatch" in guild("commission", "show", id).err
     refused = guild("resume", id)
@@ -228,6 +246,23 @@ def test_cancelled_too_late_is_not_cancelled(guild: Guild, workshop: Workshop) -
     late = guild("commission", "cancel", id)
     assert (late.code, late.out) == (1, f"{id} is completed\n")
     assert "could not be cancelled" in late.err
+
+
+def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, workshop: Workshop) -> None:
+    made = call("create_commission", title="A key", worker="smith", prompt="Forge it.")
+    begun = {"expect": "(?P<id>c-[a-z0-9]+) is pending", **call("dispatch_commission", id="${id}")}
+    waits = call("wait_for_commissions", ids=["${id}"])
+    workshop.script([LATE], manager=[[made, begun, waits, say()]])
+    process = guild.start("run", "manager", "Go.", "--override-model", "script:script.yaml")
+    assert process.stderr
+    for line in process.stderr:
+        if line.startswith("→ wait_for_commissions"):
+            break
+    process.send_signal(signal.SIGINT)
+    told = process.stderr.read()
+    assert process.wait(10) == 130
+    assert "took effect" not in told, "waiting has none"
+    assert "guild resume r-" in told
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:

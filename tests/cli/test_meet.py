@@ -267,6 +267,7 @@ def test_closed_it_leaves_notes_and_one_commit(guild: Guild, parlour: Parlour) -
     assert repo.git("rev-list", "--parents", f"{before}..claude/main").split()[1:] == [before], "one commit"
     assert sorted(repo.git("diff", "--name-only", before, "claude/main").split()) == [spec, closed.json["notes"]]
     assert repo.git("branch", "--list", "claude/meeting/*") == ""
+    assert repo.git("rev-parse", f"refs/guildhall/kept/meeting/{id}")
     assert not (parlour.home.worktrees / "shop" / id).exists()
     repo.fsck()
 

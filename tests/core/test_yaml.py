@@ -229,3 +229,29 @@ def test_any_text_is_data_or_a_plain_error(text: str):
     for path in (YAML, JSON):
         with contextlib.suppress(GuildError):
             yaml.validate(Outer, yaml.parse(path, text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": {"b": [1, -2.5, true, null, "x\\n\\u00e9"]},\n "c": [],\n "d": {}}',
+        "{}\n",
+        '{"a": [[["deep"]]],\n\n"b": 1e3}',
+        "{a: plain, 'b': [single]}",
+        '{"a": 1, # a comment\n"b": 2}',
+    ],
+)
+def test_yaml_that_is_json_is_read_as_yaml_is(tmp_path: Path, text: str) -> None:
+    told = [yaml.parse(tmp_path / "a.yaml", before + text) for before in ("", " ")]  # the space hides that it is JSON
+    assert told[0].data == told[1].data
+    assert told[0].lines == told[1].lines
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN, "a": 1}', '{"a": ', '{"a": 1}}', '{"a": "\\ud800"}'])
+def test_what_is_wrong_there_is_said_of_yaml(tmp_path: Path, text: str) -> None:
+    told: list[str] = []
+    for before in ("", " "):
+        with pytest.raises(InvalidFile) as caught:
+            yaml.parse(tmp_path / "a.yaml", before + text)
+        told.append(f"{caught.value.where}: {caught.value.message}")
+    assert told[0] == told[1]

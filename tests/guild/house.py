@@ -60,8 +60,7 @@ class House(Workshop):
 
     @staticmethod
     def built(folder: Path, home: Home) -> House:
-        repo = repository(folder / "shop")
-        repo.commit({"README.md": "The shop\n", "notes/a.md": "a\n"}, "Start")
+        repo = repository(folder / "shop", {"README.md": "The shop\n", "notes/a.md": "a\n"})
         home.toolboxes.mkdir(parents=True)
         (home.toolboxes / "dice.py").write_text(DICE)
         put_mail(home)

@@ -27,8 +27,7 @@ KEY = [write("src/key.py", "key = 1\n"), submit("Forged."), {"say": "done"}]
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """A repository, and in it a worker whose model is a script."""
-    repo = repository(tmp_path / "shop")
-    repo.commit({"README.md": "The shop\n"}, "Start")
+    repo = repository(tmp_path / "shop", {"README.md": "The shop\n"})
     (repo.path / "workers").mkdir()
     smith = {"name": "smith", "instructions": "You forge.", "model": "script:answers.yaml", "checkout": "full"}
     (repo.path / "workers" / "smith.yaml").write_text(json.dumps(smith))

@@ -58,8 +58,7 @@ def served(body: Any) -> list[str]:
 @pytest.mark.req("WKR-16", "WKR-8", "WKR-10")
 def test_at_the_model_s_end_it_is_the_same(guild: Guild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The requests that a provider gets over HTTP, of a run, of a commission and of a meeting."""
-    repo = repository(tmp_path / "shop")
-    repo.commit({"README.md": "The shop\n"}, "Start")
+    repo = repository(tmp_path / "shop", {"README.md": "The shop\n"})
     (repo.path / "workers").mkdir()
     scribe = {"name": "scribe", "instructions": "You write.", "model": "anthropic:claude-sonnet-4-5", "tools": ["Bash"]}
     (repo.path / "workers" / "scribe.yaml").write_text(json.dumps(scribe))

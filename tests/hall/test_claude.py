@@ -131,16 +131,16 @@ def test_claude_answers_and_calls_tools_through_the_command(guild: Guild, shop: 
     assert guild("show", run, "--json").json["runtime"] == "claude"
 
 
-@pytest.mark.parametrize("words", ["/clear", " /init now", "/review", "@/etc/hostname", "!ls", "-x"])
-def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Path, words: str) -> None:
+def test_what_a_person_writes_is_no_command_of_claude_code(home: Home, shop: Path) -> None:
     put(shop, {"say": "well"})
 
     async def work() -> None:
         async with office(home, shop) as here:
-            events = await followed(here.face.run(RunRequest(worker="bob", input=words), here.frame))
-            assert events[-1].data["status"] == "completed"
-            (asked,) = [one for one in await here.face.journal(events[0].run) if one.kind == "model_asked"]
-            assert asked.data["message"] == [{"part": "user-prompt", "content": words}]
+            for words in ("/clear", " /init now", "/review", "@/etc/hostname", "!ls", "-x"):
+                events = await followed(here.face.run(RunRequest(worker="bob", input=words), here.frame))
+                assert events[-1].data["status"] == "completed", words
+                (asked,) = [one for one in await here.face.journal(events[0].run) if one.kind == "model_asked"]
+                assert asked.data["message"] == [{"part": "user-prompt", "content": words}]
 
     do(work)
 
@@ -191,52 +191,6 @@ def test_calls_of_one_answer_are_made_side_by_side_and_two_approvals_wait_as_one
 
     do(work)
     assert written(shop) == ["a.md", "b.md"]
-
-
-def test_a_call_that_a_person_denies_is_told_to_the_model(home: Home, shop: Path) -> None:
-    put(shop, WRITE, {"expect": "not that one", "say": "then not"}, tool_rules=ASK_BEFORE_WRITING)
-
-    async def work() -> None:
-        async with office(home, shop) as here:
-            run = (await here.run())[0].run
-            (ask,) = await here.face.asks()
-            await here.face.answer(ask.id, Answer(choice="no", note="not that one"))
-            await here.resume(run)
-            assert (await here.shown(run)).run.output == "then not"
-            assert (await here.face.replay(run, here.frame)).same
-
-    do(work)
-    assert written(shop) == []
-
-
-@pytest.mark.req("WKR-19")
-def test_a_limit_ends_it_and_more_lets_it_go_on(home: Home, shop: Path) -> None:
-    put(shop, WRITE, OTHER, DONE, limits={"max_turns": 1})
-
-    async def work() -> None:
-        async with office(home, shop) as here:
-            events = await here.run()
-            assert (events[-1].data["status"], events[-1].data["reason"]) == ("failed", "limit")
-            assert (here.programs(), here.homes()) == ([], [])
-            assert (await here.resume(events[0].run, max_turns=5))[-1].data["status"] == "completed"
-            assert (await here.kinds(events[0].run)).count("tool_started") == 2
-
-    do(work)
-
-
-def test_what_it_says_is_told_as_it_comes(home: Home, shop: Path) -> None:
-    put(shop, WRITE, {"say": "one two three"})
-
-    async def work() -> None:
-        async with office(home, shop) as here:
-            events = await here.run()
-            types = [event.type for event in events]
-            assert types.index("tool_use") < types.index("tool_result") < types.index("text_delta")
-            pieces = [event.data["text"] for event in events if event.type == "text_delta"]
-            assert len(pieces) > 1
-            assert "".join(pieces) == "one two three"
-
-    do(work)
 
 
 def each(part: dict[str, Any]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.clis import claude_program, codex_program, opencode_program
+from tests.clis import claude_program, codex_program
 from tests.hall.offices import Office
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from tests.conftest import Guild
 
-PROGRAMS = {"claude": claude_program, "codex": codex_program, "opencode": opencode_program}
+PROGRAMS = {
+    "claude": claude_program,
+    "codex": codex_program,
+}  # OpenCode: in test_opencode, for what a start of it takes
 
 
 def lay_out(place: Path, trace: Path) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.wiring import Hall
-from guildhall.runs.talking import expected
 from guildhall.testing.table import Table
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ async def _held(words: Sequence[str]) -> int:
         else:
             await table.begin("clerk", "Hi.")
         for _ in range(20):
-            answered = expected(hall.history.journal(table.run))
+            answered = table.expects
             if table.state.status == "waiting" and answered is not None and answered > len(table.words):
                 if len(table.words) == len(words):
                     break

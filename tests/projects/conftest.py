@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +19,7 @@ from guildhall.projects.model import Project
 from guildhall.projects.worktrees import Worktrees
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from guildhall.core.paths import Home
 
@@ -62,18 +66,37 @@ class Repository:
         assert "missing" not in told
 
 
-def repository(path: Path) -> Repository:
-    path.mkdir(parents=True, exist_ok=True)
+def repository(path: Path, files: Mapping[str, str] | None = None) -> Repository:
+    """A new one; with files, these are its first commit. What git makes of the same files is made once and copied."""
     made = Repository(path)
-    made.git("init", "-q", "-b", "main")
+    path.mkdir(parents=True, exist_ok=True)
+    for name, text in (files or {}).items():
+        made.write(name, text)
+    for name, data in _begun(tuple((files or {}).items())).items():
+        if data is None:
+            (path / name).mkdir()
+        else:
+            (path / name).write_bytes(data)
     return made
+
+
+@cache
+def _begun(files: tuple[tuple[str, str], ...]) -> Mapping[str, bytes | None]:
+    """What lies in `.git` of a new repository, folders first."""
+    with TemporaryDirectory() as folder:
+        made = Repository(Path(folder))
+        made.git("init", "-q", "-b", "main")
+        if files:
+            made.commit(dict(files), "Start")
+        shutil.rmtree(made.path / ".git" / "hooks")
+        paths = sorted(path for path in made.path.rglob("*") if ".git" in path.relative_to(folder).parts[:1])
+        return {str(one.relative_to(folder)): one.read_bytes() if one.is_file() else None for one in paths}
 
 
 @pytest.fixture
 def repo(tmp_path: Path) -> Repository:
-    made = repository(tmp_path / "shop")
-    made.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
-    return made
+    files = {"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}
+    return repository(tmp_path / "shop", files)
 
 
 @pytest.fixture
@@ -93,4 +116,4 @@ def branches(shop: Project, git: Git) -> Branches:
 
 @pytest.fixture
 def worktrees(home: Home) -> Worktrees:
-    return Worktrees(home, lambda project: Git(project.path, home.desks / project.name))
+    return Worktrees(home, cache(lambda project: Git(project.path, home.desks / project.name)))  # as the hall has it

@@ -29,9 +29,7 @@ def workshop(tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> Wor
 
 
 def _other(folder: Path) -> Repository:
-    made = repository(folder / "two" / "shop")
-    made.commit({"README.md": "Another shop\n"}, "Start")
-    return made
+    return repository(folder / "two" / "shop", {"README.md": "Another shop\n"})
 
 
 async def _done(shop: Workshop) -> str:

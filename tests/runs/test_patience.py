@@ -70,3 +70,33 @@ def test_who_comes_back_in_time_is_waited_for() -> None:
             assert not patience.stuck.is_set()
 
     asyncio.run(scene())
+
+
+def test_calls_that_are_still_to_come_are_waited_for() -> None:
+    """A program makes the calls of one answer one after another, which takes long where there is much to do."""
+
+    async def scene() -> None:
+        patience = Patience(SystemClock(), hold=False)
+        patience.expect(2)
+        patience.expect(1)
+        with patience.call(), patience.waiting():
+            await asyncio.sleep(0.1)
+            assert not patience.stuck.is_set()
+            patience.expect(0)
+            with patience.call():
+                await asyncio.sleep(0.1)
+                assert not patience.stuck.is_set()
+                with patience.waiting():
+                    await asyncio.wait_for(patience.stuck.wait(), 5)
+
+    asyncio.run(scene())
+
+
+def test_a_call_that_never_comes_is_not_waited_for_for_ever() -> None:
+    async def scene() -> None:
+        patience = Patience(SystemClock(), hold=False, awaited=0.1)
+        patience.expect(1)
+        with patience.call(), patience.waiting():
+            await asyncio.wait_for(patience.stuck.wait(), 5)
+
+    asyncio.run(scene())

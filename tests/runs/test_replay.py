@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,15 +12,15 @@ import pytest
 
 from guildhall.core.paths import HOME_VARIABLE
 from guildhall.testing.scripted_server import ScriptedServer
-from tests.cli.places import GUILD
-from tests.conftest import BLOCKED, Ran
+from tests.conftest import Guild
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from tests.conftest import Guild
+    from tests.conftest import Ran
+    from tests.warm import Warm
 
 SCRIPT = """
 repeat: true
@@ -97,23 +95,11 @@ class Place:
 
     project: Path
     home: Path
+    command: Guild
 
-    def guild(self, *words: str, env: Mapping[str, str] | None = None) -> Ran:
-        kept = {
-            name: os.environ[name] for name in os.environ if name in {"PATH", "LANG"} or name.startswith("COVERAGE")
-        }
-        own = {HOME_VARIABLE: str(self.home), "HOME": str(self.home.parent), "PYTHONPATH": str(BLOCKED)}
-        done = subprocess.run(
-            [GUILD, *words],
-            cwd=self.project,
-            env={**kept, **own, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
+    def guild(self, *words: str) -> Ran:
+        own = {HOME_VARIABLE: str(self.home), "HOME": str(self.home.parent)}
+        return self.command(*words, env=own, cwd=self.project)
 
     @property
     def book(self) -> list[str]:
@@ -151,9 +137,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def made(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Place:
     folder = tmp_path_factory.mktemp("replay")
-    place = Place(folder / "project", folder / "home")
+    place = Place(folder / "project", folder / "home", Guild(warm, folder, measured=True))
     (place.project / "workers").mkdir(parents=True)
     (place.project / "desk").mkdir()
     (place.home / "toolboxes").mkdir(parents=True)

@@ -19,7 +19,7 @@ from guildhall.runs.grants import Grant
 from guildhall.runs.patience import _SETTLED  # pyright: ignore[reportPrivateUsage]
 from guildhall.runs.script import script_of
 from guildhall.runs.seat import seat_on_record
-from guildhall.runs.talking import check_words, expected, number_of
+from guildhall.runs.talking import check_words, number_of
 from guildhall.runs.transcript import conversation
 from guildhall.store.tables import journal
 from guildhall.testing.bench import WORKER, Bench, write
@@ -73,7 +73,7 @@ def test_a_conversation_is_put_away_and_goes_on_with_all_that_was_said(tmp_path:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert expected(table.hall.history.journal(table.run)) == 1
+        assert table.expects == 1
         told = await table.say("Write.")
         assert types(told, "turn_end", "tool_use", "tool_result", "error", "listening") == [
             "turn_end",
@@ -127,7 +127,7 @@ def test_what_is_said_in_the_moment_in_which_it_is_put_away_is_answered(tmp_path
         assert types(await table.turn(), "turn_end") == ["turn_end"]
         await until(lambda: table.state.status != "running")
         assert (table.state.status, table.state.reason) == ("waiting", "person")
-        assert expected(table.hall.history.journal(table.run)) == 2
+        assert table.expects == 2
 
     talk(tmp_path, scene, HELLO, BYE, held=True)
 
@@ -176,7 +176,7 @@ def test_a_turn_that_fails_is_gone_on_with(tmp_path: Path, status: int, code: st
         told = await table.say("Write.")
         assert types(told, "error", "run_ended") == ["error", "run_ended"]
         assert (table.state.status, table.state.reason) == ("failed", code)
-        assert expected(table.hall.history.journal(table.run)) is None, "it owes an answer"
+        assert table.expects is None, "it owes an answer"
         last = conversation(table.hall.history.journal(table.run))[-1]
         assert last == {"role": "user", "content": "Write."}
         bench.put(HELLO, WRITE, WRITTEN)

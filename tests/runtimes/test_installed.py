@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable
 from guildhall.models.keys import PROGRAMS, travelling
 from guildhall.runtimes.catalog import ROWS, Row
-from guildhall.runtimes.installed import Programs
+from guildhall.runtimes.installed import Programs, Versions
 from tests.clis import claude_program
 
 if TYPE_CHECKING:
@@ -91,17 +92,49 @@ def test_one_that_cannot_be_started_or_is_something_else_is_said_so(
 
 
 def test_what_was_asked_once_is_known_until_the_file_changes(tmp_path: Path) -> None:
-    path = put(tmp_path, script("1.11.0"))
-    programs = Programs({"PATH": str(tmp_path)})
+    path, kept = put(tmp_path, script("1.11.0")), tmp_path / "programs.json"
 
-    async def main() -> None:
-        assert (await programs.find(ROW)).version == "1.11.0"
-        programs._known = dict.fromkeys(programs._known, "1.12.0")
-        assert (await programs.find(ROW)).version == "1.12.0"
-        path.write_text(script("1.13.0-new"))
-        assert (await programs.find(ROW)).version == "1.13.0"
+    def version() -> str:
+        """In a hall that knows only what is written down."""
+        return asyncio.run(Programs({"PATH": str(tmp_path)}, Versions(kept)).find(ROW)).version
 
-    asyncio.run(main())
+    assert version() == "1.11.0"
+    kept.write_text(kept.read_text().replace("1.11.0", "1.12.0"))
+    assert version() == "1.12.0"  # it was not asked again
+    before = path.stat()
+    path.unlink()
+    put(tmp_path, script("1.13.0"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as packages of npm do it
+    assert path.stat().st_size == before.st_size
+    assert version() == "1.13.0"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "{",
+        "[]",
+        "7",
+        '{"%s": 7}',
+        '{"%s": []}',
+        '{"%s": ["9.9.9"]}',
+        '{"%s": [1, 2, 3, 4, 5, "9.9.9"]}',
+        "[" * 9999,
+    ],
+)
+def test_what_is_written_down_and_does_not_fit_is_not_believed(tmp_path: Path, written: str) -> None:
+    path, kept = put(tmp_path, script("1.11.0")), tmp_path / "programs.json"
+    kept.write_text(written.replace("%s", str(path)))
+    programs = Programs({"PATH": str(tmp_path)}, Versions(kept))
+    assert asyncio.run(programs.find(ROW)).version == "1.11.0"
+    assert "1.11.0" in kept.read_text()
+
+
+def test_a_version_that_cannot_be_written_down_is_known_all_the_same(tmp_path: Path) -> None:
+    put(tmp_path, script("1.11.0"))
+    programs = Programs({"PATH": str(tmp_path)}, Versions(tmp_path / "nowhere" / "programs.json"))
+    assert asyncio.run(programs.find(ROW)).version == "1.11.0"
 
 
 def test_a_script_brings_its_installation_and_its_interpreter_and_never_the_persons_home(tmp_path: Path) -> None:

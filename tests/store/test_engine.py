@@ -243,6 +243,24 @@ def test_a_loop_that_is_gone_does_not_hold_up_the_others(store: Store):
     assert paths(store) == ["a", "b"]
 
 
+def test_who_watches_is_told_of_every_commit_and_of_nothing_else(store: Store):
+    async def watch() -> None:
+        with store.watched() as changed:
+            store.read(lambda connection: connection.exec_driver_sql("select 1").all())
+            await asyncio.sleep(0)
+            assert not changed.is_set()
+            for name in ("a", "b"):
+                await asyncio.to_thread(store.submit(lock(name)).result, WAIT)
+                await asyncio.wait_for(changed.wait(), WAIT)
+                changed.clear()
+        await store.write(lock("c"))
+        assert not changed.is_set()
+        store.watched().__enter__()  # whoever leaves without a word
+
+    asyncio.run(watch())
+    assert store.submit(lock("d")).result(WAIT) == "d"
+
+
 def test_durable_is_a_full_sync_for_the_whole_batch_and_only_for_it(store: Store):
     def level(connection: Connection) -> int:
         return connection.exec_driver_sql("PRAGMA synchronous").scalar_one()

@@ -21,7 +21,7 @@ import pytest
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.host_spec import framed
-from guildhall.tools.hostmain import Host, load_toolbox, loaded
+from guildhall.tools.hostmain import Host, built_in, load_toolbox, loaded
 from guildhall.tools.model import Blob, Folder, View
 
 if TYPE_CHECKING:
@@ -656,14 +656,28 @@ def test_the_hosts_own_half_names_file_and_line(source, line, said):
 
 def test_the_hosts_own_half_makes_only_the_named_built_in_tools(spec):
     wanted = ["Glob", "Read", "WebFetch"]
-    found = loaded(changed(spec, builtin=wanted), {"mine": TOOLBOX})
-    assert [tool.name for toolbox, tool in found if toolbox is None] == wanted
-    assert {toolbox for toolbox, _ in found} == {None, "mine"}
-    view = {**spec.as_dict()["view"]}
-    view["folders"] = [{**view["folders"][0], "name": "notes"}]
-    assert loaded(changed(spec, view=view, builtin=["sandbox_list"], toolboxes=[]), {})
-    with pytest.raises(ToolUnavailable, match="two tools are named 'add'"):
-        loaded(changed(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]]), {"mine": TOOLBOX, "other": TOOLBOX})
+    assert list(built_in(wanted, spec.view)) == wanted
+    assert {toolbox for toolbox, _ in loaded(changed(spec, builtin=wanted), {"mine": TOOLBOX})} == {"mine"}
+    assert list(built_in(["sandbox_list"], spec.view)) == ["sandbox_list"]
+    ours, theirs = socket.socketpair()
+    twice = changed(spec, toolboxes=[["mine", "a.py"], ["other", "b.py"]])
+    ours.sendall(framed({"spec": twice.as_dict(), "sources": {"mine": TOOLBOX, "other": TOOLBOX}}))
+    Host(theirs).serve()
+    assert "two tools are named 'add'" in _answer(ours)["error"]["message"]
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("arguments", [{}, {"file_path": 1}, {"nothing": ""}, {"file_path": ["a"], "content": None}])
+def test_a_host_survives_what_its_built_in_tools_do_not_take(spec, arguments):
+    """The hall accepts none of it; should it come all the same, it is a result."""
+    builtin = changed(spec, builtin=["Read", "Write"], toolboxes=[], capabilities=["fs.read", "fs.write"])
+
+    async def use(host: ToolHost) -> None:
+        assert (await host.call("Write", arguments)).is_error
+        assert "hello" in (await host.call("Read", {"file_path": "note.md"})).text
+
+    hosted(builtin, use)
 
 
 def test_the_hosts_own_half_says_what_it_cannot_load(spec):

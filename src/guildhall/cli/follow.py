@@ -201,8 +201,7 @@ class Follower:
         shown = await self._client.show(run)
         for one in (shown.run, *shown.below):
             entries = await self._client.journal(one.id)
-            tools = entries[0].data.get("tools", ()) if entries else ()
-            harmless = {"worker_call", *(tool["name"] for tool in tools if tool.get("repeatable"))}
+            harmless = {"worker_call", *(entries[0].data.get("repeatable", ()) if entries else ())}
             calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
             for entry in calls.values():
                 if entry.kind != "tool_started" or entry.data.get("tool") in harmless:

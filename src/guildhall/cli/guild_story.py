@@ -18,7 +18,7 @@ class GuildStory(HallStory):
     """A manager, a writer and a coder, and the repository of a shop."""
 
     def __init__(self, top: Path) -> None:
-        super().__init__(top, {})
+        super().__init__(top, "shop")
 
     def play(self) -> None:
         self.say(

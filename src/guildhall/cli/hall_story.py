@@ -1,4 +1,4 @@
-"""A story in a git repository, told with a hall that is a process of its own."""
+"""A story that is told with a hall that is a process of its own, as people have it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ GIT = {
 class HallStory(Story):
     """No hall is left when the story is told, or cannot be told to its end."""
 
-    def __init__(self, top: Path, more: Mapping[str, str]) -> None:
-        super().__init__(top, "shop", more)
+    repository = True  # it plays in one
+
+    def __init__(self, top: Path, name: str, more: Mapping[str, str] | None = None) -> None:
+        super().__init__(top, name, more or {})
         self._hall = Home(self.home)
 
     def tell(self) -> None:
-        if shutil.which("git") is None:
+        if self.repository and shutil.which("git") is None:
             raise GuildError("this plays in a git repository, and there is no git here", hint="guild demo --office")
         try:
             self.play()

@@ -44,7 +44,8 @@ def _id(text: str, letter: str) -> str:
 def _what_to_do(text: str) -> str:
     if is_id(text, ASK):
         return f"Answer it: guild answer {text}"
-    return f"All about it, and what it asks: guild show {text}"
+    more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
+    return f"All about it, and what it asks: guild show {text}{more}"
 
 
 run_id = partial(_id, letter=RUN)

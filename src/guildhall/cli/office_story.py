@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import signal
 from typing import TYPE_CHECKING
 
-from guildhall.cli.story import Story
-from guildhall.hall.start import EMBEDDED_VARIABLE
+from guildhall.cli.hall_story import HallStory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class OfficeStory(Story):
-    """Each command is a hall of its own, so that nothing is left running when the story is told."""
+class OfficeStory(HallStory):
+    """A chief, and readers of its invoices."""
+
+    repository = False
 
     def __init__(self, top: Path) -> None:
-        super().__init__(top, "office", {EMBEDDED_VARIABLE: "1"})
+        super().__init__(top, "office")
 
-    def tell(self) -> None:
+    def play(self) -> None:
         self.say(
             "Guildhall runs AI workers that are files. You will see them share work, ask, be killed, go on, remember, "
             "and be replayed."
@@ -39,6 +39,7 @@ class OfficeStory(Story):
         self._becomes_a_test(run)
         self.title("That was it")
         self.guild("cost")
+        self.guild("hall", "stop")
         self.say("Make your own: `guild init my-guild`, then `guild run greeter`. Every command: `guild help all`.")
 
     def _share_the_work(self) -> str:
@@ -56,18 +57,16 @@ class OfficeStory(Story):
         return ask
 
     def _is_killed(self, ask: str) -> str:
-        self.title("You say yes, and the process is killed")
+        self.title("You say yes, and everything is killed")
         self.say(
-            "The answer continues the run exactly there. Right after the new worker is made we `kill -9` the process."
+            "The answer continues the run exactly there. Right after the new worker is made we `kill -9` the hall, and "
+            "with it all that runs."
         )
         with self.started("answer", ask, "yes") as process:
             for line in process.stdout or ():
                 self.show_line(line)
                 if line.startswith("← worker_create"):
-                    process.send_signal(signal.SIGKILL)
-                    break
-            process.wait()
-        self.show("Killed")
+                    self.kill()
         self.guild("ls")
         return json.loads(self.quietly("show", ask, "--json"))["run"]
 

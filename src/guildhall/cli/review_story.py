@@ -19,7 +19,7 @@ class ReviewStory(HallStory):
 
     def __init__(self, top: Path, runtime: str | None = None) -> None:
         """`runtime` executes the agents, in the place of pydantic."""
-        super().__init__(top, _named(runtime))
+        super().__init__(top, "shop", _named(runtime))
         self._runtime = runtime
 
     def play(self) -> None:

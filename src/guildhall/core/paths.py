@@ -51,6 +51,11 @@ class Home:
         return self.path / "hall.log"
 
     @property
+    def programs(self) -> Path:
+        """What programs of others have said of their versions; without it they are asked again."""
+        return self.path / "programs.json"
+
+    @property
     def settings(self) -> Path:
         return self.path / "config.yaml"
 

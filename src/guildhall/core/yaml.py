@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -167,6 +168,9 @@ class _JsonLines:
 
 
 def _parse_yaml(path: Path, text: str) -> Source:
+    if text.startswith("{"):
+        with suppress(InvalidFile):  # JSON is YAML too, and programs write it; what is wrong there is said of YAML
+            return _parse_json(path, text)
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.config import Settings
+    from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
     from guildhall.projects.branches import Branches
@@ -52,6 +53,7 @@ class Guild(Staff):
         @cached_property
         def supply(self) -> Supply: ...
 
+        bus: EventBus
         readonly: bool
 
         def settings(self, frame: Frame) -> Settings: ...
@@ -184,11 +186,11 @@ class Guild(Staff):
             worktrees=self.worktrees,
             runs=lambda: self.runs,
             alive=self.is_alive,
-            bus=cast("Hall", self).bus,
+            bus=self.bus,
             redact=self.redact,
             find=self._found,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
-            frame_at=lambda place: frame_at(cast("Hall", self), place, place),
+            frame_at=lambda place: frame_at(self, place, place),
         )
         register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
         return Meetings(register, ground)

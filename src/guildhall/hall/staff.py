@@ -79,9 +79,9 @@ class Staff(Record):
     @cached_property
     def programs(self) -> Programs:
         """The programs of others that execute runs, as far as they are installed here."""
-        from guildhall.runtimes.installed import Programs
+        from guildhall.runtimes.installed import Programs, Versions
 
-        return Programs(self.environ)
+        return Programs(self.environ, Versions(self.home.programs))
 
     @cached_property
     def _child_runtime(self) -> Runtime:

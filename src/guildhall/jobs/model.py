@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
-from unicodedata import category
 
 from guildhall.core.errors import UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.runs.model import check_limits, is_text
+from guildhall.runs.texts import check_line, check_text
 from guildhall.tools.model import is_shallow
 
 if TYPE_CHECKING:
@@ -67,10 +67,8 @@ class Dispatch:
 
     def check(self) -> None:
         """Raises where something is not what it should be."""
-        _check_text("task", self.task, LONGEST_TASK)  # first: without a task there is no label either
-        _check_text("description", self.description, LONGEST_DESCRIPTION)
-        if any(category(char) in ("Cc", "Zl", "Zp") for char in self.description):
-            raise UsageError("description: there are line breaks or control characters in it", hint="It is one line.")
+        check_text("task", self.task, LONGEST_TASK)  # first: without a task there is no label either
+        check_line("description", self.description, LONGEST_DESCRIPTION)
         if len(self.task.encode()) > LONGEST_TASK:
             raise UsageError(
                 f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
@@ -88,16 +86,6 @@ class Dispatch:
             raise UsageError("config.artifacts: expected a list of paths")
         if len(self.artifacts) > MOST_ARTIFACTS:
             raise UsageError(f"config.artifacts: more than {MOST_ARTIFACTS} cannot be demanded")
-
-
-def _check_text(name: str, text: object, most: int) -> None:
-    if not is_text(text):
-        raise UsageError(f"{name}: expected text without NUL")
-    assert isinstance(text, str)
-    if not text.strip():
-        raise UsageError(f"{name}: it is empty")
-    if len(text) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} characters")
 
 
 def _check_config(config: object) -> None:

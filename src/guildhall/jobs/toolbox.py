@@ -103,14 +103,19 @@ class Desk:
             raise Conflict(f"Not done: {error.message}") from None
 
 
-async def carried_out(
-    verbs: object, tool: Tool, call: ToolCall, heard: Callable[[str], Awaitable[Sequence[Asked]]]
-) -> ToolResult:
-    """The result of a call that the method of its name carries out, and what was answered meanwhile."""
+async def by_method(verbs: object, tool: Tool, call: ToolCall) -> ToolResult:
+    """The result of a call that the method of its name carries out."""
     bound = getattr(verbs, tool.name)
     known = tool.handler
     handler = TypedHandler(bound, known.form) if isinstance(known, TypedHandler) else bound
-    result = await invoke(replace(tool, handler=handler), call.arguments or {})
+    return await invoke(replace(tool, handler=handler), call.arguments or {})
+
+
+async def carried_out(
+    verbs: object, tool: Tool, call: ToolCall, heard: Callable[[str], Awaitable[Sequence[Asked]]]
+) -> ToolResult:
+    """The same, with what was answered meanwhile."""
+    result = await by_method(verbs, tool, call)
     answers = await heard(call.key)
     return replace(result, content=(*result.content, *map(_told, answers)))
 

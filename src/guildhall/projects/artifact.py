@@ -47,6 +47,20 @@ class Artifact:
         extra = {name: value for name, value in fields.items() if name not in (*_WORDS, "tags")}
         return Artifact(**words, tags=_tags(fields.get("tags"), where), extra=extra, body=body)
 
+    @staticmethod
+    def of(data: bytes, where: str) -> Artifact:
+        """The same for a file as it lies there, whatever is in it."""
+        return Artifact.parse(data.decode("utf-8", "replace"), where)
+
+    @property
+    def revision(self) -> int:
+        """How many transitions the record of a commission or a meeting knows of.
+
+        One that knows fewer than there were is merely older; another one that says something else, a hand has changed.
+        """
+        found = self.extra.get("revision")
+        return found if isinstance(found, int) else 0
+
     def redacted(self, redact: Callable[[str], str]) -> Artifact:
         """The same one without the secrets that are known, in its front matter too."""
         words = {name: redact(getattr(self, name)) for name in (*_WORDS, "body")}

@@ -71,14 +71,14 @@ class Branches:
         found = trees.entries(self.git, self._at(at), trees.path_in(under), deep=True)
         return sorted(entry.path.decode("utf-8", "surrogateescape") for entry in found)
 
-    def diff(self, branch: str, *, most: int = _MOST_DIFF) -> str:
+    def diff(self, branch: str) -> str:
         """What a branch has changed since it left the integration branch, as a summary and a patch."""
         tip = self.tip(branch)
         base = self._base(self.tip(), tip)
         how = ("--no-ext-diff", "--no-textconv", "--no-color", "--stat", "--patch", "--find-renames")
         text = self.git.run("diff-tree", "-r", *how, base or _empty(self.git), tip).out
-        shown = text[:most].decode("utf-8", "replace")
-        return shown if len(text) <= most else f"{shown}\n... {len(text) - most:,} more bytes\n"
+        shown = text[:_MOST_DIFF].decode("utf-8", "replace")
+        return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
 
     # moving
 

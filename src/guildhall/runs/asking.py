@@ -87,11 +87,8 @@ class Asking:
                 key=key,
                 subject=mark,
                 question=question,
-                status="open",
-                answer=None,
                 created_at=stamp(now),
                 expires_at=stamp(now + timedelta(seconds=seconds)) if seconds is not None else None,
-                closed_at=None,
             )
             made = ask
 

@@ -89,6 +89,7 @@ class Assembled:
             "files": [file.as_dict() for file in self.attachments],
             "memory": self.memory,
             "above": sorted(self.above),
+            "repeatable": [tool.name for tool in self.tools if tool.repeatable],
             **({"called": True} if self.called else {}),
             "hash": fingerprint(shown),
             "worker": snapshot(self.worker),

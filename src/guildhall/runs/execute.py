@@ -188,6 +188,10 @@ class Execution:
         """Whether the record has another question under this key."""
         return self._ledger.asked_another(key, messages)
 
+    def expects(self, calls: int) -> None:
+        """So many calls a program is still to make at the tool door."""
+        self._patience.expect(calls)
+
     def upstream(self, api: str) -> Upstream | None:
         """Where a request in the format of this API is passed on to as it is."""
         return self._model_door.upstream(api)

@@ -133,8 +133,8 @@ def calls_made(entries: Sequence[Entry], tool: str) -> list[Mapping[str, Any]]:
     """The arguments of the calls of a tool that did not fail, in their order."""
     done = {entry.key for entry in entries if entry.kind == "tool_ended" and not entry.data["result"]["is_error"]}
     begun = (entry for entry in entries if entry.kind == "tool_started" and entry.data["tool"] == tool)
-    asked: dict[str | None, Mapping[str, Any]] = {e.key: e.data["arguments"] or {} for e in begun if e.key in done}
-    return list(asked.values())
+    calls: dict[str | None, Mapping[str, Any]] = {one.key: one.data["arguments"] or {} for one in begun}
+    return [arguments for key, arguments in calls.items() if key in done]
 
 
 def _linked(chain: str, answer: Entry) -> str:

@@ -277,11 +277,11 @@ class Ask:
     key: str
     subject: str
     question: Question
-    status: AskStatus
-    answer: Answer | None
+    status: AskStatus = "open"
+    answer: Answer | None = None
     created_at: str
-    expires_at: str | None
-    closed_at: str | None
+    expires_at: str | None = None
+    closed_at: str | None = None
 
     @property
     def outcome(self) -> str:

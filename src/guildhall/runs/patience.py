@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Calls of one answer begin one after another: a moment's rest tells "all of them wait" from "the first of them waits".
 _SETTLED = 0.05
+_AWAITED = 5.0  # seconds for a program to make a call that its model has asked for; it may never make it
 
 
 class Patience:
@@ -23,13 +24,17 @@ class Patience:
     answers wait, and the run at the top is put away when nothing in its tree goes on.
     """
 
-    def __init__(self, clock: Clock, *, hold: int, parent: Patience | None = None) -> None:
+    def __init__(self, clock: Clock, *, hold: int, parent: Patience | None = None, awaited: float = _AWAITED) -> None:
+        """`awaited`: seconds for a call that is still to come."""
         self.stuck = asyncio.Event()
         self._clock = clock
         self._hold = int(hold)  # how many people sit at a terminal
         self._parent = parent
+        self._awaited = awaited
         self._open = 0
         self._waiting = 0
+        self._due = 0
+        self._overdue: asyncio.TimerHandle | None = None
         self._idle = 0.0
         self._idle_since: float | None = None
 
@@ -68,6 +73,14 @@ class Patience:
         self._waiting += more
         self._look()
 
+    def expect(self, calls: int) -> None:
+        """So many calls are still to come, from a program that is slower than we are: all of them wait as one."""
+        self._due = calls
+        if self._overdue is not None:
+            self._overdue.cancel()
+        self._overdue = asyncio.get_running_loop().call_later(self._awaited, self.expect, 0) if calls else None
+        self._look()
+
     def idle_seconds(self) -> float:
         """How long the run has only waited; that time is not its own."""
         now = self._clock.monotonic()
@@ -76,7 +89,7 @@ class Patience:
     @property
     def only_waits(self) -> bool:
         """Whether nothing goes on but waiting for people."""
-        return self._open > 0 and self._waiting == self._open
+        return self._open > 0 and self._waiting == self._open and not self._due
 
     def _look(self) -> None:
         now = self._clock.monotonic()

@@ -226,6 +226,9 @@ class _ReplayDoors:
         further = self._record.journal.of(f"{first}.{int(number or 1) + 1}")
         return bool(further) and asked is not None and asked.data["message"] != shown.request(messages[-1])
 
+    def expects(self, calls: int) -> None:
+        return None  # nothing waits for a person here
+
     def upstream(self, api: str) -> None:
         return None
 

@@ -42,7 +42,7 @@ class Seat:
     # The run is a conversation: what the person says for the how-manieth time after the first message, from 1, once it
     # is said. It does not end by itself then: whoever gives the seat ends it. It may be put away while it is
     # waited for, also at the very moment at which it is said: whoever gives the seat looks in `settled` for words that
-    # are not answered (runs/talking.py: expected), and lets the run go on. None: it ends with its first answer.
+    # are not answered, and lets the run go on. None: it ends with its first answer.
     hear: Callable[[int], Awaitable[str]] | None = None
     withheld: frozenset[str] = frozenset()  # what no tool can do here that comes without its worker's declaring it
     plan: str | None = None  # what could happen, in a line, where more could than the run's own tools say

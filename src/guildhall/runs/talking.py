@@ -39,12 +39,6 @@ def check_words(words: object) -> str:
     return words
 
 
-def expected(journal: Journal) -> int | None:
-    """The number of the words that a conversation waits for; None while it owes an answer to the last ones."""
-    last = next((entry for entry in reversed(journal.entries) if entry.kind in ("listening", "said")), None)
-    return int((last.key or "")[1:]) if last is not None and last.kind == "listening" else None
-
-
 def since_said(journal: Journal) -> list[Entry]:
     """The entries since the last time that something was said; all where nothing was."""
     place = max((place for place, entry in enumerate(journal.entries) if entry.kind == "said"), default=-1)

@@ -48,6 +48,10 @@ class Behind(Protocol):
         """A call has failed in a way that ends the run."""
         ...
 
+    def expects(self, calls: int) -> None:
+        """So many calls are still to come."""
+        ...
+
     async def tool(self, call: ToolCall) -> ToolResult: ...
 
 
@@ -69,14 +73,22 @@ class RunDoor:
     )  # under way, by their keys
     _ids: Iterator[str] = field(default_factory=lambda: _ids(), repr=False)  # for calls that nobody has given one
     _asked: list[ToolCall] = field(default_factory=list["ToolCall"], repr=False)  # by the model
+    _due: set[str] = field(default_factory=set[str], repr=False)  # the keys of those that the guest has not made yet
 
     def call(self, server: str, call: ToolCall) -> Awaitable[ToolResult]:
         """Makes a call at the gate; what the guest itself takes goes to it."""
+        if call.key in self._due:
+            self._due.discard(call.key)
+            self.behind.expects(len(self._due))
         return self.own(call) if self.own is not None and server == RESULT else self.behind.tool(call)
 
     def heard(self, calls: Iterable[ToolCall]) -> None:
         """The calls in an answer of the model, which the guest will make."""
-        self._asked += calls
+        new = list(calls)
+        self._asked += new
+        own = {tool.name for tools in self.servers.values() for tool in tools}
+        self._due = {call.key for call in new if call.tool in own}
+        self.behind.expects(len(self._due))
 
     def identified(self, id: str | None, tool: str, arguments: Mapping[str, Any]) -> ToolCall:
         """A call by its identity: that which the model gave it, so that it is the same when it is made again.

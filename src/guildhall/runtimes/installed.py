@@ -1,17 +1,21 @@
 """Finds the programs of runtimes and looks whether they will do. What was looked at once is not started again for it.
 
-A program is where its variable says (GUILDHALL_CLAUDE), in a Python package that brings it, or on the PATH.
+A program is where its variable says (GUILDHALL_CLAUDE), in a Python package that brings it, or on the PATH. To ask one
+for its version can take a second of a processor, so what it said is written down for the next hall.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
+import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import RuntimeMissing, RuntimeOutdated, RuntimeUnusable, ToolUnavailable
 from guildhall.tools.jail import Confinement, spawn
@@ -39,18 +43,50 @@ class Installed:
     search: str  # its PATH
 
 
+class Versions:
+    """What programs have said of themselves, each as its file was then."""
+
+    def __init__(self, kept: Path | None = None) -> None:
+        """`kept`: where it is written down for the next hall; what stands there and does not fit is not believed."""
+        self._kept = kept
+        self._known: dict[str, list[Any]] = {}
+        if kept is not None:
+            try:
+                found: Any = json.loads(kept.read_bytes())
+            except (OSError, ValueError, RecursionError):
+                found = None
+            self._known = cast("dict[str, list[Any]]", found) if isinstance(found, dict) else {}
+
+    def of(self, path: Path) -> str | None:
+        match self._known.get(str(path)):
+            case [*state, str(version)] if state == _state(path) and _VERSION.fullmatch(version):
+                return version
+            case _:
+                return None
+
+    def note(self, path: Path, state: list[int], version: str) -> None:
+        """`state`: of the file, before it was asked."""
+        self._known[str(path)] = [*state, version]
+        if self._kept is None:
+            return
+        draft = self._kept.with_name(f"{self._kept.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # the next hall asks again then
+            draft.write_text(json.dumps(self._known), encoding="utf-8")
+            draft.replace(self._kept)
+
+
 class Programs:
     """Knows the programs of a machine."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], versions: Versions | None = None) -> None:
         self._environ = environ
-        self._known: dict[tuple[Path, int, int], str] = {}  # versions, by file as it was
+        self._versions = versions or Versions()
         self._looking = asyncio.Lock()
 
     def seen_by(self, brought: Mapping[str, str]) -> Programs:
         """The same for a request that has brought variables of its own."""
-        other = Programs({**self._environ, **brought})
-        other._known, other._looking = self._known, self._looking
+        other = Programs({**self._environ, **brought}, self._versions)
+        other._looking = self._looking
         return other
 
     def where(self, row: Row) -> Path | None:
@@ -85,11 +121,12 @@ class Programs:
         return Installed(path=path, version=version, sees=_needed(path, self._search), search=self._search)
 
     async def _version(self, row: Row, path: Path) -> str:
-        stat = await asyncio.to_thread(path.stat)
-        key = (path, stat.st_mtime_ns, stat.st_size)
-        if key not in self._known:
-            self._known[key] = await self._asked(row, path)
-        return self._known[key]
+        if (known := await asyncio.to_thread(self._versions.of, path)) is not None:
+            return known
+        state = await asyncio.to_thread(_state, path)
+        version = await self._asked(row, path)
+        await asyncio.to_thread(self._versions.note, path, state, version)
+        return version
 
     async def _asked(self, row: Row, path: Path) -> str:
         try:
@@ -116,6 +153,12 @@ class Programs:
     @property
     def _search(self) -> str:
         return self._environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+
+
+def _state(path: Path) -> list[int]:
+    """What is another when the file is another. Packages of npm are all of one date, so that alone would not do."""
+    stat = path.stat()
+    return [stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size]
 
 
 def _how(row: Row, verb: str = "Install it") -> str:

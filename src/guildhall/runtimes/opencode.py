@@ -30,6 +30,9 @@ _FOR_EVER = 2_000_000_000  # milliseconds: how long a call takes is for the door
 _CONTEXT, _OUTPUT = 1_000_000_000, 32_000  # tokens
 _UNKNOWN = "invalid"  # a tool that is never offered: with it a call of one that is not there is told to the model
 _PLUGIN = "@opencode-ai/plugin"
+_CATALOGUE = (
+    "models.json"  # of all models that there are: it has hundreds, goes through them at each start, and needs none
+)
 # How its packages ask a model, and where; by provider.
 _ASKS = {
     "anthropic": ("@ai-sdk/anthropic", "anthropic"),
@@ -71,8 +74,9 @@ class OpenCode:
         known: dict[str, Any] = {"dependencies": {_PLUGIN: "*"}}  # as if it had been fetched already
         return Launch(
             argv=tuple(argv),
-            env=dict.fromkeys(_OFF, "1"),
+            env={**dict.fromkeys(_OFF, "1"), "OPENCODE_MODELS_PATH": str(home / _CATALOGUE)},
             files={
+                _CATALOGUE: "{}",
                 f"{settings}/opencode.json": _plain(_settings(assignment, entry, url, name)),
                 f"{settings}/package.json": json.dumps(known),
                 f"{settings}/package-lock.json": json.dumps({"packages": {"": known}}),

@@ -11,6 +11,7 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -100,8 +101,25 @@ def _create(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_blank())
+            file.flush()
+            os.fsync(descriptor)
+        draft.replace(path)
+    except (OSError, sqlite3.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+
+
+@cache
+def _blank() -> bytes:
+    """The file of a database with today's tables and nothing in them; a process that needs many makes it once."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "blank.db")
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute("BEGIN")
             for statement in _schema():
@@ -109,10 +127,7 @@ def _create(path: Path) -> None:
             connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode=WAL")
-        draft.replace(path)
-    except (OSError, sqlite3.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+        return path.read_bytes()
 
 
 def _schema() -> Iterator[str]:

@@ -106,7 +106,8 @@ async def arguments_that_are_wrong_are_told_to_the_model(bench: Bench) -> None:
 
 async def an_approval_is_answered_in_another_hall(bench: Bench) -> None:
     """Whoever has asked is long gone: nothing of the runtime is left, and all of it is found again."""
-    bench.put({"calls": [write("a.md"), write("b.md")]}, {"expect": "Made b.md", "say": "done"}, tool_rules=_ASKING)
+    both = {"say": "I begin.", "calls": [write("a.md"), write("b.md")]}
+    bench.put(both, {"expect": "(?s)Made a.md.*Made b.md", "say": "done"}, tool_rules=_ASKING)
     async with bench.hall() as desk:
         events = await desk.run()
         same(events[-1].data["status"], "waiting", "how it stands")
@@ -119,6 +120,8 @@ async def an_approval_is_answered_in_another_hall(bench: Bench) -> None:
         asked = [entry.key for entry in await desk.record(run, "model_answered")]
         same(asked, ["m1", "m2"], "the answers of the model on record: each once")
         same(len(await desk.record(run, "tool_started")), 2, "the number of calls that were made")
+        told = [message for message in (await desk.hall.show(run)).messages if message["role"] == "assistant"]
+        same(_calls(told[0]), ["sandbox_write_text"] * 2, "the calls of the first answer, under their own names")
         same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(list(bench.notes), ["a.md", "b.md"], "what was written")
 
@@ -130,6 +133,7 @@ async def a_no_is_told_to_the_model_with_its_reason(bench: Bench) -> None:
         await desk.answer("no", "not on a Sunday")
         await desk.resume(run)
         same(_end(await desk.state(run)), ("completed", "then not", None), "how it ended")
+        same(await desk.is_replayed(run), True, "whether it can be replayed")
     same(bench.notes, {}, "what was written")
 
 

@@ -52,6 +52,12 @@ class Table:
         entries = self.hall.history.entries(self.run)
         return [entry for entry in entries if not kinds or entry.kind in kinds]
 
+    @property
+    def expects(self) -> int | None:
+        """The number of the words that the conversation waits for; None while it owes an answer to the last ones."""
+        last = self.record("listening", "said")[-1:]
+        return int(str(last[0].key)[1:]) if last and last[0].kind == "listening" else None
+
     def seat(self) -> Seat:
         """The run's place: it brings no tools."""
 

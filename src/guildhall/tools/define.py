@@ -265,10 +265,11 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """Calls the tool's handler. Wrong arguments and failures of the handler are results that say what was wrong."""
     import asyncio
 
-    call = _call(tool, arguments)
-    if isinstance(call, ToolResult):
-        return call
-    handler = call.func
+    given = accepted(tool, arguments)
+    if isinstance(given, ToolResult):
+        return given
+    handler = _function(tool)
+    call = functools.partial(handler, **given)
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return await _awaited(call())
     outcome = await asyncio.to_thread(_called, call)
@@ -277,8 +278,13 @@ async def invoke(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
 
 def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     """The same in a thread that has nothing else to do: there is an event loop only if the handler needs one."""
-    call = _call(tool, arguments)
-    outcome = call if isinstance(call, ToolResult) else _called(call)
+    given = accepted(tool, arguments)
+    return given if isinstance(given, ToolResult) else perform(_function(tool), given)
+
+
+def perform(handler: Handler, arguments: Mapping[str, Any]) -> ToolResult:
+    """What comes of a handler with arguments that were accepted, in such a thread."""
+    outcome = _called(lambda: handler(**arguments))
     if not inspect.isawaitable(outcome):
         return outcome
     import asyncio
@@ -286,14 +292,16 @@ def invoke_here(tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
     return asyncio.run(_awaited(outcome))
 
 
-def _call(tool: Tool, arguments: Mapping[str, Any]) -> functools.partial[Any] | ToolResult:
-    """The handler with its arguments, or what is wrong with these."""
+def accepted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
+    """The arguments as the tool's handler takes them, or what is wrong with them."""
     try:
-        given = _checked(tool, arguments)
+        return _checked(tool, arguments)
     except UsageError as error:
         return ToolResult.error(clean(str(error)))
-    handler = tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
-    return functools.partial(handler, **given)
+
+
+def _function(tool: Tool) -> Handler:
+    return tool.handler.function if isinstance(tool.handler, TypedHandler) else tool.handler
 
 
 def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:

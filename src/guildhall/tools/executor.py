@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.define import TypedHandler, invoke
+from guildhall.tools.define import TypedHandler, accepted, invoke
 from guildhall.tools.host import HostSpec, ToolHost, text_of
 from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
@@ -45,6 +45,11 @@ class Executor:
             return await tool.handler.call(arguments)
         if tool.runs_in == "hall":
             return await invoke(_known(tool, call.key), arguments)
+        if not isinstance(tool.handler, InFile | InPackage):  # the host of a built-in one takes what was accepted
+            given = accepted(tool, arguments)
+            if isinstance(given, ToolResult):
+                return given
+            arguments = given
         return await self._host(tool).call(tool.name, arguments)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from guildhall.tools.model import Blob, Text, ToolResult
 from guildhall.tools.rooted import Rooted, must_suit, suits
 
 if TYPE_CHECKING:
-    from guildhall.tools.model import Tool, View
+    from guildhall.tools.model import Handler, Tool, View
     from guildhall.tools.rooted import Contents
 
 _MAX_LINES = 2_000
@@ -29,12 +29,18 @@ _MAGIC = (
 
 def file_tools(view: View) -> tuple[Tool, ...]:
     """Read, Write and Edit on the folders of a view."""
-    files = _Files(view)
+    handlers = file_handlers(view)
     return (
-        tool(name="Read", capabilities={"fs.read"}, repeatable=True)(files.read),
-        tool(name="Write", capabilities={"fs.write"}, repeatable=True)(files.write),
-        tool(name="Edit", capabilities={"fs.write"})(files.edit),
+        tool(name="Read", capabilities={"fs.read"}, repeatable=True)(handlers["Read"]),
+        tool(name="Write", capabilities={"fs.write"}, repeatable=True)(handlers["Write"]),
+        tool(name="Edit", capabilities={"fs.write"})(handlers["Edit"]),
     )
+
+
+def file_handlers(view: View) -> dict[str, Handler]:
+    """What they do, by their names."""
+    files = _Files(view)
+    return {"Read": files.read, "Write": files.write, "Edit": files.edit}
 
 
 class _Files:

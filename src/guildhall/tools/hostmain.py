@@ -15,18 +15,19 @@ import sys
 import threading
 import traceback
 import types
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
-from guildhall.tools.define import invoke_here
+from guildhall.tools.define import invoke_here, perform
 from guildhall.tools.host_spec import LENGTH, MAX_FRAME, HostSpec, framed
 from guildhall.tools.model import Tool, Toolbox, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from guildhall.tools.model import View
+    from guildhall.tools.model import Handler, View
 
 
 def main(fd: int) -> NoReturn:
@@ -43,7 +44,7 @@ class Host:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._sending = threading.Lock()
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, Callable[[Mapping[str, Any]], ToolResult]] = {}
 
     def serve(self) -> None:
         """Reads what to load, then calls; each call has a thread of its own, so none waits for another."""
@@ -55,12 +56,14 @@ class Host:
             if (told := _told(spec, start["sources"])) is not None:
                 self._send(told)
                 return
-            found = loaded(spec, start["sources"])
+            built, found = built_in(spec.builtin, spec.view), loaded(spec, start["sources"])
+            _refuse_twice([*built, *(tool.name for _, tool in found)])
         except GuildError as error:
             self._send({"error": error.as_dict()})
             return
-        self._tools = {tool.name: tool for _, tool in found}
-        self._send({"tools": [described(tool, toolbox) for toolbox, tool in found if toolbox is not None]})
+        self._tools = {name: partial(perform, handler) for name, handler in built.items()}
+        self._tools |= {tool.name: partial(invoke_here, tool) for _, tool in found}
+        self._send({"tools": [described(tool, toolbox) for toolbox, tool in found]})
         while (request := self._receive()) is not None:
             try:
                 threading.Thread(target=self._answer, args=(request,), daemon=True).start()
@@ -73,7 +76,7 @@ class Host:
         if tool is None:
             result = ToolResult.error(f"There is no tool {name!r}. {did_you_mean(name, self._tools) or ''}".strip())
         else:
-            result = invoke_here(tool, request["arguments"])
+            result = tool(request["arguments"])
         self._reply(request["id"], result)
 
     def _reply(self, number: int, result: ToolResult) -> None:
@@ -112,18 +115,20 @@ def described(tool: Tool, toolbox: str) -> dict[str, Any]:
     return {"toolbox": toolbox, **tool.as_described()}
 
 
-def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str | None, Tool]]:
-    """All tools of a spec, each with the name of its toolbox. `sources` has the text of each toolbox file."""
-    found: list[tuple[str | None, Tool]] = [(None, tool) for tool in _built_in(spec.builtin, spec.view)]
+def loaded(spec: HostSpec, sources: Mapping[str, str]) -> list[tuple[str, Tool]]:
+    """The tools of toolboxes, each with the name of its toolbox. `sources` has the text of each toolbox file."""
+    found: list[tuple[str, Tool]] = []
     if spec.package is not None:
         name, export = spec.package
         found += [(name, tool) for tool in load_package(name, export, sources).tools]
     for name, path in spec.toolboxes:
         found += [(name, tool) for tool in load_toolbox(name, str(path), sources[name]).tools]
-    names = [tool.name for _, tool in found]
+    return found
+
+
+def _refuse_twice(names: Sequence[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ToolUnavailable(f"two tools are named {twice[0]!r}", hint="Rename one of them.")
-    return found
 
 
 def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
@@ -139,29 +144,29 @@ def _told(spec: HostSpec, sources: Mapping[str, str]) -> dict[str, Any] | None:
     return None
 
 
-def _built_in(names: Iterable[str], view: View) -> list[Tool]:
+def built_in(names: Iterable[str], view: View) -> dict[str, Handler]:
+    """What the named built-in tools do. Only that: what they take has been looked at in the hall."""
     wanted = set(names)
-    tools: list[Tool] = []
+    found: dict[str, Handler] = {}
     if wanted & {"Read", "Write", "Edit"}:
-        from guildhall.tools.files import file_tools
+        from guildhall.tools.files import file_handlers
 
-        tools += file_tools(view)
+        found |= file_handlers(view)
     if wanted & {"Grep", "Glob"}:
-        from guildhall.tools.search import search_tools
+        from guildhall.tools.search import search_handlers
 
-        tools += search_tools(view)
+        found |= search_handlers(view)
     if any(name.startswith("sandbox_") for name in wanted):
-        from guildhall.tools.sandboxes import sandbox_tools
+        from guildhall.tools.sandboxes import sandbox_handlers
 
-        tools += sandbox_tools(view)
+        found |= sandbox_handlers(view)
     if "WebFetch" in wanted:
-        from guildhall.tools.web import web_tools
+        from guildhall.tools.web import web_handlers
 
-        tools += web_tools()
-    by_name = {tool.name: tool for tool in tools}
-    for name in sorted(wanted - by_name.keys()):
-        raise ToolUnavailable(f"a tool host has no built-in tool {name!r}", hint=did_you_mean(name, by_name))
-    return [by_name[name] for name in sorted(wanted)]
+        found |= web_handlers()
+    for name in sorted(wanted - found.keys()):
+        raise ToolUnavailable(f"a tool host has no built-in tool {name!r}", hint=did_you_mean(name, found))
+    return {name: found[name] for name in sorted(wanted)}
 
 
 def load_toolbox(name: str, path: str, source: str) -> Toolbox:

@@ -11,7 +11,7 @@ from guildhall.tools.patterns import PathPattern
 from guildhall.tools.rooted import Rooted
 
 if TYPE_CHECKING:
-    from guildhall.tools.model import Tool, View
+    from guildhall.tools.model import Handler, Tool, View
 
 _MAX_LISTED = 1_000
 _MAX_CHARS = 200_000
@@ -22,14 +22,25 @@ def sandbox_tools(view: View) -> tuple[Tool, ...]:
     named = [folder for folder in view.folders if folder.name is not None]
     if not named:
         return ()
-    sandboxes = _Sandboxes(view)
+    handlers = sandbox_handlers(view)
     tools = (
-        tool(name="sandbox_list", capabilities={"fs.read"}, repeatable=True)(sandboxes.list_files),
-        tool(name="sandbox_read_text", capabilities={"fs.read"}, repeatable=True)(sandboxes.read_text),
+        tool(name="sandbox_list", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_list"]),
+        tool(name="sandbox_read_text", capabilities={"fs.read"}, repeatable=True)(handlers["sandbox_read_text"]),
     )
     if any(folder.writable for folder in named):
-        tools += (tool(name="sandbox_write_text", capabilities={"fs.write"}, repeatable=True)(sandboxes.write_text),)
+        write = tool(name="sandbox_write_text", capabilities={"fs.write"}, repeatable=True)
+        tools += (write(handlers["sandbox_write_text"]),)
     return tools
+
+
+def sandbox_handlers(view: View) -> dict[str, Handler]:
+    """What they do, by their names."""
+    sandboxes = _Sandboxes(view)
+    return {
+        "sandbox_list": sandboxes.list_files,
+        "sandbox_read_text": sandboxes.read_text,
+        "sandbox_write_text": sandboxes.write_text,
+    }
 
 
 class _Sandboxes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from guildhall.core.clock import Clock
-    from guildhall.tools.model import Tool, View
+    from guildhall.tools.model import Handler, Tool, View
     from guildhall.tools.rooted import Spot
 
 _SKIPPED = frozenset({".git"})
@@ -36,11 +36,14 @@ Mode = Literal["content", "files", "count"]
 
 def search_tools(view: View, clock: Clock | None = None) -> tuple[Tool, ...]:
     """Grep and Glob on the folders of a view."""
+    handlers = search_handlers(view, clock)
+    return tuple(tool(name=name, capabilities={"fs.read"}, repeatable=True)(handlers[name]) for name in handlers)
+
+
+def search_handlers(view: View, clock: Clock | None = None) -> dict[str, Handler]:
+    """What they do, by their names."""
     search = _Search(view, clock or SystemClock())
-    return (
-        tool(name="Grep", capabilities={"fs.read"}, repeatable=True)(search.grep),
-        tool(name="Glob", capabilities={"fs.read"}, repeatable=True)(search.glob),
-    )
+    return {"Grep": search.grep, "Glob": search.glob}
 
 
 class _Search:

@@ -27,7 +27,7 @@ from guildhall.tools.web_text import readable
 
 if TYPE_CHECKING:
     from guildhall.core.clock import Clock
-    from guildhall.tools.model import Tool
+    from guildhall.tools.model import Handler, Tool
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
@@ -45,8 +45,13 @@ _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48",
 
 def web_tools(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> tuple[Tool, ...]:
     """WebFetch. `resolve` looks names up and `permitted` judges addresses; by default the system's, and public ones."""
-    fetcher = _Fetcher(resolve or resolved, permitted or is_public, SystemClock())
-    return (tool(name="WebFetch", capabilities={"net"}, repeatable=True)(fetcher.fetch),)
+    handlers = web_handlers(resolve=resolve, permitted=permitted)
+    return (tool(name="WebFetch", capabilities={"net"}, repeatable=True)(handlers["WebFetch"]),)
+
+
+def web_handlers(*, resolve: Resolve | None = None, permitted: Permitted | None = None) -> dict[str, Handler]:
+    """What it does, by its name."""
+    return {"WebFetch": _Fetcher(resolve or resolved, permitted or is_public, SystemClock()).fetch}
 
 
 def is_public(address: Address) -> bool:

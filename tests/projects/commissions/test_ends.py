@@ -17,35 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.req("COM-14")
-def test_a_run_without_a_result_has_failed_and_its_work_is_kept(workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "half\n"), say("I am done, believe me.")])
-
-    async def work(shop: Workshop) -> None:
-        done = await shop.done()
-        assert (done.status, done.reason) == ("failed", "it ended without submitting a result")
-        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
-        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
-        assert "status: failed" in shop.repo.at("claude/main", done.path)
-        assert (await shop.commissions.shown(done.id)).worktree is None
-
-    workshop.inside(work)
-    workshop.repo.fsck()
-
-
-@pytest.mark.req("COM-14")
-def test_a_result_is_kept_even_if_the_run_fails_afterwards(workshop: Workshop) -> None:
-    workshop.script([write("src/key.py", "whole\n"), submit("Forged.")])  # then the script has no answer left
-
-    async def work(shop: Workshop) -> None:
-        done = await shop.done()
-        assert (done.status, done.result) == ("completed", "Forged."), done.reason
-        assert "after the result was submitted" in str(done.reason)
-        assert shop.repo.at("claude/main", "src/key.py") == "whole"
-
-    workshop.inside(work)
-
-
-@pytest.mark.req("COM-14")
 def test_a_run_that_breaks_has_failed_and_its_work_is_kept(workshop: Workshop) -> None:
     workshop.script([write("src/key.py", "half\n")])
 

@@ -94,73 +94,6 @@ def test_one_waits_for_another(workshop: Workshop) -> None:
     workshop.inside(work)
 
 
-@pytest.mark.req("COM-21")
-def test_three_at_a_time_the_rest_in_order(workshop: Workshop) -> None:
-    workshop.script([LATE])
-
-    async def work(shop: Workshop) -> None:
-        made = [await shop.new(title=str(number)) for number in range(5)]
-        for one in (made[4], *made[:4]):
-            await shop.commissions.dispatch(one.id, shop.frame)
-        standing = [shop.commissions.get(one.id).status for one in made]
-        # the fifth was dispatched first, when there was room; the fourth waits behind nobody
-        assert standing == ["in_progress", "in_progress", "dispatched", "dispatched", "in_progress"]
-        await shop.commissions.cancel(made[4].id)
-        await shop.until(made[2].id, "in_progress")
-        assert shop.commissions.get(made[3].id).status == "dispatched"
-        assert (await shop.commissions.cancel(made[3].id)).run is None
-        for one in made[:3]:
-            await shop.commissions.cancel(one.id)
-
-    workshop.inside(work)
-
-
-@pytest.mark.req("COM-21")
-def test_the_limit_of_all_projects_together(workshop: Workshop) -> None:
-    workshop.home.settings.write_text(f"commissions: {{max: 1}}\n{workshop.home.settings.read_text()}")
-    workshop.script([LATE])
-
-    async def work(shop: Workshop) -> None:
-        one, two = await shop.new(), await shop.new()
-        await shop.commissions.dispatch(one.id, shop.frame)
-        assert (await shop.commissions.dispatch(two.id, shop.frame)).status == "dispatched"
-        await shop.commissions.cancel(one.id)
-        await shop.until(two.id, "in_progress")
-        await shop.commissions.cancel(two.id)
-
-    workshop.inside(work)
-
-
-@pytest.mark.req("COM-21")
-def test_ten_at_a_time_in_all_where_nobody_says_otherwise(workshop: Workshop) -> None:
-    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 100}
-    workshop.home.settings.write_text(json.dumps({"projects": {"shop": entry}}))
-    workshop.script([LATE])
-
-    async def work(shop: Workshop) -> None:
-        now = "2026-11-16T12:00:00.000Z"
-
-        def working(connection: Any) -> None:  # of other projects; what they do is nothing to this one
-            for number in range(9):
-                draft = Draft(title=str(number), worker="smith", prompt="Forge.")
-                id, other = f"c-000000000{number}", f"other{number % 3}"
-                times = {"created_at": now, "changed_at": now}
-                one = Commission(id=id, project=other, draft=draft, status="in_progress", **times)
-                records.add(connection, one, "at work")
-
-        await shop.hall.store.write(working)
-        tenth, eleventh = await shop.new(), await shop.new()
-        assert (await shop.commissions.dispatch(tenth.id, shop.frame)).status == "in_progress"
-        assert (await shop.commissions.dispatch(eleventh.id, shop.frame)).status == "dispatched"
-        [why] = (await shop.commissions.shown(eleventh.id)).doubts
-        assert ("it waits for its turn" in why, tenth.id in why) == (True, True)
-        await shop.commissions.cancel(tenth.id)
-        await shop.until(eleventh.id, "in_progress")
-        await shop.commissions.cancel(eleventh.id)
-
-    workshop.inside(work)
-
-
 @pytest.mark.req("COM-27")
 def test_what_ran_goes_on_at_the_next_start(workshop: Workshop) -> None:
     async def begin(shop: Workshop) -> str:
@@ -483,6 +416,36 @@ def test_a_repository_that_is_gone_is_said_and_stops_nothing_else(workshop: Work
         await recover(shop.commissions._ground)
         assert shop.commissions.get(made.id).status == "blocked"
         shop.repo.path.with_name("moved").rename(shop.repo.path)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-21")
+def test_ten_at_a_time_in_all_where_nobody_says_otherwise(workshop: Workshop) -> None:
+    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 100}
+    workshop.home.settings.write_text(json.dumps({"projects": {"shop": entry}}))
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        now = "2026-11-16T12:00:00.000Z"
+
+        def working(connection: Any) -> None:  # of other projects; what they do is nothing to this one
+            for number in range(9):
+                draft = Draft(title=str(number), worker="smith", prompt="Forge.")
+                id, other = f"c-000000000{number}", f"other{number % 3}"
+                times = {"created_at": now, "changed_at": now}
+                one = Commission(id=id, project=other, draft=draft, status="in_progress", **times)
+                records.add(connection, one, "at work")
+
+        await shop.hall.store.write(working)
+        tenth, eleventh = await shop.new(), await shop.new()
+        assert (await shop.commissions.dispatch(tenth.id, shop.frame)).status == "in_progress"
+        assert (await shop.commissions.dispatch(eleventh.id, shop.frame)).status == "dispatched"
+        [why] = (await shop.commissions.shown(eleventh.id)).doubts
+        assert ("it waits for its turn" in why, tenth.id in why) == (True, True)
+        await shop.commissions.cancel(tenth.id)
+        await shop.until(eleventh.id, "in_progress")
+        await shop.commissions.cancel(eleventh.id)
 
     workshop.inside(work)
 

@@ -60,8 +60,8 @@ class Workshop:
     @staticmethod
     def at(folder: Path, home: Home) -> Workshop:
         """One with a worker, smith, whose checkouts are full; nothing is committed but where the work begins."""
-        repo = repository(folder / "shop")
-        repo.commit({"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}, "Start")
+        files = {"README.md": "The shop\n", "src/cart.py": "total = 1\n", ".lore/plan.md": "The plan\n"}
+        repo = repository(folder / "shop", files)
         home.path.mkdir(parents=True, exist_ok=True)
         # As `guild project add` writes it, which asks git a lot.
         home.settings.write_text(f'projects:\n  shop:\n    path: "{repo.path}"\n    branch: main\n')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.projects.commissions.model import Draft
-from tests.projects.commissions.workshop import LATE, call, say, submit
+from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.projects.manager.office import ID, managed
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float 
 
 def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop: Workshop) -> None:
     """Each has all that it may spend set aside when it begins; one for which there is not enough waits."""
-    workshop.worker("small", limits={"max_budget_usd": 0.01})
-    workers = {"manager": [[say()]], "smith": [[LATE]], "small": [[LATE]]}
+    rules = {"Write": {"approval_required": True}}
+    workshop.worker("small", limits={"max_budget_usd": 0.01}, tool_rules=rules)
+    workers = {"manager": [[say()]], "smith": [[LATE]], "small": [[write("src/key.py"), LATE]]}
     price, place = {"input": 2, "output": 2}, workshop.repo.path / "script.yaml"
     place.write_text(json.dumps({"price": price, "workers": workers}))
 
@@ -74,6 +75,7 @@ def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop:
         assert [one.status for one in (small, first, second)] == ["in_progress", "dispatched", "dispatched"]
         (told,) = (await shop.commissions.shown(second.id)).doubts
         assert told.endswith(f"set aside for {small.id}")
+        assert await shop.commissions.at_rest([second.id], 5), "nothing becomes of it before the other one is answered"
         await shop.commissions.cancel(small.id)
         await shop.until(first.id, "in_progress")
         most = shop.hall.history.get(str(shop.commissions.get(first.id).run)).request["max_budget_usd"]

@@ -60,10 +60,12 @@ class Parlour:
 
     @staticmethod
     def at(home: Home, folder: Path) -> Parlour:
-        made = Parlour(home=home, repo=repository(folder))
+        (folder / "workers").mkdir(parents=True, exist_ok=True)
+        made = Parlour(home=home, repo=Repository(folder))
         made.worker()
         made.script([say("hello")])
-        made.repo.commit({".lore/plan.md": "The plan\n", "src/cart.py": "total = 1\n"}, "Start")
+        written = {name: (folder / name).read_text() for name in ("workers/architect.yaml", "answers.yaml")}
+        repository(folder, {**written, ".lore/plan.md": "The plan\n", "src/cart.py": "total = 1\n"})
         home.path.mkdir(parents=True, exist_ok=True)
         made.register()
         return made

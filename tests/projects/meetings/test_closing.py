@@ -19,48 +19,9 @@ if TYPE_CHECKING:
     from tests.conftest import Guild
     from tests.projects.meetings.parlour import Parlour
 
-WHOLE = [
-    call("Write", file_path=".lore/specs/export.md", content="# Export\n"),
-    call("link_artifact", path=".lore/specs/export.md"),
-    call("record_decision", question="Which form?", decision="Parquet", reasoning="small"),
-    call("propose_followup", title="Write the exporter", prompt="As in .lore/specs/export.md", worker="coder"),
-    call("summarize_progress", summary="The form is agreed."),
-    say("All agreed."),
-]
-
 
 def notes(parlour: Parlour, meeting: Meeting) -> str:
     return parlour.repo.at("claude/main", f".lore/meetings/{meeting.id}.md")
-
-
-@pytest.mark.req("MTG-20", "WKR-11")
-def test_notes_have_summary_decisions_artifacts_and_followups(parlour: Parlour) -> None:
-    parlour.script(WHOLE)
-
-    async def work() -> None:
-        meeting = await parlour.opened()
-        transcript = parlour.meetings.register.transcript(meeting)
-        await parlour.quiet()
-        assert "All agreed." in transcript.read_text()
-        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
-        assert (closed.status, closed.notes) == ("closed", f".lore/meetings/{meeting.id}.md")
-        text = notes(parlour, meeting)
-        for part in ("status: closed", "They talked.", "Which form?", "Parquet", "small"):
-            assert part in text
-        for part in ("- .lore/specs/export.md", "### Write the exporter (coder)", "As in .lore/specs/export.md"):
-            assert part in text
-        assert not transcript.exists()
-        assert not parlour.hall.worktrees.path(parlour.hall.projects.get("shop"), meeting.id).exists()
-        assert parlour.repo.at("claude/main", ".lore/specs/export.md") == "# Export"
-        assert parlour.repo.git("branch", "--list", "claude/meeting/*") == ""
-        assert parlour.repo.git("rev-parse", f"refs/guildhall/kept/meeting/{meeting.id}")
-        assert parlour.repo.git("log", "-1", "--format=%s", "claude/main").startswith("Meeting with architect")
-        shown = parlour.shown(meeting.id)
-        assert [one.decision for one in shown.decisions] == ["Parquet"]
-        assert [one.title for one in shown.followups] == ["Write the exporter"]
-        parlour.repo.fsck()
-
-    parlour.inside(work)
 
 
 def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> None:

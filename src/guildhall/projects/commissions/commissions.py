@@ -67,6 +67,7 @@ class Commissions:
         self._watch = Watch(ground)
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._hearing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
 
     # looking
@@ -180,7 +181,7 @@ class Commissions:
 
     async def cancel(self, id: str, reason: str = "by the user") -> Commission:
         cancelled = await asyncio.shield(cancel.cancel(self._ground, id, reason))
-        self._moved()
+        await self._moved()
         return cancelled
 
     async def abandon(self, id: str, reason: str = "by the user") -> Commission:
@@ -201,16 +202,16 @@ class Commissions:
                 self._queue.drop(id)
         return self.get(id)
 
-    def _moved(self) -> None:
-        """There may be room for another one, and what others wait for may be there."""
-
-        async def go_on() -> None:
-            await settle(self._ground)
-            await self._queue.turn()
-
-        self._start(go_on)
+    async def _moved(self) -> None:
+        """What others wait for may be there: on record before this hall leaves. And there may be room for more."""
+        try:
+            await _logged(partial(settle, self._ground))
+        finally:
+            self._start(self._queue.turn)
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        if self._closed:
+            return
         task = asyncio.create_task(_logged(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -263,7 +264,7 @@ class Commissions:
             await finalise.call_meeting(self._ground, id, stretch)
         except GuildError as error:  # the record has it, and the next start puts it right
             _log.warning("%s: %s", id, error)
-        self._moved()
+        await self._moved()
 
     # going on
 
@@ -297,7 +298,7 @@ class Commissions:
         if self._ground.history.get(run.id).status not in ENDED and commission.run == run.id:
             stretch = Stretch(status="failed", reason=error.code, error=error.as_dict())
             await finalise.conclude(self._ground, commission, stretch)
-            self._moved()
+            await self._moved()
 
     async def follow(self, run: str) -> None:
         """The record says how a run ended that nobody executed: so does the commission."""
@@ -306,7 +307,7 @@ class Commissions:
         if found.status in ENDED and commission.run == run and commission.status == "in_progress":
             stretch = Stretch(status="failed", reason=found.reason, error=found.error)
             await finalise.conclude(self._ground, commission, stretch)
-            self._moved()
+            await self._moved()
 
     async def answered(self, ask: Ask) -> None:
         """A person has said what is to become of work that could not be merged, or has answered after the end."""
@@ -357,6 +358,8 @@ class Commissions:
             await asyncio.wait(set(self._tasks))
 
     def close(self) -> None:
+        """Nothing begins from now on."""
+        self._closed = True
         self._watch.close()
         if self._awaiting is not None:
             self._awaiting.close()

@@ -40,11 +40,7 @@ def ask_about(connection: Connection, commission: Commission, run: str, files: S
             body=body,
             choices=("redispatch", "abandon", "keep"),
         ),
-        status="open",
-        answer=None,
         created_at=now,
-        expires_at=None,
-        closed_at=None,
     )
     add_ask(connection, ask)
 

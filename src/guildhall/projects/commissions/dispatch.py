@@ -30,7 +30,7 @@ BRANCHES = "claude/commission"
 _log = logging.getLogger("guildhall.commissions")
 
 
-async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatched") -> Commission:
+async def dispatch(ground: Ground, id: str, frame: Frame) -> Commission:
     """It waits for its turn from now on. Raises where it could not begin, and then nothing has changed."""
     await settle(ground, ground.get(id).project)
     commission = ground.get(id)
@@ -42,14 +42,14 @@ async def dispatch(ground: Ground, id: str, frame: Frame, reason: str = "dispatc
     ground.find(commission.worker, place)
     if commission.draft.reviewer is not None:
         ground.find(commission.draft.reviewer, place)
-    return await ground.store.write(lambda connection: queue_up(connection, id, reason, ground.now()))
+    return await ground.store.write(lambda connection: queue_up(connection, id, ground.now()))
 
 
-def queue_up(connection: Connection, id: str, reason: str, now: str) -> Commission:
+def queue_up(connection: Connection, id: str, now: str) -> Commission:
     """It has an attempt and a branch from now on, and nothing of the attempt before."""
     attempt = records.get(connection, id).attempt + 1
     fresh = {"attempt": attempt, "branch": f"{BRANCHES}/{id}-{attempt}", "run": None, "summary": None, "result": None}
-    return records.move(connection, id, "dispatched", reason, now, data={"attempt": attempt}, **fresh)
+    return records.move(connection, id, "dispatched", "dispatched", now, data={"attempt": attempt}, **fresh)
 
 
 async def begin(ground: Ground, id: str, frame: Frame | None, *, seat_for: Callable[[Mapping[str, Any]], Seat]) -> None:

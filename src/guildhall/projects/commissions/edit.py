@@ -86,7 +86,7 @@ async def _begin_anew(ground: Ground, id: str, draft: Draft, said: str) -> None:
         if missing:
             records.move(connection, id, "blocked", in_words(missing), now, data={"missing": missing})
         else:
-            queue_up(connection, id, "dispatched", now)
+            queue_up(connection, id, now)
 
     await ground.store.write(write)
     await clear(ground, halt)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
-from unicodedata import category
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.core.nearest import did_you_mean
 from guildhall.runs.model import check_limits, is_text
+from guildhall.runs.texts import check_line, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ LONGEST = 80_000  # bytes of all of it, as JSON: it is in the front matter of an
 LONGEST_CHECK = 4_096  # characters of a command
 MOST_PATHS = 100  # that it may depend on, must give, or is told of
 MOST_CHECKS = 20
+_EMPTY = "Say something, or leave it out."
 By = Literal["person", "manager", "artifact"]  # the last: made again from one, and nobody knows by whom
 
 
@@ -87,19 +88,19 @@ class Draft:
 
     def check(self) -> None:
         """Raises where something is not what it should be."""
-        _line("title", self.title, LONGEST_TITLE)
-        _line("worker", self.worker, LONGEST_TITLE)
-        _text("prompt", self.prompt, LONGEST_PROMPT)
+        for name in ("title", "worker"):
+            check_line(name, getattr(self, name), LONGEST_TITLE, empty=_EMPTY)
+        in_a_file = "Put it into a file of the project, and name that."
+        check_text("prompt", self.prompt, LONGEST_PROMPT, empty=_EMPTY, long=in_a_file)
         if len(self.prompt.encode()) > LONGEST_PROMPT:
             hint = "Put it into a file that it reads."
             raise UsageError(f"prompt: it is longer than {LONGEST_PROMPT:,} bytes", hint=hint)
         for name in ("dependencies", "artifacts", "linked"):
             _paths(name, getattr(self, name))
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
-        if self.model is not None:
-            _line("model", self.model, LONGEST_TITLE)
-        if self.reviewer is not None:
-            _line("reviewer", self.reviewer, LONGEST_TITLE)
+        for name in ("model", "reviewer"):
+            if getattr(self, name) is not None:
+                check_line(name, getattr(self, name), LONGEST_TITLE, empty=_EMPTY)
         self._check_checks()
         if len(json.dumps(self.as_dict())) > LONGEST:
             raise UsageError("there is too much of it", hint="Put it into a file that it reads (`--link`).")
@@ -107,7 +108,7 @@ class Draft:
     def _check_checks(self) -> None:
         commands = _several("checks", self.checks, MOST_CHECKS)
         for command in commands:
-            _text("checks", command, LONGEST_CHECK)
+            check_text("checks", command, LONGEST_CHECK, empty=_EMPTY)
 
     def changed(self, changes: Mapping[str, Any]) -> Draft:
         """The same with some of it changed. Raises where it cannot be."""
@@ -139,24 +140,6 @@ class Draft:
             "checks": list(self.checks),
             "reviewer": self.reviewer,
         }
-
-
-def _text(name: str, text: object, most: int) -> None:
-    if not is_text(text):
-        raise UsageError(f"{name}: expected text without NUL")
-    assert isinstance(text, str)
-    if not text.strip():
-        raise UsageError(f"{name}: it is empty", hint="Say something, or leave it out.")
-    if len(text) > most:
-        hint = "Put it into a file of the project, and name that." if name == "prompt" else None
-        raise UsageError(f"{name}: it is longer than {most:,} characters", hint=hint)
-
-
-def _line(name: str, text: object, most: int) -> None:
-    _text(name, text, most)
-    assert isinstance(text, str)
-    if any(category(char) in ("Cc", "Zl", "Zp") for char in text):
-        raise UsageError(f"{name}: there are line breaks or control characters in it", hint="It is one line.")
 
 
 def _several(name: str, given: object, most: int) -> Sequence[object]:

@@ -1,8 +1,4 @@
-"""A commission as its artifact: what the row says, written where people and workers read it.
-
-The row is what counts. `revision` says how many transitions the text knows of, so that one that is merely older is told
-from one that a hand has changed.
-"""
+"""A commission as its artifact: what the row says, written where people and workers read it. The row is what counts."""
 
 from __future__ import annotations
 
@@ -83,13 +79,6 @@ def _question(one: Asked, flat: Callable[[str], str]) -> str:
 
 def _line(one: Moment, flat: Callable[[str], str]) -> str:
     return f"- {one.at} {f'**{one.after}**: ' if one.after else ''}{flat(one.reason)}"
-
-
-def read(data: bytes, where: str) -> tuple[str, int]:
-    """The status that an artifact claims, and how many transitions it knows of."""
-    artifact = Artifact.parse(data.decode("utf-8", "replace"), where)
-    revision = artifact.extra.get("revision")
-    return str(artifact.status), revision if isinstance(revision, int) else 0
 
 
 def rebuilt(id: str, project: str, data: bytes, now: str) -> Commission:

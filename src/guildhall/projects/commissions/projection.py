@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
+from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.account import asked_in, decided_in
 from guildhall.projects.commissions.model import FOLDER, artifact_of, commission_in
-from guildhall.projects.commissions.paper import read, rebuilt, written
+from guildhall.projects.commissions.paper import rebuilt, written
 from guildhall.projects.model import INTEGRATION, Moment
 from guildhall.projects.records import known, transitions
 
@@ -65,16 +66,17 @@ def doubts(ground: Ground, commission: Commission) -> list[str]:
         data = ground.git(commission).read(commission.path)
         if data is None:
             return [f"{commission.path} is not on the integration branch"]
-        status, revision = read(data, commission.path)
+        said = Artifact.of(data, commission.path)
     except GuildError as error:
         return [f"{commission.path}: {error.message}"]
-    if status == commission.status or is_older(ground, commission, revision):
+    if said.status == commission.status or is_older(ground, commission, said):
         return []
-    return [f"{commission.path} says {status!r}, written by hand: the commission is {commission.status} all the same"]
+    by_hand = f"{commission.path} says {said.status!r}, written by hand"
+    return [f"{by_hand}: the commission is {commission.status} all the same"]
 
 
-def is_older(ground: Ground, commission: Commission, revision: int) -> bool:
-    return revision < ground.store.read(lambda connection: transitions(connection, commission.id))
+def is_older(ground: Ground, commission: Commission, artifact: Artifact) -> bool:
+    return artifact.revision < ground.store.read(lambda connection: transitions(connection, commission.id))
 
 
 def rebuild(ground: Ground, project: Project) -> list[str]:

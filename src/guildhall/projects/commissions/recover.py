@@ -7,10 +7,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError
+from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.finalise import conclude, tidy
 from guildhall.projects.commissions.model import RESTS, UNDER_WAY, attempt_of
-from guildhall.projects.commissions.paper import read
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
 from guildhall.runs.model import Stretch
@@ -109,8 +109,8 @@ async def _project_again(ground: Ground, commission: Commission) -> None:
         data = ground.git(commission).read(commission.path)
         if data is None:
             return True
-        status, revision = read(data, commission.path)
-        return status != commission.status and is_older(ground, commission, revision)
+        said = Artifact.of(data, commission.path)
+        return said.status != commission.status and is_older(ground, commission, said)
 
     if await asyncio.to_thread(is_behind):
         await project_row(ground, commission.id)

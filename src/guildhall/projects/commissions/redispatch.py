@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.model import Commission
 
 
-async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be tried anew") -> Commission:
+async def redispatch(ground: Ground, id: str, frame: Frame) -> Commission:
     """A new attempt; one whose dependencies are gone meanwhile is blocked instead."""
     async with ground.steering[id]:
         before = ground.get(id)
@@ -37,7 +37,7 @@ async def redispatch(ground: Ground, id: str, frame: Frame, reason: str = "to be
         def write(connection: Connection) -> Commission:
             now = ground.now()
             data = {"result": before.result} if before.result is not None else {}
-            moved = records.move(connection, id, "pending", reason, now, data=data)
+            moved = records.move(connection, id, "pending", "to be tried anew", now, data=data)
             no_more(connection, moved, now)
             return moved
 

@@ -17,6 +17,7 @@ from guildhall.core.errors import Refused, UsageError
 from guildhall.projects.commissions.model import Draft, checked_status, repository_path
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.projects.meetings.model import checked_topic
+from guildhall.runs.texts import check_text
 from guildhall.tools.define import TypedHandler, tool
 from guildhall.tools.executor import KeyedHandler
 from guildhall.workers.registry import SHIPPED
@@ -209,7 +210,7 @@ class _Verbs:
         Args:
             reason: Why; the user reads it.
         """
-        found, why = self._known(id), _words("reason", reason, 2_000)
+        found, why = self._known(id), check_text("reason", reason, 2_000).strip()
         if found.by != NAME:
             raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
         if not await self._happened(id, "cancelled"):
@@ -260,7 +261,7 @@ class _Verbs:
             linked: Paths in the project that it is about.
         """
         desk, of = self._desk, self._desk.project(project)
-        words, paths = _words("topic", topic, 10_000), tuple(linked or ())
+        words, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
         for path in paths:
             repository_path("linked", path)
         made = self._asked_before(of, words)
@@ -291,11 +292,3 @@ class _Verbs:
 
     def _in(self, commission: Commission) -> Frame:
         return self._desk.within(self._desk.projects.get(commission.project))
-
-
-def _words(name: str, text: str, most: int) -> str:
-    if not text.strip():
-        raise UsageError(f"{name}: it is empty")
-    if len(text) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} characters")
-    return text.strip()

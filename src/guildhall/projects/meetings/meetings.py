@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from guildhall.runs.seat import Seat
 
 _log = logging.getLogger("guildhall.meetings")
-_MOST_EVENTS = 1_000  # that are kept for one who reads slowly
 
 
 class Meetings:
@@ -58,7 +57,7 @@ class Meetings:
         self._ground = ground
         self._summaries = Summaries(ground.runs)
         self._requests = Requests(register)
-        self._sittings = Sittings(register, ground, self._summaries, most_events=_MOST_EVENTS)
+        self._sittings = Sittings(register, ground, self._summaries)
         self._closing = Closing(register, ground, self._summaries)
         self._projection = Projection(register, ground)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import Conflict, UsageError
-from guildhall.runs.model import is_text
+from guildhall.runs.texts import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,27 +166,16 @@ def demand_open(meeting: Meeting) -> None:
 
 def checked_words(words: str) -> str:
     """What a person says, if it can be said."""
-    if is_text(words) and not words.strip():
-        raise UsageError("words: it is empty", hint='Say something: guild meet WORKER "...", or --say "..."')
-    checked_text("words", words, LONGEST_WORDS, hint="Put it into a file of the project, and say which one to read.")
-    return words
+    empty = 'Say something: guild meet WORKER "...", or --say "..."'
+    long = "Put it into a file of the project, and say which one to read."
+    return check_text("words", words, LONGEST_WORDS, empty=empty, long=long)
 
 
 def checked_topic(topic: str) -> str:
     """What a meeting is about: the first line that says something, cut to its length."""
-    checked_text("topic", topic, LONGEST_WORDS)
+    check_text("topic", topic, LONGEST_WORDS)
     first = next(line.strip() for line in topic.splitlines() if line.strip())
     printable = "".join(char if char.isprintable() else " " for char in first).strip()
     if not printable:
         raise UsageError("topic: nothing in it can be read")
     return printable if len(printable) <= LONGEST_TOPIC else printable[: LONGEST_TOPIC - 3] + "..."
-
-
-def checked_text(name: str, text: object, most: int, *, hint: str | None = None) -> None:
-    if not is_text(text):
-        raise UsageError(f"{name}: expected text, without NUL or half characters")
-    assert isinstance(text, str)
-    if not text.strip():
-        raise UsageError(f"{name}: it is empty")
-    if len(text) > most:
-        raise UsageError(f"{name}: it is longer than {most:,} characters", hint=hint)

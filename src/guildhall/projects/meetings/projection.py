@@ -1,7 +1,6 @@
 """The artifact of a meeting against its row: written again where it is behind, and the row where that is missing.
 
-The row is what counts. `revision` says how many transitions an artifact knows of: one that knows fewer is older, one
-that knows as many and says something else was changed by hand, which is told and not obeyed.
+The row is what counts: what a hand has written into the artifact is told, and not obeyed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from guildhall.projects.records import known
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.projects.branches import Branches
     from guildhall.projects.meetings.ground import Ground
     from guildhall.projects.meetings.model import MeetingStatus
     from guildhall.projects.meetings.register import Register
@@ -57,13 +55,13 @@ class Projection:
     def doubts(self, meeting: Meeting) -> list[str]:
         """What the artifact says that the row does not: somebody has written it by hand."""
         try:
-            status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
+            said = self._read(meeting)
         except GuildError as error:
             return [f"{notes_of(meeting.id)}: {error.message}"]
-        if status in (None, meeting.status) or revision < self._register.revision(meeting.id):
+        if said is None or said.status == meeting.status or self._is_older(meeting, said):
             return []
-        said = f"{notes_of(meeting.id)} says {str(status)[:40]!r}, written by hand"
-        return [f"{said}: the meeting is {meeting.status} all the same"]
+        by_hand = f"{notes_of(meeting.id)} says {said.status[:40]!r}, written by hand"
+        return [f"{by_hand}: the meeting is {meeting.status} all the same"]
 
     def recover(self) -> None:
         """Rows that are missing are made from artifacts, and artifacts that are missing or behind from rows."""
@@ -86,9 +84,12 @@ class Projection:
             return []
 
     def _write_again(self, meeting: Meeting) -> None:
-        status, revision = self._read(self._ground.branches(self._ground.project(meeting)), meeting.id)
-        if status is None or (status != meeting.status and revision < self._register.revision(meeting.id)):
+        said = self._read(meeting)
+        if said is None or (said.status != meeting.status and self._is_older(meeting, said)):
             self.write(meeting)
+
+    def _is_older(self, meeting: Meeting, artifact: Artifact) -> bool:
+        return artifact.revision < self._register.revision(meeting.id)
 
     def _rebuild(self, project: Project) -> None:
         branches = self._ground.branches(project)
@@ -107,7 +108,7 @@ class Projection:
             self._register.store.submit(lambda c, meeting=meeting: _add(c, meeting)).result()
 
     def _made_of(self, project: Project, id: str, data: bytes, *, exists: bool) -> Meeting:
-        said = Artifact.parse(data.decode("utf-8", "replace"), notes_of(id))
+        said = Artifact.of(data, notes_of(id))
         worker = said.extra.get("worker")
         if said.status not in STATES or not isinstance(worker, str) or not worker.strip():
             raise InvalidFile("it does not say how it stands, or with whom it is")
@@ -131,14 +132,11 @@ class Projection:
             changed_at=now,
         )
 
-    def _read(self, branches: Branches, id: str) -> tuple[str | None, int]:
-        """What the artifact says of its status, and how many transitions it knows of; None: there is none."""
-        data = branches.read(notes_of(id)) if branches.exists(INTEGRATION) else None
-        if data is None:
-            return None, 0
-        said = Artifact.parse(data.decode("utf-8", "replace"), notes_of(id))
-        revision = said.extra.get("revision")
-        return said.status, revision if isinstance(revision, int) else 0
+    def _read(self, meeting: Meeting) -> Artifact | None:
+        """What the artifact says; None: there is none."""
+        branches, path = self._ground.branches(self._ground.project(meeting)), notes_of(meeting.id)
+        data = branches.read(path) if branches.exists(INTEGRATION) else None
+        return None if data is None else Artifact.of(data, path)
 
 
 def _add(connection: Connection, meeting: Meeting) -> None:

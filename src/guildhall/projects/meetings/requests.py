@@ -182,11 +182,7 @@ def _ask_for(connection: Connection, meeting: Meeting, topic: str) -> Ask:
             body=body,
             choices=CHOICES,
         ),
-        status="open",
-        answer=None,
         created_at=meeting.created_at,
-        expires_at=None,
-        closed_at=None,
     )
 
 

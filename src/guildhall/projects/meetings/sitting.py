@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.prepare import Prepared
 
 _log = logging.getLogger("guildhall.meetings")
+_MOST_EVENTS = 1_000  # that are kept for one who reads slowly
 _KEPT = 60.0  # seconds that a run is kept alive after a turn, for a person at a terminal who is typing
 # Of a run that failed with one of these every further try would fail alike: only a new session can go on.
 _SPENT = (ContextTooLong.code, RuntimeFailed.code)
@@ -52,11 +53,10 @@ _ALWAYS = ("ask_opened", "ask_closed", "error", "run_started", "run_ended")  # w
 class Sittings:
     """Lets the runs of meetings live."""
 
-    def __init__(self, register: Register, ground: Ground, summaries: Summaries, *, most_events: int | None) -> None:
+    def __init__(self, register: Register, ground: Ground, summaries: Summaries) -> None:
         self._register = register
         self._ground = ground
         self._summaries = summaries
-        self._most = most_events
         self.steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by meeting
         self._ears: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by meeting: something was said
         self._following: defaultdict[str, int] = defaultdict(int)  # by meeting: how many see a turn through
@@ -108,7 +108,7 @@ class Sittings:
                     return
                 prepared, told = await self._prepared(meeting, frame, renew=renew, grant=grant)
                 run, after = self._last(id)
-                events = stack.enter_context(self._ground.bus.listening(run, self._most))
+                events = stack.enter_context(self._ground.bus.listening(run, _MOST_EVENTS))
                 stack.callback(self._hold(run, frame, launched=prepared is not None, stays=stays))
                 mine = prepared is not None or self._register.stands_at(run) == number - after
                 if prepared is not None:

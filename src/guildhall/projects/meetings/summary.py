@@ -29,7 +29,6 @@ class Summary:
 
     text: str | None = None
     problem: str | None = None
-    run: str | None = None
 
 
 class Summaries:
@@ -46,13 +45,12 @@ class Summaries:
         request = RunRequest(
             worker=f"shipped/{WORKER}", input=barred(given), override_model=model, max_turns=1, mode="strict"
         )
-        begun: list[str] = []
         try:
             of_hall = replace(frame, caller=HALL, interactive=False, worktree=None)
-            run = await self._runs().to_its_end(request, of_hall, begun.append)
+            run = await self._runs().to_its_end(request, of_hall, lambda run: None)
         except GuildError as error:
             return Summary(problem=error.message)
         if run.status != "completed" or not str(run.output or "").strip():
             said = (run.error or {}).get("message") or run.reason or "it said nothing"
-            return Summary(problem=f"{run.id} {run.status}: {said}", run=run.id)
-        return Summary(text=str(run.output).strip(), run=run.id)
+            return Summary(problem=f"{run.id} {run.status}: {said}")
+        return Summary(text=str(run.output).strip())

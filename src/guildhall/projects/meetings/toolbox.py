@@ -6,20 +6,22 @@ what `repeatable` says of these tools.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, cast
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
+from guildhall.jobs.toolbox import by_method
 from guildhall.projects.meetings import records
-from guildhall.projects.meetings.model import MOST_LINKED, FollowUp, checked_text
+from guildhall.projects.meetings.model import MOST_LINKED, FollowUp
 from guildhall.projects.meetings.transcript import FOLLOWUP
 from guildhall.projects.model import LORE
 from guildhall.projects.records import moments, note
 from guildhall.runs.model import is_text
-from guildhall.tools.define import TypedHandler, invoke, tool
+from guildhall.runs.texts import check_text
+from guildhall.tools.define import tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,10 +72,7 @@ class Desk:
     artifact: Callable[[str], str]  # the path of an artifact in its one form, if it is there; else it raises
 
     async def execute(self, tool: Tool, call: ToolCall) -> ToolResult:
-        bound = getattr(_Verbs(self, f"{self.run}/{call.key}"), tool.name)
-        known = tool.handler
-        handler = TypedHandler(bound, known.form) if isinstance(known, TypedHandler) else bound
-        return await invoke(replace(tool, handler=handler), call.arguments or {})
+        return await by_method(_Verbs(self, f"{self.run}/{call.key}"), tool, call)
 
 
 class _Verbs:
@@ -116,8 +115,8 @@ class _Verbs:
             worker: Who should do it, if you know.
         """
         desk = self._desk
-        checked_text("title", title, _TITLE)
-        checked_text("prompt", prompt, _PROMPT)
+        check_text("title", title, _TITLE)
+        check_text("prompt", prompt, _PROMPT)
         if "\n" in title.strip():
             raise UsageError("title: it is one line")
         if worker is not None and not is_name(worker.rpartition("/")[2]):
@@ -144,7 +143,7 @@ class _Verbs:
             summary: A few sentences.
         """
         desk = self._desk
-        checked_text("summary", summary, _SUMMARY)
+        check_text("summary", summary, _SUMMARY)
 
         def write(connection: Connection) -> str:
             records.change(connection, desk.meeting, desk.now(), summary=summary)
