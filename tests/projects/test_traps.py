@@ -119,18 +119,24 @@ def test_links_are_kept_as_links(
     assert (tmp_path / "private" / "key").read_text() == "secret words\n"
 
 
-def test_names_that_git_refuses_are_left_and_said(worktrees: Worktrees, shop: Project, repo: Repository) -> None:
+def test_names_that_git_refuses_are_said_and_put_aside(
+    worktrees: Worktrees, shop: Project, repo: Repository, home: Home
+) -> None:
     path = worktrees.make(shop, "c-one", BRANCH, "full")
     for name in (".GIT", "git~1", ".git ", ".g\u200cit"):
         (path / name).mkdir()
         (path / name / "config").write_text("x")
     (path / "good").write_text("good\n")
-    assert worktrees.commit(shop, "c-one", "Work", "coder")
+    kept = worktrees.keep(shop, "c-one", "Work", "coder")
+    assert kept.commit
     assert repo.at(BRANCH, "good") == "good"
-    with pytest.raises(Conflict, match="cannot be kept") as refused:
-        worktrees.remove(shop, "c-one")
-    assert refused.value.message.count("git can hold nothing of this name") == 4
-    assert (path / ".GIT" / "config").exists()
+    assert [reason for _, reason in kept.left] == ["git can hold nothing of this name"] * 4
+    aside = worktrees.remove(shop, "c-one")
+    assert aside is not None
+    assert len(aside.moved) == 4
+    assert (home.aside / "shop/c-one-1/.GIT/config").read_text() == "x"
+    assert f"git cannot hold some of what was made; it is in {home.aside}/shop/c-one-1: " in aside.told()
+    assert not path.exists()
 
 
 def test_what_the_owner_cannot_read_is_kept(worktrees: Worktrees, shop: Project, repo: Repository) -> None:
@@ -321,7 +327,7 @@ def test_a_checkout_that_cannot_be_made_again_is_said_and_the_others_are(
 
 
 def test_submodules_stay_what_they_are(
-    repo: Repository, worktrees: Worktrees, shop: Project, tmp_path: Path, branches: Branches
+    repo: Repository, worktrees: Worktrees, shop: Project, tmp_path: Path, branches: Branches, home: Home
 ) -> None:
     library = repository(tmp_path / "library")
     library.commit({"lib.py": "lib\n"})
@@ -334,11 +340,11 @@ def test_submodules_stay_what_they_are(
     commit = str(worktrees.commit(shop, "c-one", "Work", "coder"))
     assert repo.git("ls-tree", commit, "lib").startswith("160000 commit")
     (path / "lib" / "mine.py").write_text("mine\n")
-    with pytest.raises(Conflict, match="submodule"):
-        worktrees.remove(shop, "c-one")
-    assert (path / "lib" / "mine.py").exists()
-    (path / "lib" / "mine.py").unlink()
-    worktrees.remove(shop, "c-one")
+    aside = worktrees.remove(shop, "c-one")
+    assert aside is not None
+    assert aside.moved == ("lib",)
+    assert (home.aside / "shop/c-one-1/lib/mine.py").read_text() == "mine\n"
+    assert repo.git("ls-tree", BRANCH, "lib").startswith("160000 commit")
     branches.squash(BRANCH, "Work", "coder")
     repo.fsck()
 

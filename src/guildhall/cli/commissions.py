@@ -64,7 +64,8 @@ def code_of(shown: CommissionShown) -> int:
 
 def print_line(commission: Commission, screen: Screen) -> list[str]:
     """A row of the listing."""
-    more = screen.one_line(commission.summary or commission.reason or "", 60)
+    said = commission.reason if commission.held else commission.summary or commission.reason
+    more = screen.one_line(said or "", 60)
     title = screen.one_line(commission.title, 50)
     return [commission.id, commission.status, commission.worker, f"by {commission.by}", title, more]
 

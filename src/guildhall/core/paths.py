@@ -77,6 +77,11 @@ class Home:
         return self.path / "worktrees"
 
     @property
+    def aside(self) -> Path:
+        """What workers have made and git cannot hold: a folder for each checkout that it was in."""
+        return self.path / "aside"
+
+    @property
     def desks(self) -> Path:
         """Where git works for the hall: a folder for each project."""
         return self.path / "desks"

@@ -205,7 +205,10 @@ class Guild(Staff):
         for project in projects:
             try:
                 self._claim(project)
-                self.worktrees.restore(self.worktrees.missing(project))
+                missing = self.worktrees.missing(project)
+                for _, place, _, _ in missing:
+                    self.commissions.missed(place)
+                self.worktrees.restore(missing)
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
@@ -217,6 +220,25 @@ class Guild(Staff):
         on_record = self.store.read(lambda connection: living(connection, project))
         others = [attempt_of(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
+
+    def demand_removable(self, name: str) -> None:
+        """Raises where a project cannot be taken out of the register: something there has not ended, or still lies."""
+        from guildhall.projects.records import living
+
+        if on_record := self.store.read(lambda connection: living(connection, name)):
+            more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
+            raise Conflict(
+                f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
+                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
+                "was cancelled is given up with `guild commission abandon ID`.",
+            )
+        if places := self.worktrees.activities(name):
+            raise Conflict(
+                f"the project {name} has checkouts still, though all work there has ended: {', '.join(places[:10])}",
+                where=str(self.home.worktrees / name),
+                hint="They are put away at the end, or at the next start (guild hall stop). hall.log says what was in "
+                "the way of one that stays; move it elsewhere.",
+            )
 
     def find_worker(self, name: str, frame: Frame) -> Worker:
         """A worker by name or file. The manager asks first about what the settings say."""

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
 from guildhall.core.ids import is_name
 
 if TYPE_CHECKING:
@@ -32,13 +32,8 @@ class ProjectVerbs:
 
     async def project_remove(self, name: str) -> ProjectShown:
         self._hall.projects.shown(name)
-        if is_name(name) and (living := self._hall.living(name)):
-            more = f" and {len(living) - 10} more" if len(living) > 10 else ""
-            raise Conflict(
-                f"the project {name} has work that has not ended: {', '.join(living[:10])}{more}",
-                hint="End it first: `guild show ID` says how it stands, `guild stop ID` ends it; what has failed or "
-                "was cancelled is given up with `guild commission abandon ID`.",
-            )
+        if is_name(name):
+            self._hall.demand_removable(name)
         return await asyncio.to_thread(self._hall.remove_project, name)
 
     async def project_check(self, name: str) -> list[Problem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from guildhall.core.errors import GuildError, InvalidFile, NotFound, Refused, UsageError
 from guildhall.core.nearest import nearest_or
 from guildhall.projects.artifact import Artifact
-from guildhall.projects.model import LORE, OF_THE_HALL
+from guildhall.projects.model import LORE, is_of_the_hall
 from guildhall.tools.model import Folder, View
 from guildhall.tools.rooted import Rooted
 
@@ -196,7 +196,6 @@ def placed(path: str, *, folder: bool = False) -> str:
 def _demand_writable(place: str) -> None:
     if not place.endswith(".md"):
         raise UsageError(f"{place} does not end in .md", hint="An artifact is a markdown file.")
-    parts = place.split("/")
-    if len(parts) > 2 and parts[1] in OF_THE_HALL:
+    if is_of_the_hall(place):
         hint = "Write elsewhere in `.lore/`, and refer to it by its path."
         raise Refused(f"{place} is written by the hall, from what is on record", hint=hint)

@@ -1,7 +1,7 @@
 """What a worker has made and git ignores: build output mostly, and now and then work. It is not merged.
 
 Before its checkout goes it is put aside, in a commit of its own that is on no branch. What is too large for that, such
-as a folder of packages, is named.
+as a folder of packages, is named. What git cannot hold at all is moved to a folder of the hall's.
 """
 
 from __future__ import annotations
@@ -32,9 +32,18 @@ class Aside:
     ref: str | None = None
     kept: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    folder: str | None = None
+    moved: tuple[str, ...] = ()  # there, because git cannot hold it
 
     def told(self) -> str:
         """For the timeline."""
+        parts = [self._of_ignored()] if self.kept or self.lost else []
+        parts += [f"git cannot hold some of what was made; it is in {self.folder}: {_named(self.moved)}"] * bool(
+            self.moved
+        )
+        return "; ".join(parts)
+
+    def _of_ignored(self) -> str:
         kept = f"; kept at {self.ref}: {_named(self.kept)}" if self.kept else ""
         lost = f"; not kept: {_named(self.lost)}" if self.lost else ""
         return f"git ignores some of what was made{kept}{lost}"
@@ -67,6 +76,17 @@ def put_aside(git: Git, tree: Path, index: Path, branch: str, tip: str) -> Aside
     made = trees.with_entries(git, tip, there)
     ref = _kept(git, made, branch, tip)
     return Aside(ref=ref, kept=tuple(_shown(entry.path) for entry in there), lost=tuple(lost))
+
+
+def move_out(tree: Path, names: Sequence[str], place: Path) -> Path:
+    """Moves what git cannot hold out of a checkout that is to go; the folder in which it is then."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    folder = next(one for n in range(1, 1000) if not (one := place.with_name(f"{place.name}-{n}")).exists())
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (tree / name.rstrip("/")).rename(target)
+    return folder
 
 
 def _kept(git: Git, tree: str, branch: str, tip: str) -> str:

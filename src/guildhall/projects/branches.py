@@ -80,6 +80,15 @@ class Branches:
         shown = text[:_MOST_DIFF].decode("utf-8", "replace")
         return shown if len(text) <= _MOST_DIFF else f"{shown}\n... {len(text) - _MOST_DIFF:,} more bytes\n"
 
+    def in_place_of_records(self, tip: str) -> tuple[list[str], list[str]]:
+        """What a branch has new, and what else it has changed, where only the hall writes: none of it is merged."""
+        base = self._base(self.tip(), tip) or _empty(self.git)
+        places = [f"{LORE}/{name}" for name in OF_THE_HALL]
+        how = ("-r", "-z", "--name-status", "--no-renames", "--no-ext-diff")
+        told = self.git.run("diff-tree", *how, base, tip, "--", *places).out.decode("utf-8", "replace").split("\0")
+        pairs = list(zip(told[::2], told[1::2], strict=False))
+        return [path for how, path in pairs if how == "A"], [path for how, path in pairs if how != "A"]
+
     # moving
 
     def demand_movable(self) -> None:

@@ -13,7 +13,13 @@ INTEGRATION = "claude/main"  # the branch that all work is gathered on
 OURS = "claude/"  # below it are the branches of the hall; everything else is the user's
 KEPT = "refs/guildhall/kept/"  # where branches go that are done with: nothing is ever thrown away
 LORE = ".lore"  # the folder of a project's artifacts
-OF_THE_HALL = ("commissions", "meetings")  # what it writes there itself, so that nobody else does
+OF_THE_HALL = ("commissions", "meetings", "reviews")  # what it writes there itself, so that nobody else does
+
+
+def is_of_the_hall(path: str) -> bool:
+    """Whether it is the hall that writes there, and nobody else."""
+    return any(path == place or path.startswith(f"{place}/") for place in (f"{LORE}/{name}" for name in OF_THE_HALL))
+
 
 Scope = Literal["sparse", "full"]  # what a worktree has: the artifacts only, or everything
 

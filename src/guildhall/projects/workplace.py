@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """What there is of it: where the branch is (None: there is none yet), and what cannot be committed, and why."""
+
+    tip: str | None = None
+    left: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workplace:
     """Of one meeting, or of one attempt at a commission."""
 
@@ -46,11 +54,16 @@ class Workplace:
         """The checkout: made, or made again where it is gone."""
         return self.worktrees.make(self.project, self.activity, self.branch, scope)
 
-    def commit(self, message: str, wanted: Sequence[str] = ()) -> str | None:
-        """All that is in the checkout is on the branch, `wanted` paths whether git ignores them or not. Its tip."""
+    def keep(self, message: str, wanted: Sequence[str] = ()) -> Work:
+        """All that is in the checkout is on the branch, `wanted` paths whether git ignores them or not."""
+        left: Sequence[tuple[str, str]] = ()
         with suppress(NotFound):  # there is no checkout: what is on the branch is all there is
-            self.worktrees.commit(self.project, self.activity, message, self.worker, wanted)
-        return self.tip()
+            left = self.worktrees.keep(self.project, self.activity, message, self.worker, wanted).left
+        return Work(tip=self.tip(), left=left)
+
+    def ignored(self) -> list[str]:
+        """What git ignores in the checkout; a folder of which it has nothing ends in a slash."""
+        return self.worktrees.ignored(self.project, self.activity)
 
     def land(self, message: str, also: Mapping[str, bytes | None]) -> None:
         """One commit on the integration branch: all that was done, and what is on record of it."""

@@ -22,16 +22,15 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import Conflict, GitFailed, GuildError, NotFound, UsageError
 from guildhall.core.ids import is_name
 from guildhall.projects import trees
-from guildhall.projects.aside import put_aside
+from guildhall.projects.aside import Aside, move_out, put_aside
 from guildhall.projects.branches import Branches
 from guildhall.projects.model import INTEGRATION, OURS, Author
-from guildhall.projects.taking import take
+from guildhall.projects.taking import ignored, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from guildhall.core.paths import Home
-    from guildhall.projects.aside import Aside
     from guildhall.projects.git import Git
     from guildhall.projects.model import Project, Scope
     from guildhall.projects.taking import Taken
@@ -39,6 +38,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger("guildhall.projects")
 _MAKING, _REMOVING, _GLANCE = ".making", ".removing", ".glance-"
 _BY = "Guildhall"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What was committed of a checkout, if anything was new; and what cannot be, each path with the reason."""
+
+    commit: str | None = None
+    left: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,21 +119,28 @@ class Worktrees:
                 made.append(path)
         return made
 
-    def commit(
-        self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()
-    ) -> str | None:
-        """Commits all that is in a checkout on its branch; None where there is nothing new.
+    def commit(self, project: Project, activity: str, message: str, author: str) -> str | None:
+        """Commits all that is in a checkout on its branch; None where there is nothing new."""
+        return self.keep(project, activity, message, author).commit
 
-        `wanted`: paths that are committed whether git ignores them or not.
-        """
+    def keep(self, project: Project, activity: str, message: str, author: str, wanted: Sequence[str] = ()) -> Kept:
+        """The same, and what cannot be committed. `wanted`: paths that are, whether git ignores them or not."""
         path = self.path(project, activity)
         with self._alone(path):
             tree = self._whole(project, path)
-            return self._commit(project, path, tree, message, author, wanted)[0]
+            new, taken = self._commit(project, path, tree, message, author, wanted)
+            return Kept(commit=new, left=taken.left)
+
+    def ignored(self, project: Project, activity: str) -> list[str]:
+        """What git ignores in a checkout; a folder of which it has nothing ends in a slash."""
+        path = self.path(project, activity)
+        with self._alone(path):
+            found = ignored(self._git(project), path, self._index(project, path))
+        return [one.decode("utf-8", "replace") for one in found]
 
     def remove(self, project: Project, activity: str) -> Aside | None:
-        """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores is put
-        aside, and returned."""
+        """Takes a checkout away. What is not committed is committed first; the branch stays. What git ignores or cannot
+        hold is put aside, and returned."""
         path = self.path(project, activity)
         with self._alone(path):
             record = self._record(path)
@@ -156,10 +170,11 @@ class Worktrees:
         if path.is_dir():
             self._check_out(project, path, record)
             _, taken = self._commit(project, path, record, "What was there in the end", _BY)
-            if taken.left:
-                shown = "; ".join(f"{name}: {reason}" for name, reason in taken.left[:5])
-                raise Conflict(f"this cannot be kept: {shown}", where=str(path), hint="Move it elsewhere, then again.")
             aside = self._put_aside(project, path, record)
+            if names := tuple(dict.fromkeys(name for name, _ in taken.left)):
+                folder = move_out(path, names, self._home.aside / project.name / path.name)
+                aside = replace(aside or Aside(), folder=str(folder), moved=names)
+                _log.info("worktree of %s in %s: %s", path.name, project.name, aside.told())
             path.rename(_beside(path, _REMOVING))
         _vanish(self._index(project, path).parent)
         self._sweep(path)

@@ -179,6 +179,11 @@ def test_a_conflict_keeps_the_branch_and_asks(workshop: Workshop) -> None:
         (meeting,) = await shop.client.meetings(project="shop", status="requested")
         assert (meeting.worker, meeting.by, meeting.ask) == ("smith", "hall", asks["meeting"].id)
         ask = asks["conflict"]
+        shop.repo.git("switch", "-q", "claude/main")
+        with pytest.raises(Conflict, match="claude/main is checked out"):
+            await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
+        assert shop.hall.asks.get(ask.id).status == "open", "what could not be done can be said again"
+        shop.repo.git("switch", "-q", "main")
         await shop.client.answer(ask.id, Answer(choice="redispatch", by="person"))
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
@@ -293,3 +298,25 @@ def test_what_is_done_waits_while_the_branch_cannot_be_moved(workshop: Workshop,
 
     workshop.inside(work)
     workshop.repo.fsck()
+
+
+def test_what_was_said_about_a_conflict_is_done_after_a_crash_too(workshop: Workshop) -> None:
+    slow = {"sleep": 0.2, **write("src/cart.py", "total = 2\n")}
+    workshop.script([slow, submit("Counted."), say()])
+
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.hall.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
+        await shop.quiet(made.id)
+        (ask,) = [one for one in shop.hall.asks.open() if one.kind == "conflict"]
+        await shop.hall.asks.answer(ask.id, Answer(choice="abandon", note="Three it is."))  # and the hall dies
+        return made.id
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.settled()
+        found = shop.commissions.get(id)
+        assert (found.status, found.reason) == ("abandoned", "Three it is.")
+
+    id = workshop.inside(work)
+    workshop.inside(later, recover=True)

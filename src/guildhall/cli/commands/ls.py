@@ -151,8 +151,9 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
     asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
+    held = {one.run: screen.one_line(one.reason or "", 60) for one in groups.commissions if one.held}
     stopped = [
-        [id_of(run), run.status, f"{name_of(run)}: {task(run)}", "", f"guild resume {id_of(run)}"]
+        [id_of(run), run.status, f"{name_of(run)}: {task(run)}", held.get(run.id, ""), f"guild resume {id_of(run)}"]
         for run in groups.stopped
     ]
     working: list[list[str]] = []

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from guildhall.cli import exit_codes
 from guildhall.cli.commands.run import limits_arguments
 from guildhall.cli.follow import Follower, output_argument
 from guildhall.cli.named import run_named
@@ -54,6 +55,18 @@ async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **mo
         then = replace(frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"]))
         return await client.trust_look(then, worker=request["worker"])
 
-    return await once_trusted(
+    code = await once_trusted(
         lambda: Follower(client, screen).follow(client.resume(run, frame, **more)), look, client, screen
     )
+    if code == exit_codes.INTERRUPTED and (why := await _held(run, client)):
+        screen.note(f"guild: {why}", "red")
+        return exit_codes.NEEDS_YOU
+    return code
+
+
+async def _held(run: str, client: HallClient) -> str | None:
+    """Why the commission that a run carries out still waits, if it does."""
+    if not (told := (await client.show(run)).run.request.get("commission")):
+        return None
+    found = (await client.commission(told["id"])).commission
+    return found.reason if found.held else None

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import UsageError
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.finalise import concluded, tidy
-from guildhall.projects.commissions.fulfil import keep_work
+from guildhall.projects.commissions.finalise import concluded, keep_if_possible, tidy
 from guildhall.runs.model import ENDED, SHUTDOWN, is_text
 from guildhall.runs.records import cancel_tree, find_run
 
@@ -53,7 +52,7 @@ async def halted(ground: Ground, id: str) -> Commission | None:
         commission = ground.get(id)
         if commission.status != "in_progress" or await concluded(ground, commission):
             return None
-        await keep_work(ground, commission)
+        await keep_if_possible(ground, commission)
     return commission
 
 

@@ -9,9 +9,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import Conflict, GuildError, NotFound
+from guildhall.core.errors import Conflict, GuildError
 from guildhall.jobs.awaiting import Awaiting
-from guildhall.jobs.inquiry import Inquiry, said
+from guildhall.jobs.inquiry import Inquiry
+from guildhall.jobs.toolbox import submitted
 from guildhall.projects.commissions import (
     abandon,
     cancel,
@@ -25,16 +26,18 @@ from guildhall.projects.commissions import (
 )
 from guildhall.projects.commissions import recover as recovery
 from guildhall.projects.commissions.account import asked_in, cost_of, decided_in
-from guildhall.projects.commissions.conflict import applied
+from guildhall.projects.commissions.answering import Answering, commission_told
 from guildhall.projects.commissions.fulfil import submit
 from guildhall.projects.commissions.graph import edges, neighbours
 from guildhall.projects.commissions.model import RESTS, UNDER_WAY, CommissionShown
-from guildhall.projects.commissions.projection import doubts, project_row, text_of
+from guildhall.projects.commissions.pausing import hold, let_go
+from guildhall.projects.commissions.projection import doubts, text_of
 from guildhall.projects.commissions.queue import Queue
 from guildhall.projects.commissions.review import CHANGES, review_tools, reviewing
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
+from guildhall.projects.commissions.vanished import missed
 from guildhall.projects.commissions.waiting import lacks, settle
 from guildhall.projects.commissions.watch import Watch
 from guildhall.runs.model import ENDED, SHUTDOWN, Stretch
@@ -65,6 +68,7 @@ class Commissions:
         self._ground = ground
         self._queue = Queue(ground, partial(dispatch.begin, ground, seat_for=self._seat))
         self._watch = Watch(ground)
+        self._answering = Answering(ground=ground, redispatch=self.redispatch, abandon=self.abandon)
         self._awaiting: Awaiting | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -122,7 +126,7 @@ class Commissions:
         if found.status == "dispatched":
             return self._queue.is_stuck(found)
         if found.status == "in_progress":
-            return found.run is not None and self._needs_person(found.run)
+            return found.run is not None and (found.held or self._needs_person(found.run))
         if found.status != "blocked":
             return True
         makers = [self.get(maker).status for _, maker in self.graph(found.project).get(id, ())]
@@ -278,14 +282,19 @@ class Commissions:
         async with ground.steering[commission.id]:
             place = ground.workplace(commission)
             scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
+            if not place.path.is_dir():
+                await asyncio.to_thread(missed, ground, commission.place)
             await asyncio.to_thread(place.check_out, scope)
-            return await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            prepared = await ground.runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            await let_go(ground, commission.id)
+            return prepared
+
+    def missed(self, place: str) -> None:
+        """The checkout of this name is gone, and is about to be made again."""
+        missed(self._ground, place)
 
     def _of(self, told: Mapping[str, Any]) -> Commission:
-        try:
-            return self.get(str(told["id"]))
-        except NotFound as error:
-            raise Conflict(f"{error.message} any more", hint="Make a new one.") from None
+        return commission_told(self._ground, told)
 
     async def stop(self, run: str) -> list[str]:
         """Cancels the commission that a run carries out; the runs that were ended."""
@@ -293,12 +302,16 @@ class Commissions:
         return [run] if cancelled.status == "cancelled" else []
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
-        """Its run cannot go on: it has failed and its work is kept; or it had submitted all that was needed."""
+        """Its run cannot go on now: it waits, and the next start tries again; or all that was needed is submitted."""
         commission = self._of(run.request["commission"])
-        if self._ground.history.get(run.id).status not in ENDED and commission.run == run.id:
+        if self._ground.history.get(run.id).status in ENDED or commission.run != run.id:
+            return
+        if submitted(self._ground.history.entries(run.id)):
             stretch = Stretch(status="failed", reason=error.code, error=error.as_dict())
             await finalise.conclude(self._ground, commission, stretch)
-            await self._moved()
+        else:
+            await hold(self._ground, commission.id, "it waits, and cannot go on", error)
+        await self._moved()
 
     async def follow(self, run: str) -> None:
         """The record says how a run ended that nobody executed: so does the commission."""
@@ -310,27 +323,7 @@ class Commissions:
             await self._moved()
 
     async def answered(self, ask: Ask) -> None:
-        """A person has said what is to become of work that could not be merged, or has answered after the end."""
-        told = self._ground.history.get(ask.run).request.get("commission")
-        if told and ask.kind == "question":
-            self._ground.redact(said(ask))
-            await self._answered_late(str(told["id"]))
-        if ask.kind != "conflict" or not told or ask.answer is None:
-            return
-        await self._ground.store.write(lambda connection: applied(connection, ask.id))
-        commission = self._of(told)
-        if commission.run != ask.run or commission.status != "failed":
-            return
-        if ask.answer.choice == "redispatch":
-            await self.redispatch(commission.id, self._ground.frame_at(self._ground.project(commission).path))
-        elif ask.answer.choice == "abandon":
-            await self.abandon(commission.id, ask.answer.note or "it could not be merged")
-
-    async def _answered_late(self, id: str) -> None:
-        """Nobody hears an answer after the end, but the artifact has it."""
-        found = self._ground.store.read(lambda connection: records.find(connection, id))
-        if found is not None and found.status in RESTS:
-            await project_row(self._ground, id)
+        await self._answering.hear(ask)
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """From now on what waits goes on by itself; and what an earlier hall has left is put right."""
@@ -343,6 +336,7 @@ class Commissions:
 
         async def put_right() -> None:
             await recovery.recover(ground)
+            await self._answering.catch_up()
             await self._queue.turn()
 
         self._start(put_right)

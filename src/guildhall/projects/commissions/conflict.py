@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import Ask, Question
-from guildhall.runs.records import add_ask, change_ask, withdraw_kind
+from guildhall.runs.records import add_ask, change_ask, list_asks, withdraw_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,3 +54,13 @@ def no_more(connection: Connection, commission: Commission, now: str) -> None:
 
 def applied(connection: Connection, ask: str) -> None:
     change_ask(connection, ask, "answered", status="applied")
+
+
+def still_open(connection: Connection, ask: str) -> None:
+    """What was said could not be done: it can be said again, or something else."""
+    change_ask(connection, ask, "answered", status="open", answer=None, closed_at=None)
+
+
+def said_so_far(connection: Connection) -> list[Ask]:
+    """What was answered and has come to nothing yet."""
+    return [ask for ask in list_asks(connection, status="answered") if ask.kind == KIND]

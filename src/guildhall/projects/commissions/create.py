@@ -19,6 +19,7 @@ from guildhall.projects.commissions.model import Commission
 from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks
+from guildhall.projects.model import is_of_the_hall
 from guildhall.runs.fit import fitting
 from guildhall.workers.choose import Choice, normal
 from guildhall.workers.registry import FILES
@@ -65,6 +66,9 @@ async def create(
 def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by: By) -> None:
     """Raises where a draft cannot be carried out, whoever has made it."""
     draft.check()
+    if ours := [path for path in draft.artifacts if is_of_the_hall(path)]:
+        hint = "Have it elsewhere, such as in .lore/plans/."
+        raise UsageError(f"artifacts: {ours[0]} lies where only the hall writes: it would not be merged", hint=hint)
     if by != "person":  # what is executed, and on which model, is for people to say
         for name in ("checks", "model"):
             if getattr(draft, name):

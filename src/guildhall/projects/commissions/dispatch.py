@@ -11,6 +11,7 @@ from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.allowance import NotYet, allowance
 from guildhall.projects.commissions.finalise import tidy
+from guildhall.projects.commissions.model import working
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
 from guildhall.runs.model import RunRequest
@@ -103,7 +104,7 @@ def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
     """In the transaction in which the run is made."""
     before = records.get(connection, id)
     data = {"run": run, "branch": before.branch, "attempt": before.attempt}
-    records.move(connection, id, "in_progress", f"{before.worker} works on it", ground.now(), data=data, run=run)
+    records.move(connection, id, "in_progress", working(before.worker), ground.now(), data=data, run=run)
 
 
 async def _could_not(ground: Ground, id: str, error: Exception) -> None:

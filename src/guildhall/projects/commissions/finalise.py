@@ -13,21 +13,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import (
-    Conflict,
-    GitFailed,
-    GuildError,
-    MergeConflict,
-    NotFound,
-    NotFulfilled,
-    RuntimeFailed,
-    TimedOut,
-)
+from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.jobs.register import LATE
 from guildhall.jobs.toolbox import not_taken, submitted
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.conflict import ask_about
 from guildhall.projects.commissions.fulfil import demand_still, keep_work
+from guildhall.projects.commissions.pausing import hold
 from guildhall.projects.commissions.projection import project_row, text_when
 from guildhall.projects.commissions.review import demand_approval
 from guildhall.projects.commissions.seating import contract_told
@@ -49,28 +41,31 @@ _log = logging.getLogger("guildhall.commissions")
 
 
 async def judge(ground: Ground, id: str, run: str, stretch: Stretch) -> Stretch:
-    """How its run ends: by the contract. What was submitted is kept, whatever went wrong afterwards."""
+    """How its run ends: by the contract. What was submitted is kept, whatever went wrong afterwards; where something
+    outside the work is in the way, it waits."""
     commission = ground.get(id)
     over = commission.run != run or commission.status != "in_progress"
     if over or stretch.status not in ("completed", "failed"):
         return stretch
     try:
         return await _judged(ground, commission, run, stretch)
-    except GuildError as error:
+    except (NotFulfilled, MergeConflict) as error:
         told: dict[str, Any] = error.as_dict()
         if isinstance(error, MergeConflict):
             told["files"] = list(error.files)
         return Stretch(status="failed", reason=error.code, error=told, output=stretch.output)
-    except Exception as error:  # noqa: BLE001 - the disk is full, say: it has failed, and what it did lies in its checkout
-        _log.exception("%s", id)
-        broken = RuntimeFailed(f"its work could not be taken in: {error}")
-        return Stretch(status="failed", reason=broken.code, error=broken.as_dict(), output=stretch.output)
+    except Exception as error:  # noqa: BLE001 - the disk is full, a branch is checked out, config.yaml is wrong
+        if not isinstance(error, GuildError):
+            _log.exception("%s", id)
+        known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
+        await hold(ground, id, "its work is done, and cannot be merged now", known)
+        return Stretch(status="parked", reason=BY_USER)
 
 
 async def _judged(ground: Ground, commission: Commission, run: str, stretch: Stretch) -> Stretch:
-    tip = await keep_work(ground, commission)
     entries = ground.history.entries(run)
     if not submitted(entries):
+        await keep_if_possible(ground, commission)
         if stretch.status == "failed":
             return stretch
         why = not_taken(entries)
@@ -78,19 +73,21 @@ async def _judged(ground: Ground, commission: Commission, run: str, stretch: Str
             f"the result that was submitted was not taken: {why}" if why else "it ended without submitting a result",
             hint=f"What it did is on the branch {commission.branch}. guild commission redispatch {commission.id}",
         )
-    await demand_still(ground, commission, contract_told(ground.history.get(run).request["commission"]), tip)
-    if (pause := await demand_approval(ground, commission, run, tip)) is not None:
+    work = await keep_work(ground, commission)
+    await demand_still(ground, commission, contract_told(ground.history.get(run).request["commission"]), work)
+    if (pause := await demand_approval(ground, commission, run, work.tip)) is not None:
         return pause
-    try:
-        await asyncio.to_thread(_merge, ground, commission)
-    except MergeConflict:
-        raise
-    except (Conflict, GitFailed, TimedOut) as error:  # nothing is wrong with the work: it waits
-        told = f"its work is done, and cannot be merged now: {error.message}. Afterwards: guild resume {commission.id}"
-        await ground.note(commission.id, told, error=error.as_dict())
-        return Stretch(status="parked", reason=BY_USER)
+    await asyncio.to_thread(_merge, ground, commission)
     late = f"{LATE}{stretch.error['message']}" if stretch.error else None
     return Stretch(status="completed", reason=late, output=commission.result)
+
+
+async def keep_if_possible(ground: Ground, commission: Commission) -> None:
+    """What cannot be committed now lies in its checkout, which is not taken away before it is."""
+    try:
+        await keep_work(ground, commission)
+    except (GuildError, OSError) as error:
+        _log.warning("%s: its work could not be committed: %s", commission.id, error)
 
 
 def _merge(ground: Ground, commission: Commission) -> None:

@@ -53,6 +53,11 @@ def checked_status(word: str) -> Status:
     raise UsageError(f"{word[:40]!r} is no status of a commission", hint=did_you_mean(word[:40], STATUS))
 
 
+def working(worker: str) -> str:
+    """Why it is in progress, as long as nothing keeps it from going on."""
+    return f"{worker} works on it"
+
+
 def artifact_of(id: str) -> str:
     """The path of the artifact that a commission is."""
     return f"{FOLDER}/{id}.md"
@@ -209,6 +214,11 @@ class Commission:
     def place(self) -> str:
         """The name of its checkout: each attempt has one of its own."""
         return f"{self.id}-{self.attempt}"
+
+    @property
+    def held(self) -> bool:
+        """Whether it is under way and cannot go on for now; its reason says why."""
+        return self.status == "in_progress" and self.reason != working(self.worker)
 
     def may_become(self, status: Status) -> None:
         """Raises where that transition is none."""

@@ -87,7 +87,7 @@ class Queue:
 
     def _is_held(self, commission: Commission) -> bool:
         run = self._ground.store.read(lambda connection: find_run(connection, str(commission.run)))
-        return run is not None and run.needs_person
+        return commission.held or (run is not None and run.needs_person)
 
     def _limit(self, commission: Commission) -> int:
         try:

@@ -6,14 +6,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError
+from guildhall.core.errors import GuildError, RuntimeFailed
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.finalise import conclude, tidy
 from guildhall.projects.commissions.model import RESTS, UNDER_WAY, attempt_of
+from guildhall.projects.commissions.pausing import hold
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
-from guildhall.runs.model import Stretch
+from guildhall.projects.records import known
+from guildhall.runs.model import BY_USER, ENDED, Stretch
 from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
@@ -50,12 +52,16 @@ async def recover(ground: Ground) -> None:
 
 
 def _sweep(ground: Ground, project: Project) -> None:
-    """Takes the checkouts of earlier attempts away, all of which is on their branches."""
+    """Takes the checkouts away of earlier attempts, and of those off the record: all of it is on their branches."""
     now = {one.id: one.place for one in ground.all(project.name)}
+    off_record = ground.store.read(known) - {one.id for one in ground.all()}
     for place in ground.worktrees.activities(project.name):
         id = attempt_of(place)
-        if id in now and place != now[id]:
-            ground.worktrees.remove(project, place)
+        if (id in now and place != now[id]) or id in off_record:
+            try:
+                ground.worktrees.remove(project, place)
+            except (GuildError, OSError) as error:
+                _log.warning("%s: its checkout stays: %s", place, error)
 
 
 async def _recover(ground: Ground, commission: Commission) -> None:
@@ -73,16 +79,19 @@ async def _behind(ground: Ground, commission: Commission) -> None:
     found = ground.store.read(lambda connection: find_run(connection, run)) if run else None
     if run is None or found is None:
         await _lost(ground, commission)
-    elif ground.alive(run) or found.needs_person:
+    elif ground.alive(run) or found.needs_person or commission.held:
         return
+    elif found.status not in ENDED:
+        if (found.status, found.reason) != ("parked", BY_USER):  # whoever let the others go on has not said why
+            why = RuntimeFailed("its run could not go on", hint="What went wrong is in hall.log.")
+            await hold(ground, commission.id, "it waits", why)
     elif found.status == "cancelled":
         told = "its run was cancelled"
         await ground.store.write(lambda c: records.move(c, commission.id, "cancelled", told, ground.now()))
         await tidy(ground, commission.id)
     else:
         status = "completed" if found.status == "completed" else "failed"
-        error = found.error or {"code": "lost", "message": "its run could not go on"}
-        stretch = Stretch(status=status, reason=found.reason, error=None if status == "completed" else error)
+        stretch = Stretch(status=status, reason=found.reason, error=found.error if status == "failed" else None)
         await conclude(ground, commission, stretch)
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.core.errors import NotFulfilled
+from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.jobs.contract import as_text
 from guildhall.jobs.seating import READING
 from guildhall.jobs.toolbox import check_words
@@ -69,7 +69,8 @@ async def demand_approval(ground: Ground, commission: Commission, run: str, tip:
     if name is None:
         return None
     if not ground.alive(run):
-        raise NotFulfilled("the review is missing: the run that it belongs to could not go on")
+        missing = "the review is missing: the run that it belongs to could not go on"
+        raise NotFulfilled(missing) if ground.history.get(run).status in ENDED else Conflict(missing)
     found = await _review(ground, commission, name, run, f"review-{(tip or '')[:12]}")
     if found.status not in ENDED:
         return Stretch(status=found.status, reason=found.reason)

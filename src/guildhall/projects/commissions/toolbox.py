@@ -41,7 +41,7 @@ class Desk:
     progress: Callable[[str], Awaitable[None]]
     ask: Callable[[str, str, bool], Awaitable[str | None]]
     heard: Callable[[str], Awaitable[Sequence[Asked]]]
-    submit: Callable[[Any], Awaitable[None]]  # NotFulfilled: what is missing
+    submit: Callable[[Any], Awaitable[str]]  # what is to be known of it; NotFulfilled: what is missing
 
     async def execute(self, tool: Tool, call: ToolCall) -> ToolResult:
         return await carried_out(_Verbs(self, call.key), tool, call, self.heard)
@@ -85,7 +85,9 @@ class _Verbs:
         if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
             check_words("output", output, _RESULT)
         try:
-            await self._desk.submit(output)
+            known = await self._desk.submit(output)
         except NotFulfilled as error:
             raise UsageError(f"Not accepted: {error.message}", hint=error.hint) from None
+        if known:
+            return f"The result is submitted. {known} Otherwise nothing more is to be done: end with a short word."
         return "The result is submitted. Nothing more is to be done: end with a short word."

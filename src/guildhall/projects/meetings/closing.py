@@ -92,7 +92,7 @@ class Closing:
         message = f"Meeting with {meeting.worker}: {redact(meeting.topic)}"
         begun = place.tip() is not None  # else nobody came
         if begun:
-            place.commit(message)
+            place.keep(message)
         if begun and not leaves_work(shown.timeline):
             place.land(message, also)
         else:

@@ -1,0 +1,156 @@
+"""What is under way and cannot go on for now: it waits, says for what, and goes on once that is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.projects.commissions.workshop import LATE, call, say, submit, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.projects.commissions.model import Commission
+    from tests.conftest import Guild, GuildWithHall
+    from tests.projects.commissions.workshop import Workshop
+
+KEY = {"OPENAI_API_KEY": "sk-test-0123456789abcdef0123"}
+NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+
+
+async def begun(shop: Workshop, **draft: object) -> Commission:
+    """One that is under way, whose worker has written something."""
+    made = await shop.new(**draft)
+    await shop.commissions.dispatch(made.id, shop.frame)
+    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    await shop.so((path / "src/key.py").exists)
+    return shop.commissions.get(made.id)
+
+
+@pytest.mark.req("COM-27")
+def test_one_whose_key_is_not_there_waits_for_it(workshop: Workshop) -> None:
+    workshop.worker(model="openai:gpt-4o")
+
+    async def begin(shop: Workshop) -> Commission:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, replace(shop.frame, keys=KEY))
+        await shop.until(made.id, "in_progress")
+        return shop.commissions.get(made.id)
+
+    async def without(shop: Workshop) -> Commission:
+        await shop.commissions.settled()
+        return shop.commissions.get(first.id)
+
+    async def with_it(shop: Workshop) -> None:
+        assert first.run is not None
+        await shop.client.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
+        assert shop.hall.runs.alive(first.run)
+        assert not shop.commissions.get(first.id).held
+        await shop.commissions.cancel(first.id)
+
+    first = workshop.inside(begin)
+    for _ in range(2):
+        waits = workshop.inside(without, recover=True)
+        assert (waits.status, waits.run) == ("in_progress", first.run)
+        assert "OPENAI_API_KEY is not set" in str(waits.reason)
+        assert f"guild resume {first.id}" in str(waits.reason)
+    workshop.inside(with_it)
+
+
+@pytest.mark.req("COM-27")
+def test_nobody_is_failed_by_a_wrong_line_in_the_settings(guild_hall: GuildWithHall, workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 1\n"), LATE])
+    id = guild_hall(*NEW, "--dispatch", "--json").json["commission"]
+    guild_hall("hall", "stop")
+    settings = workshop.home.settings
+    right = settings.read_text()
+    settings.write_text(right.replace("  shop:\n", "  shop:\n    max_commissions: lots\n"))
+    guild_hall("dispatch", "nobody", "x")  # which starts a hall
+    waits = guild_hall("wait", id)
+    assert waits.code == 4, waits.err + waits.out
+    assert "expected a whole number" in waits.out
+    assert "expected a whole number" in guild_hall("show", id).out
+    settings.write_text(right)
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+    resumed = guild_hall("resume", id)
+    assert resumed.code == 0, resumed.err
+    assert guild_hall("wait", id).code == 0
+    assert workshop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+
+def renamed(shop: Workshop) -> Callable[[], object]:
+    shop.repo.git("branch", "-m", "main", "trunk")
+    return lambda: shop.repo.git("branch", "-m", "trunk", "main")
+
+
+def miswritten(shop: Workshop) -> Callable[[], object]:
+    right = shop.home.settings.read_text()
+    shop.home.settings.write_text(right.replace("branch: main", "branch: [main]"))
+    return lambda: shop.home.settings.write_text(right)
+
+
+def moved(shop: Workshop) -> Callable[[], object]:
+    elsewhere = shop.repo.path.with_name("elsewhere")
+    shop.repo.path.rename(elsewhere)
+    return lambda: elsewhere.rename(shop.repo.path)
+
+
+def unreviewed(shop: Workshop) -> Callable[[], object]:
+    file = shop.repo.path / "workers/judge.yaml"
+    text = file.read_text()
+    file.unlink()
+    return lambda: file.write_text(text)
+
+
+@pytest.mark.req("COM-14")
+@pytest.mark.parametrize("in_the_way", [renamed, miswritten, moved, unreviewed])
+def test_what_is_done_waits_for_what_is_outside_it(
+    workshop: Workshop, in_the_way: Callable[[Workshop], Callable[[], object]]
+) -> None:
+    workshop.worker("judge")
+    review = [call("submit_review", approved=True, comments="Fine."), say()]
+    hold = {"sleep": 0.3, **submit("Forged.")}
+    workshop.script([write("src/key.py", "key = 1\n"), hold, say()], judge=[review])
+
+    async def work(shop: Workshop) -> None:
+        one = await begun(shop, reviewer="judge" if in_the_way is unreviewed else None)
+        assert one.run is not None
+        put_right = in_the_way(shop)
+        await shop.so(lambda: shop.hall.history.get(one.run).status == "parked")
+        waits = shop.commissions.get(one.id)
+        assert (waits.status, waits.held) == ("in_progress", True), waits.reason
+        assert "its work is done, and cannot be merged now" in str(waits.reason)
+        put_right()
+        _ = [event async for event in shop.client.resume(one.run, shop.frame)]
+        done = await shop.quiet(one.id)
+        assert (done.status, done.attempt) == ("completed", 1), done.reason
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+def test_done_work_that_waits_says_why_wherever_it_is_shown(guild: Guild, workshop: Workshop) -> None:
+    slow = {"sleep": 0.3, **submit("Forged.")}
+    workshop.script([call("report_progress", summary="At it."), write("src/key.py", "key = 1\n"), slow, say()])
+
+    async def work(shop: Workshop) -> str:
+        one = await begun(shop)
+        renamed(shop)
+        await shop.so(lambda: shop.commissions.get(one.id).held)
+        return one.id
+
+    id = workshop.inside(work)
+    why = "its work is done, and cannot be merged now: the branch 'main' of the project shop is gone"
+    for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
+        shown = guild(*command).out.partition("timeline")[0]
+        assert why[:40] in shown
+        assert "smith works on it" not in shown
+    again = guild("resume", id)
+    assert (again.code, why in again.err) == (4, True), again.err
+    workshop.repo.git("branch", "-m", "trunk", "main")
+    done = guild("resume", id)
+    assert done.code == 0, done.err
+    assert workshop.repo.at("claude/main", "src/key.py") == "key = 1"
