@@ -37,13 +37,16 @@ def standing(guild: Guild) -> dict[str, str]:
 
 @pytest.mark.req("COM-2", "WKR-9", "X-6")
 def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
+    schema = {"type": "object", "properties": {"keys": {"type": "integer"}}, "required": ["keys"]}
+    (workshop.repo.path / "keys.json").write_text(json.dumps(schema))
+    workshop.worker(output_schema_ref="keys.json")
     workshop.script(
         [
             call("report_progress", summary="The iron is hot."),
             call("record_decision", question="Which iron?", decision="Wrought", reasoning="It bends."),
             call("log_question", question="Which lock is it for?"),
             write("src/key.py", "key = 1\n"),
-            submit("Forged."),
+            submit({"keys": 3}),
             say(),
         ]
     )
@@ -55,7 +58,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     id = one["commission"]
     done = guild("commission", "dispatch", id, "--wait", "--json")
     assert done.code == 0, done.err + done.out
-    assert (done.json["status"], done.json["result"]) == ("completed", "Forged.")
+    assert (done.json["status"], done.json["result"]) == ("completed", {"keys": 3})
     shown = guild("show", id, "--json").json
     assert shown["decisions"] == [{"question": "Which iron?", "decision": "Wrought", "reasoning": "It bends."}]
     assert [one["question"] for one in shown["asked"]] == ["Which lock is it for?"]
@@ -64,6 +67,7 @@ def test_from_new_to_completed(guild: Guild, workshop: Workshop) -> None:
     assert "A key" in text
     assert "Wrought" in text
     assert "completed" in text
+    assert '{\n  "keys": 3\n}' in text
     artifact = workshop.repo.at("claude/main", f".lore/commissions/{id}.md")
     assert "Which iron?" in artifact
     assert "Which lock is it for?" in artifact
@@ -118,15 +122,15 @@ def test_one_command_for_all_of_it_with_a_hall(guild_hall: GuildWithHall, worksh
     # Killed, nobody is at it any more: that is said, and not waited for.
     workshop.script([write("src/key.py"), LATE])
     other = guild_hall(*NEW, "--dispatch").out.strip()
-    waits = guild_hall("commission", "new", "--worker", "guide", "Help.").out.strip()
+    waits = guild_hall("commission", "new", "--worker", "guide", "--model", "openai:gpt-4o", "Help.").out.strip()
     guild_hall.kill_hall()
+    assert f"Nobody is at it. Let it go on: guild resume {other}" in guild_hall("commission", "show", other).err
     left = guild_hall("wait", other)
     assert left.code == 4
     assert f"guild resume {other}" in left.err
     assert guild_hall("wait", waits).code == 4
 
 
-@pytest.mark.req("COM-14", "COM-30")
 def _until_pending(home: Home, id: str) -> None:
     until = time.monotonic() + 10
     with closing(sqlite3.connect(f"file:{home.database}?mode=ro", uri=True)) as record:
@@ -135,13 +139,17 @@ def _until_pending(home: Home, id: str) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.req("COM-14", "COM-30")
 def test_what_has_failed_says_so(guild: Guild, workshop: Workshop) -> None:
     repo = workshop.repo
-    workshop.script([write("src/key.py", "half\n"), say("No.")])
+    workshop.script([call("report_progress", summary="Hot."), write("src/key.py", "half\n"), say("No.")])
     done = guild(*NEW, "--dispatch", "--wait", "--json")
     assert done.code == 1
     assert done.json["reason"] == "it ended without submitting a result"
     id, branch = done.json["commission"], done.json["branch"]
+    (row,) = guild("commission", "ls").out.splitlines()
+    assert row.split()[:4] == [id, "failed", "shop", "smith"]
+    assert row.endswith("it ended without submitting a result"), "and not how far it was"
     assert repo.at(branch, "src/key.py") == "half", "kept before its checkout went"
     assert "status: failed" in repo.at("claude/main", f".lore/commissions/{id}.md")
     assert not list((workshop.home.worktrees / "shop").glob(f"{id}*"))
@@ -199,6 +207,49 @@ def test_what_cannot_begin_has_failed_and_says_all(guild: Guild, workshop: Works
     assert guild("project", "rm", "shop").code == 0
 
 
+def test_what_could_never_be_done_is_not_made(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([say()])
+    guide = ("commission", "new", "--worker", "guide", "Help.")
+    nothing = guild(*guide)
+    assert (nothing.code, nothing.out) == (2, "")
+    assert "names no model" in nothing.err
+    assert "Give one with --model" in nothing.err
+    assert "dispatch" not in nothing.err
+    assert "no known price" in guild(*NEW, "--max-budget-usd", "2").err
+    assert "names no model" in guild(*NEW, "--reviewer", "guide").err
+    unknown = guild(*NEW, "--depends-on", ".lore/commissions/c-2222222222.md")
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "would never be there" in unknown.err
+    assert guild("commission", "ls", "--json").json["commissions"] == []
+    # What is made can be put right, and never into something that cannot be done.
+    made = guild(*guide, "--model", "script:script.yaml", "--max-turns", "3", "--link", "docs/nowhere.md")
+    id = made.out.strip()
+    assert "linked: docs/nowhere.md is not on claude/main" in made.err
+    assert "docs/nowhere.md is not" in guild("commission", "show", id).err
+    assert "no price" not in guild("commission", "show", id).out, "it has cost nothing yet"
+    assert "no known price" in guild("commission", "edit", id, "--max-budget-usd", "2").err
+    assert "names no model" in guild("commission", "edit", id, "--model", "").err
+    edited = guild("commission", "edit", id, "--max-turns", "", "--max-budget-usd", "", "--json").json
+    assert "max_turns" not in edited
+    assert "--max-turns" in guild("commission", "edit", id, "--max-turns", "none").err
+
+
+def test_what_keeps_it_from_beginning_leaves_it_pending(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([say()])
+    other = guild(*NEW).out.strip()
+    workshop.repo.git("worktree", "add", "-q", str(workshop.repo.path.parent / "aside"), "claude/main")
+    made = guild(*NEW, "--dispatch", "--wait")
+    id = made.out.strip()
+    assert made.code == 1
+    assert f"{id} was made and is pending. Then: guild commission dispatch {id}" in made.err
+    workshop.repo.git("worktree", "remove", "--force", str(workshop.repo.path.parent / "aside"))
+    (workshop.repo.path / "workers" / "smith.yaml").write_text("name: smith\ninstructions: You forge.\n")
+    refused = guild("commission", "dispatch", id, "--wait")
+    assert refused.code == 2
+    assert f"guild commission edit {id} --model" in refused.err
+    assert standing(guild) == {other: "pending", id: "pending"}
+
+
 def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     workshop.script([say()])
     id = guild(*NEW).out.strip()
@@ -228,6 +279,7 @@ def test_edit_cancel_stop_abandon(guild: Guild, workshop: Workshop) -> None:
     assert guild("commission", "abandon", id).out == f"{id} is abandoned\n"
     assert guild("rm", id).out == f"{id} is off the record\n"
     assert guild("commission", "rm", id).code == 3
+    assert id not in guild("ls").out
     other = guild(*NEW).out.strip()
     assert "abandon" in guild("rm", other, "--json").err
     assert guild("stop", other).out.startswith(f"{other} is cancelled")
@@ -263,6 +315,21 @@ def test_a_manager_that_waits_is_interrupted_without_a_doubt(guild: Guild, works
     assert process.wait(10) == 130
     assert "took effect" not in told, "waiting has none"
     assert "guild resume r-" in told
+
+
+def test_who_interrupts_the_wait_is_told_the_way_back(guild: Guild, workshop: Workshop) -> None:
+    workshop.script([LATE])
+    process = guild.start(*NEW, "--dispatch", "--wait")
+    assert process.stderr
+    assert process.stdout
+    for line in process.stderr:
+        if "Ctrl-C leaves it as it is" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    id, told = process.stdout.read().strip(), process.stderr.read()
+    assert process.wait(10) == 130
+    assert id in standing(guild)
+    assert f"Let it go on: guild resume {id}" in told
 
 
 def test_a_blocked_one_says_what_it_waits_for(guild: Guild, workshop: Workshop) -> None:

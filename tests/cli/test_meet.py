@@ -47,6 +47,12 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     parlour.script([say("We could use Parquet."), LINK, say("Linked."), say("Bye then.")])
     terminal = Terminal(guild, "meet", "architect", whole=True)
     terminal.until("What is it about?")
+    terminal.types("/help\n")
+    terminal.until("Ctrl-D or /leave")
+    terminal.until("What is it about?")
+    terminal.types("/close\n")
+    terminal.until("No meeting is open yet")
+    terminal.until("What is it about?")
     terminal.types("Which form for exports?\n")
     terminal.until("We could use Parquet.")
     terminal.until("> ")
@@ -54,6 +60,8 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     terminal.until("Ctrl-D or /leave")
     terminal.types("/clsoe\n")
     terminal.until("There is no /clsoe, and it was not said.")
+    terminal.types("/close now\n")
+    terminal.until("/close stands alone: nothing was done, and nothing was said.")
     terminal.types("Link the plan\n")
     terminal.until("I link it.")
     terminal.until("→ link_artifact path=.lore/plan.md")
@@ -80,6 +88,17 @@ def test_a_person_talks_leaves_and_comes_back(guild: Guild, parlour: Parlour) ->
     assert guild("meeting", "show", id, "--json").json["status"] == "closed"
 
 
+@pytest.mark.parametrize("typed", ["\x04", "/leave\n"])
+def test_who_leaves_at_once_has_opened_nothing(guild: Guild, parlour: Parlour, typed: str) -> None:
+    terminal = Terminal(guild, "meet", "architect", whole=True)
+    terminal.until("What is it about?")
+    terminal.types(typed)
+    terminal.until("Nothing was opened.")
+    assert terminal.ends()[0] == 0
+    terminal.close()
+    assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+
+
 def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Parlour) -> None:
     parlour.script([say("one"), {"sleep": 30, "say": "never"}, say("three")])
     terminal = Terminal(guild, "meet", "architect", "first", whole=True)
@@ -91,6 +110,7 @@ def test_ctrl_c_ends_the_answer_and_keeps_the_meeting(guild: Guild, parlour: Par
     terminal.types("\x03")
     terminal.until("The answer was cut off")
     terminal.until("> ")
+    assert "answer is due" not in guild("meeting", "show", id).out
     terminal.types("something else\n")
     terminal.until("three")
     terminal.types("/leave\n")
@@ -340,6 +360,11 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meeting", "show", "x"), 3, "Meetings look like"),
     (("meeting", "close", "t-7k2m9x4qpw"), 3, "there is no meeting"),
     (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "no date"),
+    (("meeting", "ls", "--project", "ship"), 3, "ship"),
+    (("meet", "guide", "hello"), 2, "Give one with --model"),
+    (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
+    (("meet", "guide", "hello", "--model", "openai:gpt-4o"), 2, "OPENAI_API_KEY"),
+    (("meeting", "decline", "t-7k2m9x4qpw", "--reason", ""), 2, "it is empty"),
     (("rm", "t-7k2m9x4qpw"), 3, "there is no meeting"),
     (("resume", "t-7k2m9x4qpw"), 3, "there is no meeting"),
 )
@@ -352,6 +377,15 @@ def test_what_cannot_be_done_is_said(guild: Guild, parlour: Parlour) -> None:
         assert said in ran.err
         assert len(ran.err.splitlines()) > 1 or "Known" in ran.err, "what to do next is said"
     assert guild("meeting", "ls", "--all", "--json").json == {"meetings": []}
+
+
+def test_a_new_session_has_the_model_that_the_person_named(guild: Guild, parlour: Parlour, tmp_path: Path) -> None:
+    parlour.script([say("one")], [say("two")], name="guide")
+    first = guild("meet", "guide", "hello", "--model", "script:answers.yaml", "--output", "json")
+    assert first.code == 0, first.err
+    again = guild("meet", first.json["meeting"], "--renew", "--output", "json")
+    assert (again.code, again.json["sittings"], again.json["answering"]) == (0, 2, False), again.err
+    assert guild("meet", "architect", "hello", cwd=tmp_path).code == 3
 
 
 def test_ls_show_log_stop_and_rm_know_meetings(guild: Guild, parlour: Parlour) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -50,7 +50,7 @@ def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, pr
     )
     source = source.rename(project / "letters")
     asked = guild("package", "add", "letters")
-    assert asked.code == 2
+    assert asked.code == 4
     assert "is not added without a person's word" in asked.err
     assert "post/tools.py" in asked.out
     assert "weigh" in asked.out
@@ -66,6 +66,36 @@ def test_nothing_is_added_without_a_word_and_nothing_of_it_runs(guild: Guild, pr
     assert "packages/mail/post/tools.py:2" in broken.json[0]["problems"][0]
     (project / "mail.tar.gz").write_text("x")
     assert "Unpack an archive first" in guild("package", "add", "mail.tar.gz").err
+
+
+def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: Path, home: Home, terminal: Any) -> None:
+    put_package(home, "writer", WRITER.replace("[tool.guildhall]", '[tool.guildhall]\nactivate = "start:begin"'))
+    (home.packages / "writer" / "start.py").write_text("raise RuntimeError\n")
+    broken = guild("package", "validate", "writer", "--json").json[0]
+    assert any("writer/start.py:1" in one for one in broken["problems"])
+    (home.packages / "writer" / "start.py").write_text("began = 5\n")
+    (absent,) = (one for one in guild("package", "validate", "writer", "--json").json[0]["problems"] if "begin" in one)
+    assert "activate: start:begin is no function: there is no such name" in absent
+    assert "writer/pyproject.toml" in absent
+    (home.packages / "writer" / "start.py").write_text("def begin(context):\n    raise SystemExit\n")
+    put_mail(home)
+    assert guild("package", "validate", "writer").out == "writer: ok\n", "it is not called"
+    put_package(
+        home, "odd", '[tool.guildhall]\ntype = "worker"\nposture = 5\ntolls = ["Read"]\nlimits = {max_turn = 3}\n'
+    )
+    said = "\n".join(guild("package", "validate", "odd", "--json").json[0]["problems"])
+    for field in ("posture", "tolls", "limits.max_turn"):
+        assert f"tool.guildhall.{field}: " in said
+    toolbox = guild("run", "mail", "Go")
+    assert (toolbox.code, "is a toolbox and no worker" in toolbox.err) == (3, True)
+    there = (home.packages / "mail").rename(project / "mail")
+    asked = terminal("package", "add", "./mail")
+    asked.until("yes, no:")
+    asked.types("maybe\n")
+    asked.until("Nothing was added.")
+    assert asked.ends()[0] == 4
+    assert guild("package", "add", str(there), "--yes").code == 0
+    assert "Use --force" in guild("package", "add", str(there)).err, "before anybody is asked"
 
 
 def test_what_is_shown_cannot_move_the_cursor(guild: Guild, project: Path, home: Home) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guildhall.core import errors
-from guildhall.core.errors import GuildError, LimitReached, UsageError
+from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
 from guildhall.hall.codec import _fields, decode, encode, error_of, verb
@@ -143,6 +143,9 @@ def test_an_error_keeps_what_else_it_knows() -> None:
     error = error_of(encode(LimitReached("enough", limit="budget", run="r-1")))
     assert isinstance(error, LimitReached)
     assert (error.limit, error.run) == ("budget", "r-1")
+    clash = error_of(json.loads(json.dumps(encode(MergeConflict("both", files=("a.txt", "b.txt"))))))
+    assert isinstance(clash, MergeConflict)
+    assert clash.files == ("a.txt", "b.txt")
 
 
 @pytest.mark.parametrize("data", [None, [], "x", {}, {"code": "of tomorrow", "message": 5}, {"code": ["usage"]}])

@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.config import Settings
 from guildhall.core.errors import ModelUnusable
-from guildhall.workers.choose import Choice, choose_model, normal
+from guildhall.workers.choose import BY_CONFIG, Choice, choose_model, normal
 from guildhall.workers.load import given, load
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def test_no_model_is_a_clear_error(frame: Frame):
         choose_model(given({"name": "w", "instructions": "x"}), frame, Settings())
     hint = caught.value.hint or ""
     assert "GUILDHALL_MODEL" in hint
-    assert """`guild dispatch` takes --config '{"model": "provider:model"}'""" in hint
+    assert "dispatch" not in hint, "what was typed is named, and nothing else"
+    with pytest.raises(ModelUnusable, match=r"Give one with --config '\{\"model\": \"provider:model\"\}'"):
+        choose_model(given({"name": "w", "instructions": "x"}), frame, Settings(), given_by=BY_CONFIG)
 
 
 def test_a_member_is_told_of_no_option_that_does_not_reach_it(frame: Frame):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
@@ -9,6 +11,8 @@ from guildhall.cli.jobs import print_decisions
 from guildhall.cli.screen import money
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotFound
+from guildhall.core.paths import Home
+from guildhall.hall.start import find, is_embedded
 from guildhall.projects.model import KEPT, OURS
 
 if TYPE_CHECKING:
@@ -62,12 +66,30 @@ def code_of(shown: CommissionShown) -> int:
     return exit_codes.NEEDS_YOU if shown.waiting or status in ("pending", "blocked") else exit_codes.FAILED
 
 
+def has_hall() -> bool:
+    """Whether there is one that goes on by itself."""
+    environ = dict(os.environ)
+    return not is_embedded(environ) and find(Home.locate(environ)) is not None
+
+
+async def say_nobody_is_at_it(shown: CommissionShown, client: HallClient, screen: Screen) -> None:
+    """Says it of one that is under way by its record alone."""
+    one = shown.commission
+    if one.status == "dispatched" and not has_hall():
+        screen.note(
+            f"No hall is there to let it begin. The next command that needs one starts it: guild resume {one.id}"
+        )
+    elif one.status == "in_progress" and one.run and (await client.show(one.run)).run.status in ("lost", "parked"):
+        screen.note(f"Nobody is at it. Let it go on: guild resume {one.id}")
+
+
 def print_line(commission: Commission, screen: Screen) -> list[str]:
     """A row of the listing."""
-    said = commission.reason if commission.held else commission.summary or commission.reason
-    more = screen.one_line(said or "", 60)
+    far = commission.summary if commission.status == "in_progress" and not commission.held else None
+    more = screen.one_line(far or commission.reason or "", 60)
     title = screen.one_line(commission.title, 50)
-    return [commission.id, commission.status, commission.worker, f"by {commission.by}", title, more]
+    who = [commission.project, commission.worker, f"by {commission.by}"]
+    return [commission.id, commission.status, *who, title, more]
 
 
 def print_commission(shown: CommissionShown, screen: Screen) -> None:
@@ -86,7 +108,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
         ["run", one.run or ""],
         ["branch", _branch(one)],
         ["checkout", screen.exactly(shown.worktree or "")],
-        ["cost", money(shown.cost_usd)],
+        ["cost", money(shown.cost_usd) if one.run else ""],
         *(["depends on", path + (" (not there)" if path in around.missing else "")] for path in one.draft.dependencies),
         *(["must give", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
@@ -99,7 +121,7 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
     for name, text in (("prompt", one.draft.prompt), ("summary", one.summary), ("result", one.result)):
         if text:
             screen.heading(f"\n{name}")
-            screen.result(text if isinstance(text, str) else str(text))
+            screen.result(text if isinstance(text, str) else json.dumps(text, indent=2, ensure_ascii=False))
     _print_said(shown, screen)
     screen.heading("\ntimeline")
     _print_timeline(shown, screen)

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 _HELP = """\
 Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
 Ctrl-C ends the answer under way. Ctrl-D or /leave leaves: the meeting stays open, and `guild meet {id}` comes back.
-/close closes the meeting and writes its notes.   /show says how it stands.   /help prints this."""
+/close closes the meeting and writes its notes.   /show says how it stands.   /help prints this.
+What begins with a / and is none of these is not said; with a space before it, it is."""
+_SLASHED = {
+    "/leave": "leave",
+    "/quit": "leave",
+    "/exit": "leave",
+    "/help": "help",
+    "/?": "help",
+    "/show": "show",
+    "/close": "close",
+}
 _PASTED = 0.05  # seconds in which the rest of what was pasted comes
 
 
@@ -47,16 +57,25 @@ class Talk:
         self._id = ""
         self._code = exit_codes.DONE
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a meeting."""
+        return bool(self._id)
+
     # at a terminal
 
     def begin(self, worker: str, words: str | None, *, project: str | None) -> int:
         """A new meeting."""
         while words is None:
             words = self._line(f"What is it about? ({worker} hears it) > ")
-            if words is None:
+            meant = "leave" if words is None else self._meant(words)
+            if meant == "leave":
                 self._screen.note("Nothing was opened.")
-                return exit_codes.INTERRUPTED
-            words = words if words.strip() else None
+                return exit_codes.DONE
+            if meant != "say":
+                words = None
+            if meant in ("show", "close"):
+                self._screen.note("No meeting is open yet; it is once you have said something.", "yellow")
         return self._turn(lambda client, frame: self._opened(client, frame, worker, words, project))
 
     def come_back(self, id: str, words: str | None, *, renew: bool) -> int:
@@ -76,24 +95,37 @@ class Talk:
         """Turn by turn, until the person leaves or closes."""
         self._screen.note(f"{self._id} is open. /help says how this works; Ctrl-D leaves.", "dim")
         while (words := self._line("> ")) is not None:
-            match words.strip():
-                case "":
-                    continue
-                case "/leave" | "/quit" | "/exit":
+            match self._meant(words):
+                case "leave":
                     break
-                case "/help" | "/?":
-                    self._screen.note(_HELP.format(id=self._id))
-                case "/show":
+                case "show":
                     self._turn(self._show)
-                case "/close":
+                case "close":
                     if self._turn(self._close) == exit_codes.DONE:
                         return exit_codes.DONE
-                case word if word[0] == "/" and word[1:].isalpha():
-                    self._screen.note(f"There is no {word}, and it was not said. /help says what there is.", "yellow")
-                case _:
+                case "say":
                     self._turn(lambda client, frame, words=words: self._said(client, frame, words))
+                case _:
+                    continue
         self._screen.note(f"{self._id} stays open. Come back with: guild meet {self._id}")
         return exit_codes.DONE
+
+    def _meant(self, words: str) -> str:
+        """What a person means by what they type: leave, show, close, say; empty: nothing is left to be done."""
+        typed = words.rstrip()
+        word, _, rest = typed.partition(" ")
+        if not typed.startswith("/") or "\n" in typed or not (word[1:].isalpha() or word in _SLASHED):
+            return "say" if typed.strip() else ""
+        meant = _SLASHED.get(word)
+        if meant is None:
+            self._screen.note(f"There is no {word}, and it was not said. /help says what there is.", "yellow")
+        elif rest:
+            self._screen.note(f"{word} stands alone: nothing was done, and nothing was said.", "yellow")
+        elif meant == "help":
+            self._screen.note(_HELP.format(id=self._id or "ID"))
+        else:
+            return meant
+        return ""
 
     def _line(self, prompt: str) -> str | None:
         """What the person types or pastes; None: they leave. Ctrl-C takes back what is half typed."""

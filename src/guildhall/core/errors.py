@@ -53,7 +53,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class _Place(TypedDict, total=False):
@@ -90,9 +90,14 @@ class UsageError(GuildError):
 
 
 class InvalidFile(GuildError):
-    """A file of the user's does not say what it should."""
+    """A file of the user's does not say what it should. `others` say what else is wrong there."""
 
     code = "invalid_file"
+    more = ("others",)
+
+    def __init__(self, message: str, *, others: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
+        super().__init__(message, **place)
+        self.others = tuple(others or ())
 
 
 class NotFound(GuildError):
@@ -161,10 +166,11 @@ class MergeConflict(Conflict):
     """Two lines of work have changed the same places. `files` are those; neither line was moved."""
 
     code = "merge_conflict"
+    more = ("files",)
 
-    def __init__(self, message: str, *, files: tuple[str, ...] = (), **place: Unpack[_Place]) -> None:
+    def __init__(self, message: str, *, files: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
         super().__init__(message, **place)
-        self.files = files
+        self.files = tuple(files or ())
 
 
 class NotFulfilled(GuildError):

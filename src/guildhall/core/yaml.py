@@ -27,6 +27,7 @@ MAX_BYTES = 1_000_000
 _MAX_NODES = 50_000
 _MAX_DEPTH = 60
 _MAX_SHOWN = 80
+_MAX_TOLD = 20  # problems of one file
 
 Location = tuple[str | int, ...]
 
@@ -294,15 +295,19 @@ def validate(model: type[Model], source: Source, location: Location = ()) -> Mod
 
 def _explained(model: type[BaseModel], source: Source, location: Location, error: ValidationError) -> InvalidFile:
     # A name that does not exist says more than the required one that it was probably meant to be.
-    first = min(error.errors(include_url=False), key=lambda problem: problem["type"] == "missing")
+    every = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] == "missing")
+    first, *others = [_told(model, source, location, problem) for problem in every[:_MAX_TOLD]]
+    first.others = tuple(dict.fromkeys(map(str, others)))
+    return first
+
+
+def _told(model: type[BaseModel], source: Source, location: Location, first: ErrorDetails) -> InvalidFile:
     here = (*location, *_written(first["loc"], source, location))
     if first["type"] == "extra_forbidden":
         return source.error("there is no such field", here, did_you_mean(str(here[-1]), _siblings(model, first)))
-    if first["type"] == "missing":
-        return source.error("this field is required", here)
     if first["type"] == "literal_error":
         return source.error(*_choice(first, here))
-    return source.error(_sentence(first), here)
+    return source.error("this field is required" if first["type"] == "missing" else _sentence(first), here)
 
 
 def _written(loc: tuple[int | str, ...], source: Source, location: Location) -> Location:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
+    from guildhall.models.model import Source
+    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from guildhall.projects.registry import Projects
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.planner import Planner
     from guildhall.runs.seat import Seating
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
@@ -56,7 +59,12 @@ class Guild(Staff):
         bus: EventBus
         readonly: bool
 
+        @cached_property
+        def planner(self) -> Planner: ...
+
         def settings(self, frame: Frame) -> Settings: ...
+
+        def source(self, model: str, frame: Frame, login: bool = False) -> Source: ...
 
         def for_new_work(self, name: str, frame: Frame) -> Worker: ...
 
@@ -162,6 +170,16 @@ class Guild(Staff):
         self.secrets.learn({**frame.env, **frame.keys})
         return self.for_new_work(name, frame)
 
+    @cached_property
+    def answering(self) -> Answering:
+        """What is known of models before anybody is asked."""
+        from guildhall.projects.answering import Answering
+
+        return Answering(settings=self.settings, source=self.source, priced=self._priced)
+
+    def _priced(self, model: str, frame: Frame) -> bool | None:
+        return self.planner.priced(model, frame)
+
     def is_alive(self, run: str) -> bool:
         """Whether a run is executed in this hall; while nobody has asked for one, none is."""
         return "runs" in vars(self) and self.runs.alive(run)
@@ -190,6 +208,7 @@ class Guild(Staff):
             bus=self.bus,
             redact=self.redact,
             find=self._found,
+            answering=self.answering,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(self, place, place),
         )
@@ -279,6 +298,7 @@ class Guild(Staff):
                 runs=lambda: self.runs,
                 alive=self.is_alive,
                 find=self._found,
+                answering=self.answering,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,
                 most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,

@@ -21,7 +21,11 @@ class MeetingVerbs:
     _stays: bool
 
     async def meetings(self, *, project: str | None = None, status: MeetingStatus | None = None) -> list[Meeting]:
-        return self._hall.meetings.register.all(project, status)
+        register = self._hall.meetings.register
+        found = register.all(project, status)
+        if project is not None and not found and not register.all(project):
+            self._hall.projects.get(project)  # there may be some of one that is registered no more
+        return found
 
     async def meeting(self, id: str) -> MeetingShown:
         return await self._hall.meetings.shown(id)
@@ -60,7 +64,9 @@ class MeetingVerbs:
         return await self._hall.meetings.accept(id)
 
     async def meeting_decline(self, id: str, *, reason: str | None = None) -> Meeting:
-        return await self._hall.meetings.decline(id, reason)
+        from guildhall.projects.commissions.cancel import checked_reason
+
+        return await self._hall.meetings.decline(id, None if reason is None else checked_reason(reason))
 
     async def meeting_defer(self, id: str, until: str) -> Meeting:
         return await self._hall.meetings.defer(id, until)

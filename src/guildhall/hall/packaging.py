@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.runs.activate import demand_function
 from guildhall.runs.boxes import describe
 from guildhall.runs.records import unfinished
 from guildhall.tools.builtin import Surroundings
 from guildhall.tools.model import View
+from guildhall.workers.code import activation_of
 from guildhall.workers.definition import Definition
 from guildhall.workers.package import read_package
 from guildhall.workers.package_text import PackageShown, PackageTool, described_files, tools_said
@@ -64,10 +66,20 @@ async def shown(hall: Hall, package: Package, frame: Frame) -> PackageShown:
             ]
             told = replace(told, tools=tuple(tools))
         except GuildError as error:
-            problems.append(str(error))
+            problems.append(_placed(error, package, "export"))
+    if package.table.activate is not None:
+        try:
+            await demand_function(activation_of(package), str(package.path))
+        except GuildError as error:
+            problems.append(_placed(error, package, "activate"))
     if "worker" in package.types:
         problems += [str(error) for error in hall.supply.lacking(worker_in(package), frame)]
     return replace(told, problems=tuple(problems))
+
+
+def _placed(error: GuildError, package: Package, field: str) -> str:
+    """What is wrong with code, with the file that it is in, or else the field that names it."""
+    return str(error if error.where is not None else package.error(error.message, field, error.hint))
 
 
 def log_invalid(home: Home) -> None:

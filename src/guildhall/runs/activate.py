@@ -108,6 +108,17 @@ def told(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[st
 
 async def activate(worker: Worker, code: Code, told: Mapping[str, Any], *, seconds: float = SECONDS) -> Activation:
     """What the worker's function says; an error that names it where it says nothing that can be used."""
+    said = await _said(code, worker.place, told, seconds)
+    return understood(said, code.entry or "", worker.place, [tool["name"] for tool in told["tools"]])
+
+
+async def demand_function(code: Code, place: str) -> None:
+    """Raises where the function of a package cannot be loaded, or is none. It is not called."""
+    await _said(code, place, None, SECONDS)
+
+
+async def _said(code: Code, place: str, told: Mapping[str, Any] | None, seconds: float) -> Any:
+    """What a confined child says in which the function is loaded."""
     reference = code.entry or ""
     host = ToolHost(
         HostSpec(view=View(cwd=code.root), activate=reference, context=told, memory_bytes=512 * 1024**2),
@@ -115,16 +126,15 @@ async def activate(worker: Worker, code: Code, told: Mapping[str, Any], *, secon
     )
     try:
         async with asyncio.timeout(seconds):
-            said = await host.activation()
+            return await host.activation()
     except TimeoutError:
         message = f"activate: {reference} said nothing for {seconds:g} s and was ended"
-        raise ToolUnavailable(message, where=worker.place) from None
+        raise ToolUnavailable(message, where=place) from None
     except ToolUnavailable as error:
-        where = str(code.root / error.where) if error.where else worker.place
+        where = str(code.root / error.where) if error.where else place
         raise ToolUnavailable(f"activate: {error.message}", where=where, hint=error.hint) from None
     finally:
         await host.close()
-    return understood(said, reference, worker.place, [tool["name"] for tool in told["tools"]])
 
 
 def understood(said: Any, reference: str, place: str, tools: Sequence[str]) -> Activation:

@@ -32,7 +32,7 @@ from guildhall.runs.toolbox import base_toolbox
 from guildhall.runtimes.judge import OUTPUT_TOOL
 from guildhall.tools.builtin import Surroundings
 from guildhall.tools.mcp_client import Servers, ended_if_not_used
-from guildhall.workers.choose import Choice, choose_model
+from guildhall.workers.choose import BY_CONFIG, BY_OPTION, Choice, choose_model
 from guildhall.workers.definition import EVERY_WORKER
 from guildhall.workers.lifecycle import usable
 
@@ -115,8 +115,7 @@ class Assembler:
             refuse_talking(worker)
         settings = self.settings(frame)
         try:
-            chosen = choose_model(worker, frame, settings, caller=request.model, override=request.override_model)
-            choice = fitting(worker, chosen)
+            choice = fitting(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
             if asks_model(request.as_dict()):
                 raise
@@ -352,6 +351,14 @@ class Assembler:
                 code = self._supply.toolbox(worker, name, frame, given)
                 found[name] = (await self._describe(code, surroundings)).tools
         return found
+
+
+def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
+    """The model; where there is none, it is said how a run of this kind is given one."""
+    by = BY_CONFIG if request.job else BY_OPTION
+    if request.commission:
+        by = f"`guild commission edit {request.commission['id']} {BY_OPTION}`"
+    return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
 
 
 def _in_seat(worker: Worker, seat: Seat | None) -> Worker:

@@ -59,10 +59,14 @@ class Grant:
 
 def refuse_unpriced(source: Source) -> None:
     if not has_price(source):
-        raise ModelUnusable(
-            f"the model {source.name} has no known price, so a limit in dollars cannot be kept",
-            hint="Use a model with a price, or limit the run by max_turns instead.",
-        )
+        raise unpriced(source.name)
+
+
+def unpriced(model: str) -> ModelUnusable:
+    return ModelUnusable(
+        f"the model {model} has no known price, so a limit in dollars cannot be kept",
+        hint="Use a model with a price, or limit it by max_turns instead.",
+    )
 
 
 def has_price(source: Source) -> bool:

@@ -30,7 +30,7 @@ class HostSpec:
     schema_of: str | None = None  # `package.module:Model`: its JSON Schema is wanted, and no tools
     package: tuple[str, str] | None = None  # a toolbox of several modules: its name, and `module` or `module:toolbox`
     activate: str | None = None  # `package.module:function`: what it says to `context` is wanted, and no tools
-    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None  # of `activate`; None: whether the function is there is wanted
     pins: Mapping[str, str] = field(default_factory=dict[str, str])  # by toolbox: what its file must be; the hall's
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class HostSpec:
             "schema_of": self.schema_of,
             "package": list(self.package) if self.package else None,
             "activate": self.activate,
-            "context": dict(self.context),
+            "context": dict(self.context) if self.context is not None else None,
         }
 
     @staticmethod

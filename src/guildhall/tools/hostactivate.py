@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 _MOST = 2_000_000  # characters
 
 
-def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any]) -> Any:
-    """What the function says to the context. It need not make sense: that is looked at in the hall."""
+def activation(reference: str, sources: Mapping[str, str], context: Mapping[str, Any] | None) -> Any:
+    """What the function says to the context. It need not make sense: that is looked at in the hall.
+
+    Without a context it is not called: it is only wanted to be there.
+    """
     what = "cannot be loaded"
     try:
         function = load(reference, sources)
@@ -23,6 +26,8 @@ def activation(reference: str, sources: Mapping[str, str], context: Mapping[str,
         if not callable(function):
             found = "there is no such name in the module" if function is None else f"it is a {type(function).__name__}"
             raise ToolUnavailable(f"{reference} is no function: {found}")
+        if context is None:
+            return None
         text = json.dumps(function(dict(context)), allow_nan=False)
     except BaseException as error:  # noqa: BLE001 - whatever the function does, it is the function that is wrong
         raise unusable(reference, error, sources, what) from None

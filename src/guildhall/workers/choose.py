@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from guildhall.workers.model import Worker
 
 Chooser = Literal["override", "worker", "caller", "frame", "settings"]
-_DISPATCHED = """--config '{"model": "provider:model"}'"""
-_FOR_ALL = (
-    f"Give one with --model provider:model (`guild dispatch` takes {_DISPATCHED}), GUILDHALL_MODEL, `model:` in the "
-    "worker, or in your settings."
-)
+BY_OPTION = "--model provider:model"  # how a person gives a run a model
+BY_CONFIG = """--config '{"model": "provider:model"}'"""  # and a job
+_ANYWHERE = "GUILDHALL_MODEL, `model:` in the worker, or in your settings."
 # Neither an option nor a variable of whoever dispatches reaches it.
-_FOR_DISPATCHED = f"Dispatch with {_DISPATCHED}, or give one with `model:` in the worker, or in your settings."
+_FOR_DISPATCHED = f"Dispatch with {BY_CONFIG}, or give one with `model:` in the worker, or in your settings."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +30,18 @@ class Choice:
 
 
 def choose_model(
-    worker: Worker, frame: Frame, settings: Settings, *, caller: str | None = None, override: str | None = None
+    worker: Worker,
+    frame: Frame,
+    settings: Settings,
+    *,
+    caller: str | None = None,
+    override: str | None = None,
+    given_by: str = BY_OPTION,
 ) -> Choice:
-    """The model of a run. `override` beats all; a script is looked for where it was named."""
+    """The model of a run. `override` beats all; a script is looked for where it was named.
+
+    `given_by` is how a person could have named one.
+    """
     candidates: tuple[tuple[Chooser, str | None], ...] = (
         ("override", override),
         ("worker", worker.definition.model),
@@ -49,7 +56,7 @@ def choose_model(
     raise ModelUnusable(
         f"the worker {worker.name!r} names no model, and neither does anyone else",
         where=worker.place,
-        hint=_FOR_DISPATCHED if frame.caller == "member" else _FOR_ALL,
+        hint=_FOR_DISPATCHED if frame.caller == "member" else f"Give one with {given_by}, {_ANYWHERE}",
     )
 
 

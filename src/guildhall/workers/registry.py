@@ -10,7 +10,7 @@ from guildhall.core.errors import Conflict, GuildError, InvalidFile, NotFound
 from guildhall.core.nearest import did_you_mean
 from guildhall.workers.load import SUFFIXES, check_file, load
 from guildhall.workers.model import GENERATED, WORKERS, Listed, Lock, Scope, Worker
-from guildhall.workers.package import PROJECT_FILE, read_package
+from guildhall.workers.package import PROJECT_FILE, only_toolbox, read_package
 from guildhall.workers.packages import Packages, worker_in
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class Registry:
             raise NotFound(f"there is no worker {name!r}", hint=hint)
         everything = [found for found in self._files() if not scope or found.scope == scope]
         matching = [found for found in everything if found.name == rest]
+        if not matching and scope in ("", "package") and only_toolbox(self._folders["package"] / rest):
+            hint = f"A worker has its tools when its file says so: toolboxes: [{rest}]."
+            raise NotFound(f"the package {rest!r} is a toolbox and no worker", hint=hint)
         if not matching:
             hint = did_you_mean(rest, {found.name for found in everything}) or "Make one: guild worker new NAME."
             raise NotFound(f"there is no worker {name!r}", hint=hint)

@@ -273,7 +273,7 @@ def test_one_wrong_entry_in_the_settings_stops_nothing_else(workshop: Workshop) 
 
     async def leave(shop: Workshop) -> list[str]:
         made = [await shop.new() for _ in range(3)]
-        plan = Draft(title="A plan", worker="guide", prompt="Plan.")
+        plan = Draft(title="A plan", worker="guide", prompt="Plan.", model="openai:gpt-4o")
         theirs = await shop.commissions.create(shop.hall.projects.get("another"), plan, shop.frame)
         await shop.hall.store.write(lambda c: records.move(c, made[0].id, "cancelled", "by the user", "now"))
         for one in (made[1], theirs):

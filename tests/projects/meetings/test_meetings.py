@@ -168,7 +168,7 @@ def test_outside_of_a_project_nobody_is_met(parlour: Parlour, tmp_path_factory: 
         from guildhall.core.frame import Frame
 
         frame = Frame(cwd=elsewhere, root=elsewhere)
-        with pytest.raises(UsageError) as refused:
+        with pytest.raises(NotFound) as refused:
             await parlour.client.meeting_open("architect", "hello", frame)
         assert "guild project add" in (refused.value.hint or "")
         named = await parlour.client.meeting_open("architect", "hello", frame, project="shop")

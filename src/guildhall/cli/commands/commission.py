@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes, visible
-from guildhall.cli.commissions import print_commission, print_line, until_it_rests
+from guildhall.cli.commissions import print_commission, print_line, say_nobody_is_at_it, until_it_rests
 from guildhall.cli.ids import commission_id
 from guildhall.cli.named import text_of
 from guildhall.cli.parser import dollars, positive_int
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _LABEL = 80  # characters of a title that nobody has given
 _LISTS = {"depends_on": "dependencies", "artifact": "artifacts", "link": "linked", "check": "checks"}
 _WORDS = ("title", "worker", "reviewer", "model", "max_turns", "max_budget_usd")
+_TAKEN_AWAY = """Given empty (--check "", --max-turns ""), what need not be there is taken away."""
 _BEGINS = ("new", "edit", "dispatch", "redispatch")  # after which it may be under way
 
 
@@ -45,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     if verb == "edit":
         parser.add_argument("--prompt", metavar="TEXT", help="all that it is told; `-` reads standard input")
         _draft_arguments(parser, required=False)
+        parser.epilog = f"{_TAKEN_AWAY}\n\n{parser.epilog}"
     if verb in ("cancel", "abandon"):
         parser.add_argument("--reason", metavar="WHY", help="for the timeline")
     if verb in _BEGINS:
@@ -62,9 +65,15 @@ def _draft_arguments(parser: argparse.ArgumentParser, *, required: bool) -> None
     help = "a command that must succeed in its checkout in the end"
     parser.add_argument("--check", metavar="COMMAND", action="append", help=help)
     parser.add_argument("--reviewer", metavar="NAME", help="a worker that must approve of it")
-    parser.add_argument("--max-turns", metavar="N", type=positive_int, help="model calls")
-    parser.add_argument("--max-budget-usd", metavar="USD", type=dollars, help="dollars")
+    number, amount = (positive_int, dollars) if required else (_or_none(positive_int), _or_none(dollars))
+    parser.add_argument("--max-turns", metavar="N", type=number, help="model calls")
+    parser.add_argument("--max-budget-usd", metavar="USD", type=amount, help="dollars")
     parser.add_argument("--model", metavar="M", help="the model that does it, whatever its worker says")
+
+
+def _or_none(read: Callable[[str], float]) -> Callable[[str], float | str]:
+    """Also nothing, which takes away what is there."""
+    return lambda text: read(text) if text else text
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
@@ -132,7 +141,11 @@ def _look(verb: str, args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         if verb == "show":
             shown = await client.commission(id)
-            screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
+            if args.json:
+                screen.json(shown.as_dict())
+            else:
+                print_commission(shown, screen)
+                await say_nobody_is_at_it(shown, client, screen)
             return exit_codes.DONE
         found = await client.commissions(project=args.project, status=args.status)
         if args.json:
@@ -170,12 +183,22 @@ def _new(args: argparse.Namespace, screen: Screen) -> int:
 
         try:
             return await once_trusted(make, lambda: client.trust_look(frame, worker=draft.worker), client, screen)
-        except GuildError:
-            if made:  # whoever has asked for it knows which one it is
-                screen.json(made[0].as_dict()) if args.json else screen.result(made[0].id)
+        except (GuildError, asyncio.CancelledError) as error:
+            for one in made:
+                _say_it_is_there(one, args, screen, interrupted=not isinstance(error, GuildError))
             raise
 
     return with_hall(work, screen)
+
+
+def _say_it_is_there(one: Commission, args: argparse.Namespace, screen: Screen, *, interrupted: bool) -> None:
+    """Something went wrong after it was made: whoever has asked for it knows which one it is, and makes no second."""
+    screen.json(one.as_dict()) if args.json else screen.result(one.id)
+    if interrupted:
+        alone = is_embedded(os.environ)
+        screen.note(f"Let it go on: guild resume {one.id}" if alone else f"It goes on by itself: guild wait {one.id}")
+    else:
+        screen.note(f"{one.id} was made and is pending. Then: guild commission dispatch {one.id}")
 
 
 def _label(prompt: str) -> str:
@@ -208,7 +231,7 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
 def _or_nothing(name: str, value: Any) -> Any:
     if name in _LISTS.values():
         return [] if value == [""] else value
-    return None if value == "" and name in ("reviewer", "model") else value
+    return None if value == "" and name not in ("title", "worker") else value
 
 
 async def _named_anew(id: str, changes: dict[str, Any], client: HallClient) -> dict[str, str]:
@@ -223,7 +246,7 @@ async def _named_anew(id: str, changes: dict[str, Any], client: HallClient) -> d
 async def _told(one: Commission, args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
     """How it stands; with --wait once it has ended."""
     if getattr(args, "wait", False) and one.status in ("dispatched", "in_progress"):
-        screen.note(f"{one.id} is {one.status}. Ctrl-C leaves it as it is.", "dim")
+        screen.note(f"{one.id} is {one.status}. Ctrl-C leaves it as it is: guild wait {one.id}", "dim")
         code, shown = await until_it_rests(one.id, client)
         screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
         return code
@@ -231,8 +254,15 @@ async def _told(one: Commission, args: argparse.Namespace, client: HallClient, s
         screen.json(one.as_dict())
     else:
         screen.result(f"{one.id} is {one.status}" if args.command != "commission new" else one.id)
+        await _say_what_is_not_there(one, client, screen)
         _say_next(one, args.command, screen)
     return _code(one, args)
+
+
+async def _say_what_is_not_there(one: Commission, client: HallClient, screen: Screen) -> None:
+    if one.draft.linked and one.status in ("pending", "blocked"):
+        for doubt in (await client.commission(one.id)).doubts:
+            screen.note(screen.one_line(doubt, 300), "yellow")
 
 
 def _code(one: Commission, args: argparse.Namespace) -> int:

@@ -207,8 +207,12 @@ def _to_begin(one: Commission, screen: Screen) -> list[str]:
 def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
     """What is done, newest first: runs, meetings that are closed; a commission once, however often it was tried."""
     known = {one.id for one in groups.commissions}
+
+    def id(run: Run) -> str:  # of a commission that is off the record the runs are left
+        return id_of(run) if not run.request.get("commission") else run.id
+
     found = [
-        (run.created_at, [id_of(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
+        (run.created_at, [id(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
         for run in groups.done
         if id_of(run) not in known
     ]

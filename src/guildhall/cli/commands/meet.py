@@ -44,7 +44,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     terminal = screen.interactive and screen.wanted.form == "text" and not args.say and not args.close
     if terminal:
         code = talk.come_back(who, words, renew=args.renew) if back else talk.begin(who, words, project=args.project)
-        return talk.go_on() if code == exit_codes.DONE else code
+        return talk.go_on() if code == exit_codes.DONE and talk.is_open else code
     said = [*([words] if words is not None else []), *args.say]
     if not back and not said:
         raise UsageError("nothing is said", hint='Say something: guild meet WORKER "...", or --say "..."')

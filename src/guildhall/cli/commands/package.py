@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.cli import exit_codes
 from guildhall.cli.prompt import agrees
 from guildhall.cli.reach import with_hall
-from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.errors import Conflict, GuildError, Refused
 
 if TYPE_CHECKING:
     import argparse
@@ -136,7 +136,7 @@ async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, 
             else:
                 problems = [*(await client.package(name, frame)).problems]
         except GuildError as error:
-            problems = [str(error)]
+            problems = [str(error), *getattr(error, "others", ())]
         found.append({"package": name, "ok": not problems, "problems": problems})
         if not args.json:
             screen.result(f"{name}: {'ok' if not problems else 'cannot be used'}")
@@ -164,11 +164,15 @@ async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, scree
     if not args.json:
         _show(looked, screen)
     name = looked.package.name
+    if not args.force and any(one.name == name for one in await client.packages()):
+        hint = "Use --force to put it in its place; the old one is kept aside."
+        raise Conflict(f"there is already a package {name!r}", hint=hint)
     if not args.yes:
         if not screen.interactive:
-            raise UsageError(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
+            raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
         if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
-            return exit_codes.FAILED
+            screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
+            return exit_codes.NEEDS_YOU
     added = await client.package_add(folder, seen=looked.digest, force=args.force)
     if args.json:
         kept = str(added.kept) if added.kept else None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commissions import print_commission, until_it_rests
+from guildhall.cli.commissions import has_hall, print_commission, say_nobody_is_at_it, until_it_rests
 from guildhall.cli.ending import print_ending
 from guildhall.cli.follow import result_of
 from guildhall.cli.member_jobs import print_end, told_end, until_over
@@ -20,8 +19,6 @@ from guildhall.cli.teams import given_up, how_to_try_again
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.core.paths import Home
-from guildhall.hall.start import find, is_embedded
 from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE
 
@@ -96,27 +93,14 @@ def _commission(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         try:
             async with asyncio.timeout(args.timeout):
-                code, shown = await until_it_rests(args.id, client, hall=_has_hall())
+                code, shown = await until_it_rests(args.id, client, hall=has_hall())
         except TimeoutError:
             raise TimedOut(f"{args.id} is still at it", hint=f"See guild show {args.id}.") from None
         screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
-        if code == exit_codes.NEEDS_YOU and not shown.waiting:
-            _say_nobody_is_at_it(shown.commission.id, shown.commission.status, screen)
+        await say_nobody_is_at_it(shown, client, screen)
         return code
 
     return with_hall(work, screen, readonly=True)
-
-
-def _has_hall() -> bool:
-    environ = dict(os.environ)
-    return not is_embedded(environ) and find(Home.locate(environ)) is not None
-
-
-def _say_nobody_is_at_it(id: str, status: str, screen: Screen) -> None:
-    if status == "in_progress":
-        screen.note(f"Nobody is at it. Let it go on: guild resume {id}")
-    elif status == "dispatched":
-        screen.note(f"No hall is there to let it begin. The next command that needs one starts it: guild resume {id}")
 
 
 async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:

@@ -38,7 +38,7 @@ from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.seating import contract_told, seated
 from guildhall.projects.commissions.toolbox import SERVER, Desk, commission_tools
 from guildhall.projects.commissions.vanished import missed
-from guildhall.projects.commissions.waiting import lacks, settle
+from guildhall.projects.commissions.waiting import lacks, settle, unlinked
 from guildhall.projects.commissions.watch import Watch
 from guildhall.runs.model import ENDED, SHUTDOWN, Stretch
 from guildhall.runs.records import find_run
@@ -103,6 +103,7 @@ class Commissions:
                 worktree = str(path)
             missing = lacks(ground, commission)
             wrong = doubts(ground, commission) if commission.status not in UNDER_WAY else []
+            wrong += unlinked(ground, commission) if commission.status in ("pending", "blocked") else []
             wrong += self._queue.why_not_yet(commission) if commission.status == "dispatched" else []
         except GuildError as error:  # its project is registered no more, or gone
             wrong = [error.message]

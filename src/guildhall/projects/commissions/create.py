@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.core.config import anchored
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import COMMISSION, is_name, new_id
-from guildhall.models.catalog import AUTO, CURSOR, REPLAY, SCRIPT
-from guildhall.models.naming import split_name
-from guildhall.models.script import load_script
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.graph import refuse_cycle
-from guildhall.projects.commissions.model import Commission
+from guildhall.projects.commissions.model import Commission, commission_in
 from guildhall.projects.commissions.paper import written
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import follow, in_words, lacks
 from guildhall.projects.model import is_of_the_hall
-from guildhall.runs.fit import fitting
-from guildhall.workers.choose import Choice, normal
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from guildhall.core.frame import Frame
     from guildhall.projects.commissions.ground import Ground
     from guildhall.projects.commissions.model import By, Draft
     from guildhall.projects.model import Project
-    from guildhall.workers.model import Worker
 
+_ABOUT_MODEL = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
 _SCOPES = ("", "project", "home", "package", "shipped")  # that may stand before a name
 
 
@@ -63,34 +58,43 @@ async def create(
     return ground.get(commission.id)
 
 
-def check_draft(ground: Ground, project: Project, draft: Draft, frame: Frame, by: By) -> None:
-    """Raises where a draft cannot be carried out, whoever has made it."""
+def check_draft(
+    ground: Ground, project: Project, draft: Draft, frame: Frame, by: By, *, changed: Collection[str] | None = None
+) -> None:
+    """Raises where a draft cannot be carried out, whoever has made it.
+
+    `changed` is what is new of it; None: all. What was there before was a person's to say, and is not looked at again.
+    """
     draft.check()
     if ours := [path for path in draft.artifacts if is_of_the_hall(path)]:
         hint = "Have it elsewhere, such as in .lore/plans/."
         raise UsageError(f"artifacts: {ours[0]} lies where only the hall writes: it would not be merged", hint=hint)
     if by != "person":  # what is executed, and on which model, is for people to say
         for name in ("checks", "model"):
-            if getattr(draft, name):
+            if getattr(draft, name) and (changed is None or name in changed):
                 raise UsageError(f"{name}: that is for a person to say", hint="Leave it out.")
         for name in filter(None, (draft.worker, draft.reviewer)):
             _refuse_file(name)
+    if changed is None or "dependencies" in changed:
+        _refuse_unknown(ground, draft.dependencies)
     place = ground.place(project, frame)
     worker = ground.find(draft.worker, place)
-    if draft.model is not None:
-        _check_model(draft.model, worker, place)
-    if draft.reviewer is not None:
-        ground.find(draft.reviewer, place)
+    reviewer = ground.find(draft.reviewer, place) if draft.reviewer is not None else None
+    if changed is not None and not _ABOUT_MODEL & set(changed):
+        return
+    in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
+    ground.answering.later(worker, place, override=draft.model, in_dollars=in_dollars)
+    if reviewer is not None:
+        ground.answering.later(reviewer, place)
 
 
-def _check_model(model: str, worker: Worker, place: Frame) -> None:
-    """Raises for one that nobody can have: no key is needed to see that."""
-    named = anchored(normal(model), place.cwd)
-    fitting(worker, Choice(model=named, by="override"))
-    if named.startswith(SCRIPT):
-        load_script(Path(named.removeprefix(SCRIPT)))
-    elif named != AUTO and not named.startswith((CURSOR, REPLAY)):
-        split_name(named)
+def _refuse_unknown(ground: Ground, paths: Sequence[str]) -> None:
+    """Raises for a commission to wait for that there is not: it would be waited for for ever."""
+    for id in filter(None, map(commission_in, paths)):
+        try:
+            ground.get(id)
+        except NotFound as error:
+            raise NotFound(f"dependencies: {error.message}, which would never be there", hint=error.hint) from None
 
 
 def _refuse_file(name: str) -> None:

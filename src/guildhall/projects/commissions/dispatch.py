@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import GuildError, RuntimeFailed
+from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.allowance import NotYet, allowance
 from guildhall.projects.commissions.finalise import tidy
@@ -15,6 +15,7 @@ from guildhall.projects.commissions.model import working
 from guildhall.projects.commissions.seating import contract_of, first_message, seated
 from guildhall.projects.commissions.waiting import demand_ready, settle
 from guildhall.runs.model import RunRequest
+from guildhall.workers.choose import BY_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,10 +41,17 @@ async def dispatch(ground: Ground, id: str, frame: Frame) -> Commission:
     await asyncio.to_thread(demand_ready, ground, commission)
     ground.git(commission).demand_movable()  # before anything is paid for
     place = ground.place(ground.project(commission), frame)
-    ground.find(commission.worker, place)
+    demand_model(ground, commission, place)
     if commission.draft.reviewer is not None:
         ground.find(commission.draft.reviewer, place)
     return await ground.store.write(lambda connection: queue_up(connection, id, ground.now()))
+
+
+def demand_model(ground: Ground, commission: Commission, place: Frame) -> None:
+    """Raises where its worker may not be given work, or has no model to do it with."""
+    worker, draft = ground.find(commission.worker, place), commission.draft
+    given_by = f"`guild commission edit {commission.id} {BY_OPTION}`"
+    ground.answering.chosen(worker, place, draft.model, given_by=given_by)
 
 
 def queue_up(connection: Connection, id: str, now: str) -> Commission:
@@ -110,7 +118,10 @@ def began(ground: Ground, id: str, connection: Connection, run: str) -> None:
 async def _could_not(ground: Ground, id: str, error: Exception) -> None:
     known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
     where = f"{known.where}: " if known.where else ""
-    told = ground.redact(f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else ""))
+    told = f"it could not begin: {where}{known.message}" + (f". {known.hint}" if known.hint else "")
+    if isinstance(known, ModelUnusable) and "guild commission edit" not in told:
+        told += f" guild commission edit {id} changes its model or its limits."
+    told = ground.redact(told)
 
     def write(connection: Connection) -> None:
         if records.get(connection, id).status == "dispatched":

@@ -54,11 +54,7 @@ def _draft(ground: Ground, before: Commission, changes: Mapping[str, Any], frame
     if before.status in ("completed", "abandoned"):
         raise Conflict(f"the commission {before.id} is {before.status}: it is over", hint="Make a new one.")
     draft = before.draft.changed(changes)
-    # What was there before was a person's to say; and a model is looked at again only where it is named again.
-    theirs: dict[str, Any] = {} if "checks" in changes or by == "person" else {"checks": ()}
-    if "model" not in changes:
-        theirs["model"] = None
-    check_draft(ground, ground.project(before), replace(draft, **theirs), frame, by)
+    check_draft(ground, ground.project(before), draft, frame, by, changed=tuple(changes))
     written(replace(before, draft=draft), (), redact=ground.redact)
     others = [one for one in ground.all(before.project) if one.id != before.id]
     refuse_cycle([*others, replace(before, draft=draft)], before.id)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
+    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.model import Moment, Project
@@ -47,6 +48,7 @@ class Ground:
     runs: Callable[[], Runs]
     alive: Callable[[str], bool]
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
+    answering: Answering
     output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
     frame_at: Callable[[Path], Frame]  # of what the hall does by itself in a folder
     most: Callable[[], int]  # commissions that may be under way in all projects together

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Conflict
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.conflict import no_more
-from guildhall.projects.commissions.dispatch import dispatch
+from guildhall.projects.commissions.dispatch import demand_model, dispatch
 from guildhall.projects.commissions.finalise import clear
 from guildhall.projects.commissions.projection import project_row
 from guildhall.projects.commissions.waiting import settle
@@ -31,7 +31,7 @@ async def redispatch(ground: Ground, id: str, frame: Frame) -> Commission:
             told = f"the commission {id} is blocked: only one that failed or was cancelled is tried anew"
             raise Conflict(told, hint=before.next_step)
         place = ground.place(ground.project(before), frame)
-        ground.find(before.worker, place)  # raises before anything has changed
+        demand_model(ground, before, place)  # raises before anything has changed
         ground.git(before).demand_movable()
 
         def write(connection: Connection) -> Commission:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.projects.commissions import graph, records
+from guildhall.projects.model import INTEGRATION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,13 @@ def lacks(ground: Ground, commission: Commission) -> list[str]:
     branches = ground.git(commission)
     others = {one.id for one in ground.all() if one.status == "completed"}
     return graph.missing(commission, branches.has, lambda id: id in others)
+
+
+def unlinked(ground: Ground, commission: Commission) -> list[str]:
+    """What is said of the files that its worker is to be told of and that are not there: nobody waits for them."""
+    branches = ground.git(commission)
+    absent = [path for path in commission.draft.linked if not branches.has(path)]
+    return [f"linked: {path} is not on {INTEGRATION}; nothing waits for it" for path in absent]
 
 
 def in_words(paths: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
+    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.model import Project, Scope
@@ -35,6 +36,7 @@ class Ground:
     bus: EventBus
     redact: Callable[[str], str]  # a text as it may lie in the repository
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
+    answering: Answering
     trusted: Callable[[str, Frame], None]  # raises where the code of a run's worker is trusted no more
     frame_at: Callable[[Path], Frame]  # for what the hall does by itself in a project
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound, UsageError
+from guildhall.core.errors import Conflict, GuildError, NotDeletable, NotFound
 from guildhall.core.ids import MEETING, new_id
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.closing import Closing
@@ -27,6 +27,7 @@ from guildhall.projects.meetings.summary import Summaries
 from guildhall.projects.meetings.toolbox import SERVER, meeting_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
+from guildhall.runs.fit import refuse_talking
 from guildhall.runs.model import ENDED
 from guildhall.runs.seat import seat_on_record
 
@@ -122,13 +123,16 @@ class Meetings:
             created_at=now,
             changed_at=now,
         )
+        there = self._ground.frame(meeting, frame)
         try:
-            self._ground.find(worker, self._ground.frame(meeting, frame))
+            met = self._ground.find(worker, there)
         except NotFound:
             if not worker.startswith(f"{MEETING}-"):
                 raise
             message = f"there is no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
+        refuse_talking(met)
+        self._ground.answering.now(met, there)
 
         self._ground.redact(meeting.topic)
 
@@ -147,9 +151,9 @@ class Meetings:
             return projects.get(name)
         if (found := projects.at(frame.cwd)) is not None:
             return found
-        raise UsageError(
-            f"{frame.cwd} belongs to no project, and meetings are held in one",
-            hint="Register it: guild project add. Or name one: --project NAME (`guild project ls`).",
+        raise NotFound(
+            f"{frame.cwd} lies in no project, and meetings are held in one",
+            hint="`guild project add .` registers the repository you are in; or name one: --project NAME.",
         )
 
     async def come(

@@ -104,9 +104,17 @@ class Register:
     def _answered(self, id: str) -> int:
         """The number of the last words that are answered; 0: the worker has begun, where it was to; -1: it has not."""
         for sitting in reversed(self.sittings(id)):
-            if at := self.stands_at(sitting.run):
+            at = self.stands_at(sitting.run)
+            if self._is_cut_off(sitting):
+                return sitting.after + at
+            if at:
                 return sitting.after + at - 1
         return -1
+
+    def _is_cut_off(self, sitting: Sitting) -> bool:
+        """Whether the last that its run has said was ended by the person, who has said nothing since."""
+        told = [one for one in self.entries(sitting) if one.kind in ("listening", "said", "model_answered")]
+        return bool(told) and bool(told[-1].data.get("cut_off"))
 
     def stands_at(self, run: str) -> int:
         """The how-manieth words a run waits for, or is about to answer; 0: it is at its first message."""

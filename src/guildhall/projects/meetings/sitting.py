@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -230,7 +231,10 @@ class Sittings:
         """A new session of the same meeting: it is told in short what was said so far, and the last of it whole."""
         limits = left(self._register.history, meeting.run, grant) if meeting.run else {}
         exchanges = self._register.exchanges(meeting.id)
-        model = self._register.history.get(meeting.run).model if meeting.run else None
+        last = self._register.history.get(meeting.run) if meeting.run else None
+        if frame.model is None and last is not None:  # what the person has named before counts on
+            frame = replace(frame, model=last.request.get("model"))
+        model = last.model if last else None
         place = self._ground.frame(meeting, frame)
         summary = await self._summaries.of_text(as_text(exchanges, meeting.worker), place, model)
         pending = self._register.unanswered(meeting.id) or []
