@@ -388,6 +388,8 @@ def test_it_waits_for_what_others_make_and_for_what_the_person_commits(guild: Gu
         ((*NEW, "--model", "nobody:gpt-4"), "no provider 'nobody'"),
         ((*NEW, "--model", "script:nope.yaml"), "nope.yaml"),
         ((*NEW[:-1], " "), "prompt: it is empty"),
+        ((*NEW[:-1], "x" * 50_001), "prompt: it is longer than 50,000 bytes"),
+        ((*NEW[:-1], "ü" * 25_001), "prompt: it is longer than 50,000 bytes"),
         ((*NEW, "--title", ""), "title: it is empty"),
         (("commission", "ls", "--project", "nowhere"), "nowhere"),
         (("commission", "dispatch", "c-2222222222", "--wait"), "no commission"),

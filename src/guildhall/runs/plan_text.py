@@ -135,11 +135,14 @@ def _but(folder: Folder, plan: Plan) -> str:
 
 def _programs(plan: Plan) -> str:
     """Programs that the model chooses have no network; servers that the file names have, unless a rule forbids it."""
-    runs = [tool for tool in plan.tools if "proc.exec" in tool.capabilities and tool.decision != "refuse"]
-    if not runs:
-        return "none"
+    given = [tool for tool in plan.tools if tool.decision != "refuse"]
+    runs = [tool for tool in given if "proc.exec" in tool.capabilities]
     online = any("net" in tool.capabilities for tool in runs)
-    return "runs programs" if online else "runs programs, without the network"
+    said = ["runs programs" if online else "runs programs, without the network"] if runs else []
+    for tool in given:
+        if "pull_request" in tool.capabilities:
+            said.append(f"git and gh, which the hall runs for {tool.name}")
+    return "; ".join(said) or "none"
 
 
 def _network(plan: Plan) -> str:

@@ -126,7 +126,10 @@ def test_the_integration_branch_is_pushed_and_a_request_is_made(desk: Desk) -> N
     before = desk.theirs()
     review = desk.open(body="It adds up now.\n\n@ada please look.")
     assert (review.url, review.renewed, review.branch) == ("https://hub.example/shop/pull/1", False, None)
-    assert "is open: https://hub.example/shop/pull/1 (1 files). Only the user merges it." in review.text()
+    assert (
+        "is open: https://hub.example/shop/pull/1 (1 file beside the hall's own records). Only the user merges it."
+        in review.text()
+    )
     assert desk.remote_tip() == desk.branches.tip()
     (pull,) = desk.pulls
     assert (pull["head"], pull["base"], pull["title"]) == (INTEGRATION, "main", "A cart that adds up")

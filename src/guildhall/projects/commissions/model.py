@@ -37,6 +37,7 @@ OVER: frozenset[Status] = frozenset({"completed", "abandoned"})  # for good
 FOLDER = ".lore/commissions"
 LONGEST_TITLE = 200  # characters
 LONGEST_PROMPT = 50_000  # bytes
+_NO_END = 1_000_000_000  # characters: what counts is the bytes
 LONGEST = 80_000  # bytes of all of it, as JSON: it is in the front matter of an artifact
 LONGEST_CHECK = 4_096  # characters of a command
 MOST_PATHS = 100  # that it may depend on, must give, or is told of
@@ -96,10 +97,9 @@ class Draft:
         for name in ("title", "worker"):
             check_line(name, getattr(self, name), LONGEST_TITLE, empty=_EMPTY)
         in_a_file = "Put it into a file of the project, and name that."
-        check_text("prompt", self.prompt, LONGEST_PROMPT, empty=_EMPTY, long=in_a_file)
+        check_text("prompt", self.prompt, _NO_END, empty=_EMPTY)
         if len(self.prompt.encode()) > LONGEST_PROMPT:
-            hint = "Put it into a file that it reads."
-            raise UsageError(f"prompt: it is longer than {LONGEST_PROMPT:,} bytes", hint=hint)
+            raise UsageError(f"prompt: it is longer than {LONGEST_PROMPT:,} bytes", hint=in_a_file)
         for name in ("dependencies", "artifacts", "linked"):
             _paths(name, getattr(self, name))
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)

@@ -47,12 +47,13 @@ class Review:
 
     def text(self) -> str:
         """What whoever asked for it is told."""
+        files = f"{self.files} {'file' if self.files == 1 else 'files'} beside the hall's own records"
         if self.url is not None:
             was = "was open already and is renewed" if self.renewed else "is open"
-            return f"The pull request {was}: {self.url} ({self.files} files). Only the user merges it."
+            return f"The pull request {was}: {self.url} ({files}). Only the user merges it."
         if self.branch is None:
             return f"There is nothing to review in {self.project}: the user's branch has all that is done."
-        said = f"The work waits for review on the branch {self.branch} ({self.files} files); {self.summary} says how "
+        said = f"The work waits for review on the branch {self.branch} ({files}); {self.summary} says how "
         return f"{said}to look at it and how to merge it. It is no pull request: {self.why}. Only the user merges it."
 
 

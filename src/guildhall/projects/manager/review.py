@@ -101,6 +101,7 @@ def as_lines(changes: Changes) -> str:
         lines += [f"    {_plain(path)}  {counts}" for path, counts in list(changes.files.items())[:_FILES]]
         if (more := len(changes.files) - _FILES) > 0:
             lines += [f"    ... and {more:,} more"]
+        lines += ["", f"The hall's own records, below {COMMISSIONS} and {REVIEWS}, are not listed."]
     return "\n".join(lines).rstrip()
 
 
