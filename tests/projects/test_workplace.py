@@ -31,10 +31,10 @@ def place(shop: Project, branches: Branches, worktrees: Worktrees) -> Workplace:
 
 
 def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Branches, place: Workplace) -> None:
-    assert place.commit("Nobody was here") is None
+    assert place.keep("Nobody was here").tip is None
     (place.check_out("full") / "new.txt").write_text("new\n")
-    tip = place.commit("The work")
-    assert tip == place.commit("The work") == place.tip()
+    tip = place.keep("The work").tip
+    assert tip == place.keep("The work").tip == place.tip()
     repo.commit({"README.md": "Mine\n"})
     for _ in range(2):
         place.land("The meeting", RECORD)
@@ -52,7 +52,7 @@ def test_it_lands_once_however_often_it_is_tried(repo: Repository, branches: Bra
 
 def test_what_does_not_fit_stays_where_it_is(repo: Repository, branches: Branches, place: Workplace) -> None:
     (place.check_out("full") / "src" / "cart.py").write_text("total = 3\n")
-    place.commit("The work")
+    place.keep("The work")
     branches.write({"src/cart.py": b"total = 4\n"}, "Meanwhile", "other")
     with pytest.raises(MergeConflict, match=r"src/cart\.py"):
         place.land("The meeting", RECORD)
@@ -67,6 +67,6 @@ def test_what_does_not_fit_the_user_s_keeps_nobody_else_from_landing(
     branches.write({"README.md": b"Of the guild\n"}, "Theirs", "other")
     repo.commit({"README.md": "Of the user\n"})
     (place.check_out("full") / "new.txt").write_text("new\n")
-    place.commit("The work")
+    place.keep("The work")
     place.land("The meeting", RECORD)
     assert (repo.at("claude/main", "new.txt"), repo.at("claude/main", "README.md")) == ("new", "Of the guild")

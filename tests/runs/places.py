@@ -73,7 +73,7 @@ def start_asking(guild: Guild, *words: str) -> tuple[Ran, str, str]:
     return ran, ran.json["run"], ran.json["asks"][0]["ask"]
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], object]) -> None:
     """Waits for something that another process does."""
     end = time.monotonic() + PATIENCE
     while not true():

@@ -15,7 +15,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from guildhall.core.errors import RuntimeCrashed, RuntimeFailed, RuntimeToolless
 from guildhall.runtimes.catalog import Row
 from guildhall.runtimes.cli import ANEW, Anew, CliRuntime, Ended
-from guildhall.runtimes.installed import Programs
+from guildhall.runtimes.installed import Programs, Versions, state_of
 from guildhall.runtimes.model import Assignment, Entry
 from guildhall.runtimes.program import Launch
 from tests.clis import programs
@@ -150,10 +150,9 @@ def play(
 
 def known() -> Programs:
     search = f"{Path(sys.executable).resolve().parent}:/usr/bin:/bin"
-    found = Programs({"GUILDHALL_PUPPET": str(PUPPET), "PATH": search})
-    stat = PUPPET.stat()
-    found._known[PUPPET, stat.st_mtime_ns, stat.st_size] = "1.2.3"  # asked for it elsewhere
-    return found
+    versions = Versions()
+    versions.note(PUPPET, state_of(PUPPET), "1.2.3")  # asked for it elsewhere
+    return Programs({"GUILDHALL_PUPPET": str(PUPPET), "PATH": search}, versions)
 
 
 @pytest.fixture(autouse=True)

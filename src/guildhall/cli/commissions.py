@@ -85,9 +85,8 @@ async def say_nobody_is_at_it(shown: CommissionShown, client: HallClient, screen
 
 def print_line(commission: Commission, screen: Screen) -> list[str]:
     """A row of the listing."""
-    goes_on = commission.status == "in_progress" and not commission.held
-    said = (commission.summary if goes_on else None) or commission.reason
-    more = screen.one_line(said or "", 60)
+    far = commission.summary if commission.status == "in_progress" and not commission.held else None
+    more = screen.one_line(far or commission.reason or "", 60)
     title = screen.one_line(commission.title, 50)
     who = [commission.project, commission.worker, f"by {commission.by}"]
     return [commission.id, commission.status, *who, title, more]

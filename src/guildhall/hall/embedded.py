@@ -107,6 +107,8 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         from guildhall.runs.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
+        if self._stays and part.history.get(run).status == "parked":
+            await part.runs.gone(run)  # it may be on its way out still
         if self._stays and grant == Grant() and part.runs.alive(run):  # it goes on already: by itself
             async with aclosing(self.follow(run, frame)) as events:
                 async for event in events:

@@ -80,6 +80,7 @@ class Guild(Staff):
 
         key = (project.name, project.path)
         if key not in self._gits:
+            self._forget_git(project.name)  # the name may come back to where it was: then it is claimed again
             self._claim(project)
             self._gits[key] = Git(project.path, self.home.desks / project.name)
         return self._gits[key]

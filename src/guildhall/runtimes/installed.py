@@ -59,7 +59,7 @@ class Versions:
 
     def of(self, path: Path) -> str | None:
         match self._known.get(str(path)):
-            case [*state, str(version)] if state == _state(path) and _VERSION.fullmatch(version):
+            case [*state, str(version)] if state == state_of(path) and _VERSION.fullmatch(version):
                 return version
             case _:
                 return None
@@ -123,7 +123,7 @@ class Programs:
     async def _version(self, row: Row, path: Path) -> str:
         if (known := await asyncio.to_thread(self._versions.of, path)) is not None:
             return known
-        state = await asyncio.to_thread(_state, path)
+        state = await asyncio.to_thread(state_of, path)
         version = await self._asked(row, path)
         await asyncio.to_thread(self._versions.note, path, state, version)
         return version
@@ -155,7 +155,7 @@ class Programs:
         return self._environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
 
 
-def _state(path: Path) -> list[int]:
+def state_of(path: Path) -> list[int]:
     """What is another when the file is another. Packages of npm are all of one date, so that alone would not do."""
     stat = path.stat()
     return [stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_mtime_ns, stat.st_size]

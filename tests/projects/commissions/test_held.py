@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
+from tests.projects.conftest import repository
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,10 +92,18 @@ def miswritten(shop: Workshop) -> Callable[[], object]:
     return lambda: shop.home.settings.write_text(right)
 
 
+def elsewhere(shop: Workshop) -> Callable[[], object]:
+    other = repository(shop.repo.path.with_name("other"))
+    other.commit({"README.md": "Another\n"})
+    right = shop.home.settings.read_text()
+    shop.home.settings.write_text(right.replace(str(shop.repo.path), str(other.path)))
+    return lambda: shop.home.settings.write_text(right)
+
+
 def moved(shop: Workshop) -> Callable[[], object]:
-    elsewhere = shop.repo.path.with_name("elsewhere")
-    shop.repo.path.rename(elsewhere)
-    return lambda: elsewhere.rename(shop.repo.path)
+    there = shop.repo.path.with_name("there")
+    shop.repo.path.rename(there)
+    return lambda: there.rename(shop.repo.path)
 
 
 def unreviewed(shop: Workshop) -> Callable[[], object]:
@@ -105,7 +114,7 @@ def unreviewed(shop: Workshop) -> Callable[[], object]:
 
 
 @pytest.mark.req("COM-14")
-@pytest.mark.parametrize("in_the_way", [renamed, miswritten, moved, unreviewed])
+@pytest.mark.parametrize("in_the_way", [renamed, miswritten, elsewhere, moved, unreviewed])
 def test_what_is_done_waits_for_what_is_outside_it(
     workshop: Workshop, in_the_way: Callable[[Workshop], Callable[[], object]]
 ) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import delete
 
 from guildhall.core.errors import Conflict, NotFound
 from guildhall.projects.commissions import records
-from guildhall.projects.commissions.model import Commission, Draft, artifact_of
+from guildhall.projects.commissions.model import Commission, Draft, artifact_of, working
 from guildhall.projects.commissions.recover import recover
 from guildhall.projects.registry import Projects
 from guildhall.runs.model import Answer
@@ -103,15 +103,15 @@ def test_ten_at_a_time_in_all_where_nobody_says_otherwise(workshop: Workshop) ->
     async def work(shop: Workshop) -> None:
         now = "2026-11-16T12:00:00.000Z"
 
-        def working(connection: Any) -> None:  # of other projects; what they do is nothing to this one
+        def others(connection: Any) -> None:  # of other projects; what they do is nothing to this one
             for number in range(9):
                 draft = Draft(title=str(number), worker="smith", prompt="Forge.")
                 id, other = f"c-000000000{number}", f"other{number % 3}"
-                times = {"created_at": now, "changed_at": now}
-                one = Commission(id=id, project=other, draft=draft, status="in_progress", **times)
+                row: dict[str, Any] = {"reason": working("smith"), "created_at": now, "changed_at": now}
+                one = Commission(id=id, project=other, draft=draft, status="in_progress", **row)
                 records.add(connection, one, "at work")
 
-        await shop.hall.store.write(working)
+        await shop.hall.store.write(others)
         tenth, eleventh = await shop.new(), await shop.new()
         assert (await shop.commissions.dispatch(tenth.id, shop.frame)).status == "in_progress"
         assert (await shop.commissions.dispatch(eleventh.id, shop.frame)).status == "dispatched"

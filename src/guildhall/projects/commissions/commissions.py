@@ -281,6 +281,7 @@ class Commissions:
             said = f"the commission {commission.id} is {commission.status}: its run is over"
             raise Conflict(said, hint=commission.next_step)
         async with ground.steering[commission.id]:
+            commission = await asyncio.to_thread(ground.came_back, commission.id)
             place = ground.workplace(commission)
             scope = ground.find(commission.worker, ground.place(place.project, frame)).definition.checkout
             if not place.path.is_dir():

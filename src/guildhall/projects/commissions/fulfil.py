@@ -69,6 +69,7 @@ async def _looked_at(
     """Where the branch is with all of the work, the result in its form, and what is made and not merged."""
     place = ground.workplace(commission)
     if not place.path.is_dir():
+        ground.project(ground.get(commission.id))  # raises where its project's name is another repository's meanwhile
         raise NotFulfilled(
             "the checkout was removed by somebody, with what was made in it since a result was last submitted",
             hint="Nothing more can be done here: end. The commission is to be redispatched.",

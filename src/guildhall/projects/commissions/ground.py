@@ -70,6 +70,15 @@ class Ground:
     def project(self, commission: Commission) -> Project:
         return self.projects().get(commission.project)
 
+    def came_back(self, id: str) -> Commission:
+        """A commission as it is once every repository that is registered again has its own back."""
+        found = self.get(id)
+        registered = self.projects().sound()
+        if found.project not in {one.name for one in registered}:
+            for one in registered:
+                self.branches(one)
+        return self.get(id)
+
     def git(self, commission: Commission) -> Branches:
         return self.branches(self.project(commission))
 

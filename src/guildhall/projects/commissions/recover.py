@@ -1,4 +1,5 @@
-"""What a new hall does with the commissions of an earlier one: each is found, and none stays with nobody behind it."""
+"""What a new hall does with the commissions of an earlier one: each is found, and none stays with nobody behind it,
+unless it waits and says for what."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from guildhall.projects.commissions.pausing import hold
 from guildhall.projects.commissions.projection import is_older, project_row, rebuild
 from guildhall.projects.commissions.waiting import settle
 from guildhall.projects.records import known
-from guildhall.runs.model import BY_USER, ENDED, Stretch
+from guildhall.runs.model import ENDED, Stretch
 from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ async def _behind(ground: Ground, commission: Commission) -> None:
     found = ground.store.read(lambda connection: find_run(connection, run)) if run else None
     if run is None or found is None:
         await _lost(ground, commission)
-    elif ground.alive(run) or found.needs_person or commission.held:
+    elif ground.alive(run) or found.needs_person:
         return
     elif found.status not in ENDED:
-        if (found.status, found.reason) != ("parked", BY_USER):  # whoever let the others go on has not said why
+        if not commission.held:  # nobody has said yet why it does not go on
             why = RuntimeFailed("its run could not go on", hint="What went wrong is in hall.log.")
             await hold(ground, commission.id, "it waits", why)
     elif found.status == "cancelled":

@@ -30,7 +30,7 @@ from guildhall.runs.model import BY_USER, PERSON, RunRequest
 from guildhall.runs.seat import Seat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from sqlalchemy import Connection
 
@@ -311,7 +311,7 @@ class Sittings:
         Where it was said already, the run does not say that it listens; whoever has said something before hears here
         that they are answered.
         """
-        await asyncio.to_thread(self._keep, id)
+        self._aside(asyncio.to_thread(self._keep, id))
         waited = False
         while True:
             self._ears[id].clear()
@@ -335,9 +335,13 @@ class Sittings:
         await asyncio.to_thread(self._keep, id)
         waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
-            task = asyncio.create_task(self._go_on(id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._aside(self._go_on(id))
+
+    def _aside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does something that nobody waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _go_on(self, id: str) -> None:
         meeting = self._register.get(id)
