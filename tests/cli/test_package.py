@@ -86,6 +86,9 @@ def test_all_that_is_wrong_is_named_with_file_and_field(guild: Guild, project: P
     said = "\n".join(guild("package", "validate", "odd", "--json").json[0]["problems"])
     for field in ("posture", "tolls", "limits.max_turn"):
         assert f"tool.guildhall.{field}: " in said
+    put_package(home, "empty", MAIL.replace('"mail"', '"empty"'), {"post/tools.py": "x = 1\n"})
+    (nothing,) = guild("package", "validate", "empty", "--json").json[0]["problems"]
+    assert "empty/pyproject.toml: export: " in nothing
     toolbox = guild("run", "mail", "Go")
     assert (toolbox.code, "is a toolbox and no worker" in toolbox.err) == (3, True)
     there = (home.packages / "mail").rename(project / "mail")

@@ -66,20 +66,15 @@ async def shown(hall: Hall, package: Package, frame: Frame) -> PackageShown:
             ]
             told = replace(told, tools=tuple(tools))
         except GuildError as error:
-            problems.append(_placed(error, package, "export"))
+            problems.append(str(error))
     if package.table.activate is not None:
         try:
             await demand_function(activation_of(package), str(package.path))
         except GuildError as error:
-            problems.append(_placed(error, package, "activate"))
+            problems.append(str(error))
     if "worker" in package.types:
         problems += [str(error) for error in hall.supply.lacking(worker_in(package), frame)]
     return replace(told, problems=tuple(problems))
-
-
-def _placed(error: GuildError, package: Package, field: str) -> str:
-    """What is wrong with code, with the file that it is in, or else the field that names it."""
-    return str(error if error.where is not None else package.error(error.message, field, error.hint))
 
 
 def log_invalid(home: Home) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.errors import ToolUnavailable
 from guildhall.tools.executor import describe_package, describe_toolbox
+from guildhall.workers.package import PROJECT_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +51,9 @@ async def describe(code: Code, surroundings: Surroundings) -> Toolbox:
     try:
         return await describe_package(code.name, code.entry, code.sources(), surroundings)
     except ToolUnavailable as error:
-        if error.where is not None and not error.where.startswith("/"):
+        if error.where is None:  # of what is wrong in no line, the field is named that has led there
+            error.message = f"export: {error.message}"
+            error.where = str((code.folder or code.root) / PROJECT_FILE)
+        elif not error.where.startswith("/"):
             error.where = str(code.root / error.where)
         raise
