@@ -130,7 +130,7 @@ class House(Workshop):
         return job.run
 
     async def _commission(self, worker: str, frame: Frame) -> str:
-        made = await self.new(worker=worker)
+        made = await self.new(worker=worker, frame=frame)
         await self.commissions.dispatch(made.id, frame)
         done = await self.quiet(made.id)
         assert done.run is not None, done

@@ -105,10 +105,15 @@ class Workshop:
         return self.hall.commissions
 
     async def new(
-        self, title: str = "A key", prompt: str = "Forge a key.", worker: str = "smith", **more: Any
+        self,
+        title: str = "A key",
+        prompt: str = "Forge a key.",
+        worker: str = "smith",
+        frame: Frame | None = None,
+        **more: Any,
     ) -> Commission:
         draft = Draft(title=title, worker=worker, prompt=prompt, **more)
-        return await self.commissions.create(self.hall.projects.get("shop"), draft, self.frame)
+        return await self.commissions.create(self.hall.projects.get("shop"), draft, frame or self.frame)
 
     async def so(self, happened: Callable[[], Any]) -> None:
         """Waits until something is so."""
