@@ -1,8 +1,9 @@
 """Our own processes, forked by the command that starts them: the wait for Python to start is spared them too.
 
-A command of the tests is a fork of a process that has imported everything. What it starts of ours, the hall and the
-warm parent of runs, is a fork of it in turn: with the files, folder, session and environment that it would be executed
-with, and nothing else of the command's. Every other program is executed, and so is what the installed command starts.
+A command of the tests is a fork of a process that has imported everything. What it starts of ours, the hall, the warm
+parent of runs, and the commands of a story, is a fork of it in turn: with the files, folder, session and environment
+that it would be executed with, and nothing else of the command's. Every other program is executed, and so is what the
+installed command starts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
 
+_AS_IT_IS = -1  # what subprocess says of a stream that is inherited
+
+
 class Forking(subprocess.Popen[Any]):
     """A process that was started; one of ours was forked."""
 
@@ -33,9 +37,11 @@ class Forking(subprocess.Popen[Any]):
         if program is None:
             super()._execute_child(args, *more)  # pyright: ignore[reportAttributeAccessIssue]
             return
-        kept, cwd, env, pipes = more[3], more[4], more[5], more[9:15]
+        kept, cwd, env, pipes, apart = more[3], more[4], more[5], more[9:15], more[20]
         self.pid = os.fork()
         if self.pid == 0:
+            if apart:
+                os.setsid()
             _become(program, cwd=cwd, env=env, streams=(pipes[0], pipes[3], pipes[5]), kept=kept)
         self._child_created = True
         self._close_pipe_fds(*pipes)  # pyright: ignore[reportAttributeAccessIssue]
@@ -43,7 +49,11 @@ class Forking(subprocess.Popen[Any]):
 
 def _ours(command: Any) -> Callable[[], object] | None:
     """What a command line of ours executes; None: it is of something else."""
-    if not isinstance(command, list) or len(command) < len(("python", "-P", "-m", "module", "home", "fd")):
+    if not isinstance(command, list):
+        return None
+    if command[:3] == [sys.executable, "-m", "guildhall"]:
+        return lambda: _command(command[3:])
+    if len(command) < len(("python", "-P", "-m", "module", "home", "fd")):
         return None
     if command[1:4] == ["-P", "-m", "guildhall.hall.serve"]:
         from guildhall.core.paths import Home
@@ -57,16 +67,23 @@ def _ours(command: Any) -> Callable[[], object] | None:
     return None
 
 
+def _command(words: Sequence[str]) -> object:
+    from guildhall.cli.main import entry
+
+    sys.argv = ["guild", *words]
+    return entry()
+
+
 def _become(program: Callable[[], object], *, cwd: Any, env: Any, streams: Sequence[int], kept: Any) -> NoReturn:
     code: object = 70
     try:
         gc.freeze()  # nothing of the command's is collected, and closes a file that is none of its any more
-        os.setsid()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for fd, given in enumerate(streams):
-            os.dup2(given, fd)
+            if given != _AS_IT_IS:
+                os.dup2(given, fd)
         _close_all_but(kept)
         os.environ.clear()
         os.environ.update(env)
