@@ -83,11 +83,14 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has a person's folder and a home of its own, beside tmp_path so that they are in nobody's listing."""
+    """Each test has a person's folder and a home of its own, beside tmp_path so that they are in nobody's listing.
+
+    What it does in its own process starts no hall: who means that has `guild_hall`."""
     person = tmp_path.with_name(f"{tmp_path.name}-person")
     person.mkdir()
     monkeypatch.setenv("HOME", str(person))
     monkeypatch.setenv(HOME_VARIABLE, str(person / ".guild-hall"))
+    monkeypatch.setenv(EMBEDDED_VARIABLE, "1")
     monkeypatch.delenv(REQUIRE_ALL, raising=False)
 
 

@@ -72,7 +72,7 @@ def test_a_python_that_a_test_starts_is_closed_in_too(guild: Guild):
 def test_nothing_of_the_person_s_environment_arrives(home: Home, tmp_path: Path, guild: Guild):
     for name in os.environ:
         assert not name.startswith(("GIT_", "ANTHROPIC_", "OPENAI_", "PYTHONPATH")), name
-        assert name == "GUILDHALL_HOME" or not name.startswith("GUILDHALL_"), name
+        assert name in ("GUILDHALL_HOME", "GUILDHALL_EMBEDDED") or not name.startswith("GUILDHALL_"), name
     assert home == Home.locate(dict(os.environ))
     assert Path.home() == home.path.parent
     assert not home.path.exists()

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
+from guildhall.core.ids import is_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,5 +55,6 @@ class PackageVerbs:
         from guildhall.hall.packaging import demand_unused
         from guildhall.workers.package_change import remove_package
 
-        demand_unused(self._hall, name)
+        if is_name(name):  # nothing else is in use
+            demand_unused(self._hall, name)
         return await asyncio.to_thread(remove_package, self._hall.home, name, stamp(self._hall.clock.now()))

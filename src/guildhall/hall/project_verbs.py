@@ -26,7 +26,7 @@ class ProjectVerbs:
         return [replace(one, living=self._hall.living(one.name)) for one in shown]
 
     async def project_add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
-        if not path.is_absolute():
+        if not path.is_absolute() or "\0" in str(path):
             raise UsageError("path: give the whole path of the repository")
         return await asyncio.to_thread(self._hall.add_project, path, name, branch)
 
