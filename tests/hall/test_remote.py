@@ -34,7 +34,7 @@ from guildhall.hall.codec import encode
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.postcard import Postcard
 from guildhall.hall.remote import RemoteHall
-from guildhall.hall.start import Address
+from guildhall.hall.start import EMBEDDED_VARIABLE, Address
 from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
@@ -497,7 +497,8 @@ def test_a_run_that_fails_before_it_begins_leaves_nothing_running(home: Home, fr
 # the library
 
 
-def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame) -> None:
+def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(EMBEDDED_VARIABLE)
     worker = Worker.load("scribe")
 
     async def work(remote: RemoteHall, hall: Served) -> None:
