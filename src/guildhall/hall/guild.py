@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
     from guildhall.models.model import Source
-    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from guildhall.projects.model import Project, ProjectShown
     from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
+    from guildhall.projects.usable import UsableModels
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
@@ -171,11 +171,11 @@ class Guild(Staff):
         return self.for_new_work(name, frame)
 
     @cached_property
-    def answering(self) -> Answering:
+    def usable_models(self) -> UsableModels:
         """What is known of models before anybody is asked."""
-        from guildhall.projects.answering import Answering
+        from guildhall.projects.usable import UsableModels
 
-        return Answering(settings=self.settings, source=self.source, priced=self._priced)
+        return UsableModels(settings=self.settings, source=self.source, priced=self._priced)
 
     def _priced(self, model: str, frame: Frame) -> bool | None:
         return self.planner.priced(model, frame)
@@ -208,7 +208,7 @@ class Guild(Staff):
             bus=self.bus,
             redact=self.redact,
             find=self._found,
-            answering=self.answering,
+            models=self.usable_models,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
             frame_at=lambda place: frame_at(self, place, place),
         )
@@ -298,7 +298,7 @@ class Guild(Staff):
                 runs=lambda: self.runs,
                 alive=self.is_alive,
                 find=self._found,
-                answering=self.answering,
+                models=self.usable_models,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,
                 most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,

@@ -83,9 +83,9 @@ def check_draft(
     if changed is not None and not _ABOUT_MODEL & set(changed):
         return
     in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
-    ground.answering.later(worker, place, override=draft.model, in_dollars=in_dollars)
+    ground.models.later(worker, place, override=draft.model, in_dollars=in_dollars)
     if reviewer is not None:
-        ground.answering.later(reviewer, place)
+        ground.models.later(reviewer, place)
 
 
 def _refuse_unknown(ground: Ground, paths: Sequence[str]) -> None:

@@ -51,7 +51,7 @@ def demand_model(ground: Ground, commission: Commission, place: Frame) -> None:
     """Raises where its worker may not be given work, or has no model to do it with."""
     worker, draft = ground.find(commission.worker, place), commission.draft
     given_by = f"`guild commission edit {commission.id} {BY_OPTION}`"
-    ground.answering.chosen(worker, place, draft.model, given_by=given_by)
+    ground.models.chosen(worker, place, draft.model, given_by=given_by)
 
 
 def queue_up(connection: Connection, id: str, now: str) -> Commission:

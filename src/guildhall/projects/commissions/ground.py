@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
-    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.model import Moment, Project
     from guildhall.projects.registry import Projects
+    from guildhall.projects.usable import UsableModels
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.asks import Asks
     from guildhall.runs.history import History
@@ -48,7 +48,7 @@ class Ground:
     runs: Callable[[], Runs]
     alive: Callable[[str], bool]
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
-    answering: Answering
+    models: UsableModels
     output_schema: Callable[[Worker, Frame], Awaitable[Mapping[str, Any] | None]]
     frame_at: Callable[[Path], Frame]  # of what the hall does by itself in a folder
     most: Callable[[], int]  # commissions that may be under way in all projects together

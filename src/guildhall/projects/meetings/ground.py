@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
-    from guildhall.projects.answering import Answering
     from guildhall.projects.branches import Branches
     from guildhall.projects.meetings.model import Meeting
     from guildhall.projects.model import Project, Scope
     from guildhall.projects.registry import Projects
+    from guildhall.projects.usable import UsableModels
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
     from guildhall.workers.model import Worker
@@ -36,7 +36,7 @@ class Ground:
     bus: EventBus
     redact: Callable[[str], str]  # a text as it may lie in the repository
     find: Callable[[str, Frame], Worker]  # a worker that may be given work
-    answering: Answering
+    models: UsableModels
     trusted: Callable[[str, Frame], None]  # raises where the code of a run's worker is trusted no more
     frame_at: Callable[[Path], Frame]  # for what the hall does by itself in a project
 

@@ -132,7 +132,7 @@ class Meetings:
             message = f"there is no meeting {worker[:60]!r}, and no worker of that name"
             raise NotFound(message, hint="`guild meeting ls` lists the meetings.") from None
         refuse_talking(met)
-        self._ground.answering.now(met, there)
+        self._ground.models.now(met, there)
 
         self._ground.redact(meeting.topic)
 

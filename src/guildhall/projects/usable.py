@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answering:
-    """What a hall knows of models."""
+class UsableModels:
+    """What a hall knows of the models that workers may be given."""
 
     settings: Callable[[Frame], Settings]
     source: Callable[[str, Frame, bool], Source]
