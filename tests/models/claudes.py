@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 from guildhall.models.dialects.anthropic import Anthropic
-from tests.models.passages import Passage, Upstream, provider, read
+from tests.models.passages import Passage, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from guildhall.models.passing import Passing, Reply
-    from guildhall.store.engine import Store
-    from tests.models.passages import Answer
 
 
 API = Anthropic()
@@ -103,23 +98,6 @@ MESSAGE = {
     "stop_reason": "end_turn",
     "usage": {**USAGE, "output_tokens": 7},
 }
-
-
-def played(store: Store, *answers: Answer, then: Callable[..., Any], **more: Any) -> tuple[Passage, Upstream, Any]:
-    """What `then(passing, passage)` gives, with a provider that answers so."""
-
-    async def go() -> tuple[Passage, Upstream, Any]:
-        async with Upstream(list(answers)).serving() as upstream:
-            passage = Passage(store, provider(upstream.url), **more)
-            passing = await passage.open()
-            try:
-                async with asyncio.timeout(8):
-                    return passage, upstream, await then(passing, passage)
-            finally:
-                passing.close()
-                await passage.line.close()
-
-    return asyncio.run(go())
 
 
 async def ask(passing: Passing, body: bytes | None = None) -> tuple[Reply, bytes]:

@@ -219,6 +219,25 @@ def provider(url: str, name: str = CLAUDE, **environ: str) -> Source:
     return provider_source(name, {f"{maker}_BASE_URL": url, f"{maker}_API_KEY": KEY, **environ})
 
 
+def played(
+    store: Store, *answers: Answer, then: Callable[..., Any], name: str = CLAUDE, **more: Any
+) -> tuple[Passage, Upstream, Any]:
+    """What `then(passing, passage)` gives, with a provider that answers so."""
+
+    async def go() -> tuple[Passage, Upstream, Any]:
+        async with Upstream(list(answers)).serving() as upstream:
+            passage = Passage(store, provider(upstream.url, name), **more)
+            passing = await passage.open()
+            try:
+                async with asyncio.timeout(8):
+                    return passage, upstream, await then(passing, passage)
+            finally:
+                passing.close()
+                await passage.line.close()
+
+    return asyncio.run(go())
+
+
 async def read(reply: Reply) -> bytes:
     async with asyncio.timeout(5):
         return b"".join([piece async for piece in reply.body])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.models.script import ScriptSource, load_script
-from tests.models.claudes import API, CALLED, HEADERS, MESSAGE, SAID, ask, asked, once, played, sse
-from tests.models.passages import KEY, TOOLS, Passage, events, read, streamed, whole
+from tests.models.claudes import API, CALLED, HEADERS, MESSAGE, SAID, ask, asked, once, sse
+from tests.models.passages import KEY, TOOLS, Passage, events, played, read, streamed, whole
 from tests.models.scripts import script
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from guildhall.core.errors import (
     UnknownModel,
 )
 from guildhall.runs.records import find_run
-from tests.models.claudes import MESSAGE, SAID, START, TEXT, ask, asked, once, played, sse
-from tests.models.passages import KEY, Passage, events, provider, streamed, whole
+from tests.models.claudes import MESSAGE, SAID, START, TEXT, ask, asked, once, sse
+from tests.models.passages import KEY, Passage, events, played, provider, streamed, whole
 
 if TYPE_CHECKING:
     from guildhall.models.passing import Passing, Reply

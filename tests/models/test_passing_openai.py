@@ -11,7 +11,7 @@ import pytest
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, Overloaded, RateLimited
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
-from tests.models.passages import KEY, Passage, Upstream, events, provider, read, streamed, whole
+from tests.models.passages import KEY, Passage, Upstream, events, played, provider, read, streamed, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,21 +190,10 @@ ANSWERS: dict[str, list[bytes]] = {
 BOTH = pytest.mark.parametrize("dialect", [RESPONSES, CHAT], ids=lambda one: one.api)
 
 
-def played(
+def asked_in(
     store: Store, dialect: Dialect, *answers: Answer, then: Callable[..., Any], **more: Any
 ) -> tuple[Passage, Upstream, Any]:
-    async def go() -> tuple[Passage, Upstream, Any]:
-        async with Upstream(list(answers)).serving() as upstream:
-            passage = Passage(store, provider(upstream.url, "openai:gpt-5"), names=NAMES[dialect.api], **more)
-            passing = await passage.open()
-            try:
-                async with asyncio.timeout(8):
-                    return passage, upstream, await then(passing, passage)
-            finally:
-                passing.close()
-                await passage.line.close()
-
-    return asyncio.run(go())
+    return played(store, *answers, then=then, name="openai:gpt-5", names=NAMES[dialect.api], **more)
 
 
 async def ask(passing: Passing, dialect: Dialect, body: bytes | None = None) -> tuple[Reply, bytes]:
@@ -220,7 +209,7 @@ def once(dialect: Dialect, body: bytes | None = None) -> Callable[..., Any]:
 @BOTH
 def test_the_bytes_are_passed_on_and_the_answer_is_on_record_with_our_names(store: Store, dialect: Dialect) -> None:
     pieces = ANSWERS[dialect.api]
-    passage, upstream, (reply, got) = played(store, dialect, streamed(pieces), then=once(dialect))
+    passage, upstream, (reply, got) = asked_in(store, dialect, streamed(pieces), then=once(dialect))
     assert [event for event in events(got) if event != USAGE_OF.get(dialect.api)] == [
         event for event in events(b"".join(pieces)) if event != USAGE_OF.get(dialect.api)
     ]
@@ -252,7 +241,7 @@ def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
         ],
     }
     body = as_codex(REASONED, CALLED, result)
-    passage, upstream, _ = played(store, RESPONSES, streamed(ANSWERS[RESPONSES.api]), then=once(RESPONSES, body))
+    passage, upstream, _ = asked_in(store, RESPONSES, streamed(ANSWERS[RESPONSES.api]), then=once(RESPONSES, body))
     sent = upstream.heard[0].body
     assert (sent["instructions"], sent["model"]) == ("Be Bob.", "gpt-5")
     bare = {**result, "output": [{"type": "input_text", "text": "blue"}]}
@@ -266,7 +255,7 @@ def test_codex_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
 
 def test_what_looks_like_codex_s_own_words_and_is_the_persons_is_kept(store: Store) -> None:
     said = "<environment_context>what is this?</environment_context>"
-    _, upstream, _ = played(
+    _, upstream, _ = asked_in(
         store, RESPONSES, streamed(ANSWERS[RESPONSES.api]), then=once(RESPONSES, as_codex(said=said))
     )
     assert upstream.heard[0].body["input"] == [text("user", said)]
@@ -274,7 +263,7 @@ def test_what_looks_like_codex_s_own_words_and_is_the_persons_is_kept(store: Sto
 
 @pytest.mark.req("X-14")
 def test_opencode_shows_its_model_nothing_but_the_runs_own(store: Store) -> None:
-    _, upstream, _ = played(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT))
+    _, upstream, _ = asked_in(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT))
     sent = upstream.heard[0].body
     assert sent["messages"] == [{"role": "system", "content": "Be Bob."}, {"role": "user", "content": "Say hello."}]
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["tools_memory_read"]
@@ -284,7 +273,7 @@ def test_opencode_shows_its_model_nothing_but_the_runs_own(store: Store) -> None
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_tokens_are_asked_for_and_told_only_to_whoever_wants_them(store: Store, wanted: bool) -> None:
     body = as_opencode(stream_options={"include_usage": True} if wanted else {})
-    passage, _, (_, got) = played(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT, body))
+    passage, _, (_, got) = asked_in(store, CHAT, streamed(ANSWERS[CHAT.api]), then=once(CHAT, body))
     assert (USAGE in events(got)) is wanted
     assert events(got)[-1] == "[DONE]"
     assert passage.heard[0][1].usage.input_tokens == 130
@@ -301,7 +290,7 @@ def test_the_end_and_a_call_wait_until_the_answer_is_on_record(store: Store, dia
             for event in events(piece)
         ]
 
-    _, _, got = played(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
+    _, _, got = asked_in(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
     before = " ".join(event for event, recorded in got if not recorded)
     after = " ".join(event for event, recorded in got if recorded)
     assert "Hello" in before
@@ -327,7 +316,7 @@ def test_what_was_answered_is_given_again_exactly(store: Store, dialect: Dialect
             collector.take(event)
         return collector.answer()
 
-    _, upstream, got = played(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
+    _, upstream, got = asked_in(store, dialect, streamed(ANSWERS[dialect.api]), then=go)
     assert len(upstream.heard) == 1
     if dialect is RESPONSES:
         assert got == response(REASONED, ODD, SPOKE, CALLED)
@@ -340,7 +329,7 @@ def test_what_was_answered_is_given_again_exactly(store: Store, dialect: Dialect
 
 def test_a_server_that_leaves_the_items_out_at_the_end_is_understood(store: Store) -> None:
     told = responded(SPOKE, CALLED, last={"type": "response.completed", "response": response()})
-    passage, _, _ = played(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
+    passage, _, _ = asked_in(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
     assert passage.heard[0][1].text == "Hello ü."
     assert len(passage.heard[0][1].tool_calls) == 1
 
@@ -348,10 +337,10 @@ def test_a_server_that_leaves_the_items_out_at_the_end_is_understood(store: Stor
 def test_an_answer_that_was_cut_short(store: Store) -> None:
     short = response(SPOKE, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
     told = responded(SPOKE, last={"type": "response.incomplete", "response": short})
-    passage, _, _ = played(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
+    passage, _, _ = asked_in(store, RESPONSES, streamed(sse(told)), then=once(RESPONSES))
     assert passage.heard[0][1].finish_reason == "length"
     cut = sse([*CHATTED, chunk({}, "length"), USAGE], done=True)
-    passage, _, _ = played(store, CHAT, streamed(cut), then=once(CHAT))
+    passage, _, _ = asked_in(store, CHAT, streamed(cut), then=once(CHAT))
     assert passage.heard[0][1].finish_reason == "length"
 
 
@@ -361,7 +350,7 @@ def test_an_answer_in_one_piece(store: Store, dialect: Dialect) -> None:
     chat = {"id": "c", "object": "chat.completion", "model": "gpt-5", "choices": [choice], "usage": TOKENS}
     told = response(SPOKE) if dialect is RESPONSES else chat
     body = WRITES[dialect.api](stream=False)
-    passage, _, (_reply, got) = played(store, dialect, whole(200, told), then=once(dialect, body))
+    passage, _, (_reply, got) = asked_in(store, dialect, whole(200, told), then=once(dialect, body))
     assert json.loads(got) == told
     assert (passage.heard[0][1].text, passage.heard[0][1].usage.input_tokens) == ("Hello ü.", 130)
 
@@ -380,7 +369,7 @@ def test_an_answer_in_one_piece(store: Store, dialect: Dialect) -> None:
 def test_a_refusal_is_told_apart(
     store: Store, dialect: Dialect, status: int, error: dict[str, Any], kind: type[ModelFailed], attempts: int
 ) -> None:
-    passage, upstream, (reply, got) = played(store, dialect, whole(status, {"error": error}), then=once(dialect))
+    passage, upstream, (reply, got) = asked_in(store, dialect, whole(status, {"error": error}), then=once(dialect))
     assert (reply.status, len(upstream.heard)) == (status, attempts)
     assert type(passage.broken[0]) is kind
     assert KEY not in got.decode() + str(passage.broken[0]) + passage.text()
@@ -390,7 +379,7 @@ def test_a_refusal_is_told_apart(
 @BOTH
 def test_an_answer_that_breaks_off_is_no_answer(store: Store, dialect: Dialect, cut: bool) -> None:
     pieces = (sse(responded(SPOKE)) if dialect is RESPONSES else sse(CHATTED))[:4]
-    passage, _, (_, got) = played(store, dialect, streamed(pieces, cut=cut), then=once(dialect))
+    passage, _, (_, got) = asked_in(store, dialect, streamed(pieces, cut=cut), then=once(dialect))
     assert "broke off" in str(passage.broken[0])
     assert "error" in json.dumps(events(got)[-1])
     assert passage.kinds() == ["model_asked", "model_failed"]
@@ -409,7 +398,7 @@ def test_an_answer_that_breaks_off_is_no_answer(store: Store, dialect: Dialect, 
 )
 def test_an_error_in_the_midst_is_told_apart(store: Store, dialect: Dialect, told: dict[str, Any]) -> None:
     begun = responded(SPOKE)[:3] if dialect is RESPONSES else CHATTED
-    passage, _, _ = played(store, dialect, streamed(sse([*begun, told])), then=once(dialect))
+    passage, _, _ = asked_in(store, dialect, streamed(sse([*begun, told])), then=once(dialect))
     assert type(passage.broken[0]) is Overloaded
 
 
@@ -432,14 +421,14 @@ def test_an_error_in_the_midst_is_told_apart(store: Store, dialect: Dialect, tol
 )
 @BOTH
 def test_whatever_a_provider_streams_is_a_failure_that_can_be_read(store: Store, dialect: Dialect, data: bytes) -> None:
-    passage, _, _ = played(store, dialect, streamed([data]), then=once(dialect))
+    passage, _, _ = asked_in(store, dialect, streamed([data]), then=once(dialect))
     assert isinstance(passage.broken[0], ModelFailed)
     assert "openai:gpt-5" in str(passage.broken[0])
 
 
 @BOTH
 def test_the_answer_is_bounded(store: Store, dialect: Dialect) -> None:
-    passage, upstream, _ = played(
+    passage, upstream, _ = asked_in(
         store, dialect, streamed(ANSWERS[dialect.api]), then=once(dialect), max_budget_usd=0.05
     )
     most = passage.journal.kind("model_asked")[0].data["max_tokens"]
@@ -453,9 +442,9 @@ def test_a_title_and_missing_tools(store: Store, dialect: Dialect) -> None:
     title |= {"input": [text("user", "x")]} if dialect is RESPONSES else {}
     title |= {"messages": [{"role": "system", "content": "Make titles."}, {"role": "user", "content": "x"}]}
     body = WRITES[dialect.api](**title)
-    passage, upstream, (reply, _) = played(store, dialect, streamed([]), then=once(dialect, body))
+    passage, upstream, (reply, _) = asked_in(store, dialect, streamed([]), then=once(dialect, body))
     assert (reply.status, upstream.heard, passage.kinds()) == (200, [], [])
-    passage, upstream, (reply, _) = played(
+    passage, upstream, (reply, _) = asked_in(
         store, dialect, streamed([]), then=once(dialect, WRITES[dialect.api](tools=[]))
     )
     assert (reply.status, upstream.heard, passage.broken[0].code) == (400, [], "runtime_toolless")
@@ -470,7 +459,7 @@ def test_what_is_no_request_is_refused_in_the_shape_of_the_api(
     store: Store, dialect: Dialect, changes: dict[str, Any]
 ) -> None:
     body = WRITES[dialect.api](**changes)
-    _, upstream, (reply, got) = played(store, dialect, streamed([]), then=once(dialect, body))
+    _, upstream, (reply, got) = asked_in(store, dialect, streamed([]), then=once(dialect, body))
     assert (reply.status, upstream.heard) == (400, [])
     assert json.loads(got)["error"]["message"]
 

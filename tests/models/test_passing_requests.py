@@ -17,8 +17,8 @@ from guildhall.models.dialects.model import Trim
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.dialects.reading import Malformed, parse
-from tests.models.claudes import SAID, ask, asked, played, sse
-from tests.models.passages import Passage, streamed
+from tests.models.claudes import SAID, ask, asked, sse
+from tests.models.passages import Passage, played, streamed
 
 if TYPE_CHECKING:
     from guildhall.models.passing import Passing, Reply
