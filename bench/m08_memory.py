@@ -1,7 +1,7 @@
-"""Metric 8: memory for a prompt out of 10,000 entries, against reading all these files and against looking at them.
+"""Metric 8: the memory block of a prompt out of 10,000 entries.
 
-Cold: the limit is so high that every entry is read and shown. Warm: the usual limit, where most are only looked at.
-Linear: ten times as many entries take ten times as long.
+All of it: the limit includes every entry; compared with reading all files. Usual limit: most entries are omitted;
+compared with a stat call for each. Linear: ten times as many entries take ten times as long.
 """
 
 from __future__ import annotations
@@ -12,72 +12,72 @@ from typing import TYPE_CHECKING
 from bench.frame import Metric, seconds
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
-from guildhall.memory.inject import render, select
-from guildhall.memory.model import places
+from guildhall.memory.folder import memory_folders
+from guildhall.memory.prompt_block import render_block, select_entries
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.memory.model import Place
+    from guildhall.memory.folder import MemoryFolder
 
 ENTRIES = 10_000
-EVERYTHING = 1_000_000  # tokens
-USUAL = 8_000
+UNLIMITED_TOKENS = 1_000_000
+USUAL_TOKENS = 8_000
 
 
 def metrics(scratch: Path) -> list[Metric]:
-    many = _filled(scratch / "many", ENTRIES)
-    few = _filled(scratch / "few", ENTRIES // 10)
+    many = _create_entries(scratch / "many", ENTRIES)
+    few = _create_entries(scratch / "few", ENTRIES // 10)
     return [
         Metric(
             name="8 memory, all of it",
             floor_name="read all files",
-            floor=lambda: seconds(lambda: _read(many.folder)),
-            measured=lambda: _injected(many, EVERYTHING, ENTRIES),
+            floor=lambda: seconds(lambda: _read_all(many.path)),
+            measured=lambda: _measure_block(many, UNLIMITED_TOKENS, ENTRIES),
             target=2.0,
         ),
         Metric(
             name="8 memory, usual limit",
             floor_name="stat all files",
-            floor=lambda: seconds(lambda: _look(many.folder)),
-            measured=lambda: _injected(many, USUAL, 1),
+            floor=lambda: seconds(lambda: _stat_all(many.path)),
+            measured=lambda: _measure_block(many, USUAL_TOKENS, 1),
             target=1.5,
         ),
         Metric(
             name="8 memory, linear",
             floor_name="ten times a tenth",
-            floor=lambda: 10 * _injected(few, EVERYTHING, ENTRIES // 10),
-            measured=lambda: _injected(many, EVERYTHING, ENTRIES),
+            floor=lambda: 10 * _measure_block(few, UNLIMITED_TOKENS, ENTRIES // 10),
+            measured=lambda: _measure_block(many, UNLIMITED_TOKENS, ENTRIES),
             target=1.3,
         ),
     ]
 
 
-def _filled(scratch: Path, count: int) -> Place:
-    place = places(Home(scratch), None, Frame(cwd=scratch, root=scratch))["global"]
-    place.folder.mkdir(parents=True)
+def _create_entries(scratch: Path, count: int) -> MemoryFolder:
+    folder = memory_folders(Home(scratch), None, Frame(cwd=scratch, root=scratch))["global"]
+    folder.path.mkdir(parents=True)
     for number in range(count):
-        path = place.folder / f"entry-{number}.md"
+        path = folder.entry_path(f"entry-{number}")
         path.write_text(f"What was learned about subject {number}.\n" + "It is so, for this reason.\n" * 8)
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-    return place
+    return folder
 
 
-def _read(folder: Path) -> None:
+def _read_all(folder: Path) -> None:
     for path in folder.iterdir():
         path.read_bytes()
 
 
-def _look(folder: Path) -> None:
+def _stat_all(folder: Path) -> None:
     with os.scandir(folder) as found:
         for item in found:
             item.stat(follow_symlinks=False)
 
 
-def _injected(place: Place, limit: int, at_least: int) -> float:
-    def inject() -> None:
-        selection = select([place], limit)
-        if len(selection.entries) < at_least or len(render(selection)) > limit * 4:
+def _measure_block(folder: MemoryFolder, limit_tokens: int, min_entries: int) -> float:
+    def build_block() -> None:
+        selection = select_entries([folder], limit_tokens)
+        if len(selection.entries) < min_entries or len(render_block(selection)) > limit_tokens * 4:
             raise RuntimeError(f"{len(selection.entries)} entries were selected")
 
-    return seconds(inject)
+    return seconds(build_block)

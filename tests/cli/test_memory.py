@@ -1,4 +1,4 @@
-"""`guild memory`: what workers remember, for the person: look, write, take back, and see who it was."""
+"""`guild memory`: list, show, write, remove, blame and revert entries from the command line."""
 
 from __future__ import annotations
 
@@ -27,75 +27,85 @@ workers:
 
 
 @pytest.fixture
-def remembering(project: Path) -> Path:
-    """A project with a worker that remembers one thing in each run."""
+def scribe_project(project: Path) -> Path:
+    """A project with the worker `scribe`, which writes the entry worker/fact in each run."""
     make_project(project, worker=WORKER, script=SCRIPT)
     return project
 
 
-def test_nothing_is_remembered_yet(guild: Guild, project: Path) -> None:
+def test_empty_memory(guild: Guild, project: Path) -> None:
     ran = guild("memory", "ls")
-    assert (ran.code, ran.out, ran.err) == (0, "", "Nothing is remembered here.\n")
+    assert (ran.code, ran.out, ran.err) == (0, "", "No memory entries.\n")
     assert guild("memory", "ls", "--json").json == {"entries": [], "skipped": []}
     missing = guild("memory", "show", "fact", "--json")
     assert missing.code == 3
-    assert missing.json["error"]["message"] == "there is no entry 'fact' in the project memory"
+    assert missing.json["error"]["message"] == "no entry 'fact' in the project memory"
 
 
-def test_the_family_shows_its_verbs(guild: Guild) -> None:
+def test_command_without_verb_lists_the_verbs(guild: Guild) -> None:
     out = guild("memory").out
     for verb in ("ls", "show", "write", "rm", "blame", "revert"):
         assert f"  memory {verb} " in out
 
 
-def test_written_listed_shown_and_removed(guild: Guild, project: Path) -> None:
-    assert guild("memory", "write", "build", "make").out == "project/build is written\n"
+def test_write_reads_the_argument_or_standard_input(guild: Guild, project: Path) -> None:
+    assert guild("memory", "write", "build", "make").out == "Saved project/build\n"
     assert guild("memory", "write", "style", "-", "--scope", "global", input="short\nand plain\n").code == 0
     assert guild("memory", "write", "third", "--scope", "global", "--json", input="from a pipe").json["size"] == 11
     assert guild("memory", "show", "build").out == "make\n"
     assert guild("memory", "show", "style", "--scope", "global", "--json").json["content"] == "short\nand plain\n"
-    listed = guild("memory", "ls").out.splitlines()
-    assert [line.split()[:2] for line in listed] == [
+
+
+def test_ls_shows_all_scopes_or_the_given_one(guild: Guild, project: Path) -> None:
+    guild("memory", "write", "build", "make")
+    guild("memory", "write", "style", "short", "--scope", "global")
+    guild("memory", "write", "third", "x", "--scope", "global")
+    assert [line.split()[:2] for line in guild("memory", "ls").out.splitlines()] == [
         ["scope", "key"],
         ["global", "third"],
         ["global", "style"],
         ["project", "build"],
     ]
-    assert [e["key"] for e in guild("memory", "ls", "--scope", "project", "--json").json["entries"]] == ["build"]
-    removed = guild("memory", "rm", "build")
-    assert removed.out == "project/build is removed\n"
-    assert "guild memory revert build" in removed.err
-    assert guild("memory", "show", "build").code == 3
-    assert guild("memory", "rm", "build").code == 3
-    assert guild("memory", "rm", "style", "--scope", "global", "--json").json["content"] == "short\nand plain\n"
+    entries = guild("memory", "ls", "--scope", "project", "--json").json["entries"]
+    assert [entry["key"] for entry in entries] == ["build"]
+
+
+def test_rm_prints_the_command_that_restores_the_entry(guild: Guild, scribe_project: Path) -> None:
+    guild("memory", "write", "build", "make", "--worker", "scribe")
+    removed = guild("memory", "rm", "build", "--worker", "scribe")
+    assert removed.out == "Removed worker/build\n"
+    assert removed.err == "Undo: guild memory revert build --scope worker --worker scribe\n"
+    assert guild("memory", "show", "build", "--worker", "scribe").code == 3
+    assert guild("memory", "rm", "build", "--worker", "scribe").code == 3
+    undo = removed.err.removeprefix("Undo: guild ").split()
+    assert guild(*undo).out == "make\n"
+    assert guild("memory", "rm", "build", "--worker", "scribe", "--json").json["content"] == "make"
 
 
 @pytest.mark.req("X-9")
-def test_blame_names_the_run_and_revert_brings_back(guild: Guild, remembering: Path, home: Home) -> None:
+def test_blame_names_the_run_and_revert_restores(guild: Guild, scribe_project: Path, home: Home) -> None:
     run = guild("run", "scribe", "go", "--output", "json").json["run"]
-    mine = ("--worker", "scribe")
-    blame = guild("memory", "blame", "fact", *mine)
-    assert blame.out.startswith(f"worker/fact: written by scribe in {run}, 20")
-    assert guild("memory", "write", "fact", "by a person", *mine).code == 0
+    fact = ("fact", "--worker", "scribe")
+    assert guild("memory", "blame", *fact).out.startswith(f"worker/fact: written by scribe in {run}, 20")
+    assert guild("memory", "write", "fact", "by a person", "--worker", "scribe").code == 0
     (file,) = home.path.rglob("fact.md")
     file.write_text("by hand")
-    told = guild("memory", "blame", "fact", *mine, "--json").json
-    assert told["by_hand"] is True
-    assert [(record["by"], record["run"]) for record in told["records"]] == [("person", None), ("worker", run)]
-    assert guild("memory", "revert", "fact", *mine).out == "by a person\n"
-    number = told["records"][-1]["id"]
-    back = guild("memory", "revert", "fact", *mine, "--to", str(number), "--json")
-    assert back.json["content"] == "by a worker"
+    history = guild("memory", "blame", *fact, "--json").json
+    assert history["by_hand"] is True
+    assert [(change["by"], change["run"]) for change in history["records"]] == [("person", None), ("worker", run)]
+    assert guild("memory", "revert", *fact).out == "by a person\n"
+    first_change = str(history["records"][-1]["id"])
+    assert guild("memory", "revert", *fact, "--to", first_change, "--json").json["content"] == "by a worker"
     assert file.read_text() == "by a worker"
-    records = guild("memory", "blame", "fact", *mine, "--json").json["records"]
-    assert [record["action"] for record in records] == ["revert", "revert", "edit", "write", "write"]
-    assert "by hand" in guild("memory", "blame", "fact", *mine).out, "what the hand wrote is not lost"
-    wrong = guild("memory", "revert", "fact", *mine, "--to", "9999")
-    assert wrong.code == 2
-    assert "there is no content number 9999" in wrong.err
+    changes = guild("memory", "blame", *fact, "--json").json["records"]
+    assert [change["action"] for change in changes] == ["revert", "revert", "edit", "write", "write"]
+    assert "by hand" in guild("memory", "blame", *fact).out, "the edit by hand was logged before the revert"
+    unknown = guild("memory", "revert", *fact, "--to", "9999")
+    assert unknown.code == 2
+    assert "change 9999 has no content of worker/fact" in unknown.err
 
 
-def test_what_was_removed_comes_back(guild: Guild, project: Path) -> None:
+def test_revert_restores_a_removed_entry(guild: Guild, project: Path) -> None:
     guild("memory", "write", "build", "make")
     guild("memory", "rm", "build")
     assert guild("memory", "blame", "build").out.startswith("project/build: removed by you, ")
@@ -103,18 +113,23 @@ def test_what_was_removed_comes_back(guild: Guild, project: Path) -> None:
     assert guild("memory", "blame", "never").code == 3
 
 
-def test_an_entry_made_by_hand_has_no_record(guild: Guild, project: Path, home: Home) -> None:
+def test_entry_created_by_hand_has_no_changes(guild: Guild, project: Path, home: Home) -> None:
     folder = home.path / "memory" / "global"
     folder.mkdir(parents=True)
     (folder / "mine.md").write_text("by hand")
+    ran = guild("memory", "blame", "mine", "--scope", "global")
+    assert ran.out.startswith("global/mine: created by hand, ")
+    assert len(ran.out.splitlines()) == 1
+
+
+def test_ls_names_skipped_files(guild: Guild, project: Path, home: Home) -> None:
+    folder = home.path / "memory" / "global"
+    folder.mkdir(parents=True)
     (folder / "not an entry.txt").write_text("x")
     (folder / "link.md").symlink_to("/etc/passwd")
-    ran = guild("memory", "blame", "mine", "--scope", "global")
-    assert ran.out.startswith("global/mine: made by hand, ")
-    assert len(ran.out.splitlines()) == 1
-    listed = guild("memory", "ls")
-    assert "no entry: global/link.md: it is not a regular file" in listed.err
-    assert "no entry: global/not an entry.txt: its name is not that of an entry" in listed.err
+    err = guild("memory", "ls").err
+    assert "Skipped global/link.md: not a regular file" in err
+    assert "Skipped global/not an entry.txt: not a valid entry name" in err
     assert guild("memory", "show", "link", "--scope", "global").code == 2
 
 
@@ -123,48 +138,50 @@ def test_an_entry_made_by_hand_has_no_record(guild: Guild, project: Path, home: 
 @pytest.mark.parametrize(
     "key", ["../up", "/etc/passwd", "a/b", "", ".hidden", "a" * 65, "x.md", "a\nb", "\x1b[2J", "é"]
 )
-def test_hostile_keys_are_refused(guild: Guild, project: Path, home: Home, verb: str, key: str) -> None:
+def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb: str, key: str) -> None:
     ran = guild("memory", verb, key, *(["x"] if verb == "write" else []))
     assert ran.code == 2
-    assert "cannot be the key of a memory entry" in ran.err
+    assert "invalid memory key" in ran.err
     assert "\x1b" not in ran.err
     assert not list(home.path.rglob("*.md"))
 
 
 @pytest.mark.parametrize(
-    ("words", "text", "said"),
+    ("arguments", "stdin", "message"),
     [
-        (["k", ""], "", "the content is empty"),
-        (["k", "-"], "  \n", "the content is empty"),
-        (["k", "-"], "a\0b", "NUL"),
-        (["k", "-"], "\udcff\udcfe", "half characters"),
-        (["k", "-"], "x" * 100_001, "the content has 100,001 bytes"),
-        (["compacted", "x"], "", "is kept for compaction"),
-        (["k", "x", "--scope", "worker"], "", "whose memory is meant?"),
+        (["k", ""], "", "invalid content: empty"),
+        (["k", "-"], "  \n", "invalid content: empty"),
+        (["k", "-"], "a\0b", "contains a NUL"),
+        (["k", "-"], "\udcff\udcfe", "contains a lone surrogate"),
+        (["k", "-"], "x" * 100_001, "content too long: 100,001 bytes"),
+        (["compacted", "x"], "", "reserved for compaction"),
+        (["k", "x", "--scope", "worker"], "", "needs the name of a worker"),
         (["k", "x", "--scope", "everyone"], "", "invalid choice: 'everyone'"),
         (["k", "x", "--worker", ""], "", "the worker's name is empty"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(guild: Guild, project: Path, words: list[str], text: str, said: str) -> None:
-    ran = guild("memory", "write", *words, input=text)
+def test_invalid_writes_are_rejected(
+    guild: Guild, project: Path, arguments: list[str], stdin: str, message: str
+) -> None:
+    ran = guild("memory", "write", *arguments, input=stdin)
     assert ran.code == 2
-    assert said in ran.err
+    assert message in ran.err
     assert "Traceback" not in ran.err
 
 
-def test_a_worker_that_does_not_exist_has_no_memory(guild: Guild, remembering: Path) -> None:
+def test_unknown_worker_is_not_found(guild: Guild, scribe_project: Path) -> None:
     ran = guild("memory", "ls", "--worker", "scrib")
     assert ran.code == 3
     assert "Did you mean 'scribe'?" in ran.err
 
 
-def test_at_a_terminal_nothing_is_read_that_was_not_asked_for(project: Path, terminal: Callable[..., Terminal]) -> None:
+def test_write_without_content_does_not_wait_for_the_terminal(project: Path, terminal: Callable[..., Terminal]) -> None:
     person = terminal("memory", "write", "k")
     code, _ = person.ends()
     assert code == 2
-    assert "there is nothing to remember" in person.seen
+    assert "no content given" in person.seen
 
 
-def test_standard_input_that_cannot_be_read(guild: Guild, project: Path) -> None:
+def test_empty_standard_input_is_a_usage_error(guild: Guild, project: Path) -> None:
     ran = guild("memory", "write", "k", "-", "--json", input="")
     assert json.loads(ran.out)["error"]["code"] == "usage"

@@ -1,4 +1,4 @@
-"""Memory injection in the guild: a commission and a meeting are shown what a run is shown, and no more than fits."""
+"""Memory in the guild: commissions and meetings have the same memory block as runs, with the same limit."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def house(tmp_path: Path) -> House:
     return built
 
 
-def answers(house: House, *answers: dict[str, Any], compactor: list[dict[str, Any]] | None = None) -> None:
-    workers = {"*": [[*answers, {"say": "done"}]], **({"memory-compactor": [compactor]} if compactor else {})}
-    told = {"workers": workers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}
-    (house.repo.path / "script.yaml").write_text(json.dumps(told))
+def script_model(house: House, *steps: dict[str, Any], compactor: list[dict[str, Any]] | None = None) -> None:
+    workers = {"*": [[*steps, {"say": "done"}]], **({"memory-compactor": [compactor]} if compactor else {})}
+    script = {"workers": workers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}
+    (house.repo.path / "script.yaml").write_text(json.dumps(script))
 
 
-def remember(scope: str, key: str, content: str) -> dict[str, Any]:
+def memory_write(scope: str, key: str, content: str) -> dict[str, Any]:
     return {"call": "memory_write", "with": {"scope": scope, "key": key, "content": content}}
 
 
-def began(house: House, context: str) -> dict[str, Any]:
-    """What the run of the worker was made of in a context."""
+def assemble_run(house: House, context: str) -> dict[str, Any]:
+    """Run the worker in a context and return the first journal entry: its prompt, tools and bounds."""
 
     async def work(house: House) -> dict[str, Any]:
         run = await getattr(house, f"_{context}")("smith", house.frame)
@@ -46,54 +46,53 @@ def began(house: House, context: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("WKR-22", "WKR-15")
-def test_what_any_of_them_writes_all_of_them_are_shown(house: House) -> None:
+def test_all_contexts_share_the_memory(house: House) -> None:
     for context in CONTEXTS:
-        answers(house, *(remember(scope, context, f"{context} in {scope}") for scope in SCOPES))
-        began(house, context)
-    answers(house)
+        script_model(house, *(memory_write(scope, context, f"{context} in {scope}") for scope in SCOPES))
+        assemble_run(house, context)
+    script_model(house)
     for context in CONTEXTS:
-        frozen = began(house, context)
+        assembled = assemble_run(house, context)
         for scope in SCOPES:
             for written in CONTEXTS:
-                assert f"| {written} in {scope}" in frozen["memory"], (context, scope, written)
-        assert frozen["system_prompt"].endswith(frozen["memory"]), "the memory is the last block"
+                assert f"| {written} in {scope}" in assembled["memory"], (context, scope, written)
+        assert assembled["system_prompt"].endswith(assembled["memory"])
 
 
 @pytest.mark.req("WKR-23")
-def test_the_limit_of_a_project_holds_in_all_of_them_and_what_is_left_out_is_named(house: House) -> None:
-    answers(house, remember("project", "old", "o" * 1200), remember("project", "new", "n" * 300))
-    began(house, "run")
+def test_limit_of_the_project_holds_in_all_contexts(house: House) -> None:
+    script_model(house, memory_write("project", "old", "o" * 1200), memory_write("project", "new", "n" * 300))
+    assemble_run(house, "run")
     text = house.home.settings.read_text()
     house.home.settings.write_text(text.replace("branch: main", "branch: main\n    memory_tokens: 400"))
-    answers(house)
+    script_model(house)
     for context in CONTEXTS:
-        memory = began(house, context)["memory"]
-        assert "n" * 300 in memory, "the newest wins"
+        memory = assemble_run(house, context)["memory"]
+        assert "n" * 300 in memory, "the newest entry is included"
         assert "o" * 1200 not in memory
-        assert "old" in memory, "what is left out is named"
+        assert "old" in memory, "an omitted entry is named"
 
 
 @pytest.mark.req("WKR-23")
-def test_a_commission_that_makes_it_grow_too_long_has_it_condensed_apart(house: House) -> None:
+def test_compaction_caused_by_a_commission_is_a_separate_run(house: House) -> None:
     text = house.home.settings.read_text()
     house.home.settings.write_text(text.replace("branch: main", "branch: main\n    memory_tokens: 400"))
-    calls = [remember("worker", f"fact{n}", f"{n}" * 1000) for n in range(4)]
-    answers(house, *calls, compactor=[{"say": "All of it, in short."}])
-    run = began(house, "commission")
-    assert run["memory"] == ""
+    calls = [memory_write("worker", f"fact{n}", f"{n}" * 1000) for n in range(4)]
+    script_model(house, *calls, compactor=[{"say": "All of it, in short."}])
+    assert assemble_run(house, "commission")["memory"] == ""
 
-    async def compactions(house: House) -> list[Any]:
-        return [one for one in house.hall.history.recent() if one.worker == "memory-compactor"]
+    async def list_compactor_runs(house: House) -> list[Any]:
+        return [run for run in house.hall.history.recent() if run.worker == "memory-compactor"]
 
-    (condensed,) = house.inside(compactions)
-    assert (condensed.status, condensed.parent, condensed.request.get("commission")) == ("completed", None, None)
-    answers(house)
-    assert "All of it, in short." in began(house, "meeting")["memory"]
+    (compactor,) = house.inside(list_compactor_runs)
+    assert (compactor.status, compactor.parent, compactor.request.get("commission")) == ("completed", None, None)
+    script_model(house)
+    assert "All of it, in short." in assemble_run(house, "meeting")["memory"]
 
 
-def test_without_the_base_toolbox_there_is_none(house: House) -> None:
-    answers(house, remember("global", "fact", "known"))
-    began(house, "run")
+def test_worker_without_base_toolbox_has_no_memory(house: House) -> None:
+    script_model(house, memory_write("global", "fact", "known"))
+    assemble_run(house, "run")
     house.furnish(base=False)
     for context in CONTEXTS:
-        assert began(house, context)["memory"] == ""
+        assert assemble_run(house, context)["memory"] == ""

@@ -113,8 +113,8 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     at_work, waiting = (called_off, second, third, there), (first, last, behind)
     expected = {**dict.fromkeys(at_work, "in_progress"), **dict.fromkeys(waiting, "dispatched")}
     assert desk.standing() == expected
-    assert "as many commissions of shop are at work as may be" in desk.shown(last)["doubts"][0]
-    assert "as many commissions are at work as may be" in desk.shown(behind)["doubts"][0]
+    assert "queued: shop has no free slot" in desk.shown(last)["warnings"][0]
+    assert "queued: no free slot" in desk.shown(behind)["warnings"][0]
     blocked, pending = desk.new(dependencies=["none.md"]), desk.new()
     seen = {desk.refuses(id) for id in (second, last, blocked, pending)}
     unwanted = desk.ask("commission_cancel", id=desk.new(begin=True))
@@ -133,7 +133,8 @@ def test_from_state_to_state_so_many_at_a_time_and_over_a_crash(
     assert {desk.ended(id) for id in (first, second, third, last)} == {"completed"}
     assert desk.ended(behind) == "failed", "it cannot begin"
     assert desk.standing()[there] == "in_progress"
-    assert "there is no worker 'smith'" in desk.shown(there)["commission"]["reason"], "it waits, and says for what"
+    hold = desk.shown(there)["commission"]["hold"]
+    assert (hold["kind"], "there is no worker 'smith'" in hold["message"]) == ("cannot_resume", True)
     given_up = desk.ask("commission_cancel", id=there)
     assert yard.at(given_up["branch"], "src/key.py") == "key = 1", "its work is kept"
     seen |= {desk.refuses(id) for id in (called_off, second, behind, pending)}

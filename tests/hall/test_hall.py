@@ -199,8 +199,8 @@ def test_the_doctor_says_what_is_missing(home: Home, frame: Frame, project: Path
 # What goes on in the background
 
 
-def growing(project: Path, sleep: float) -> None:
-    """A worker whose first write takes its memory past twice the limit, and somebody slow who condenses it."""
+def script_compaction(project: Path, sleep: float) -> None:
+    """Script a worker whose first write makes compaction due, and a compactor that takes `sleep` seconds."""
     put_worker(project, sandboxes=None, tool_rules=None)
     note = {"call": "memory_write", "with": {"scope": "worker", "key": "note", "content": "x" * 4_000}}
     workers = {"scribe": [[note, DONE]], "memory-compactor": [[{"say": "condensed", "sleep": sleep}]]}
@@ -209,17 +209,17 @@ def growing(project: Path, sleep: float) -> None:
     (project / "guildhall.yaml").write_text("model: script:answers.yaml\nmemory: {limit_tokens: 400}\n")
 
 
-def test_what_takes_too_long_is_cut_off_and_told(home: Home, frame: Frame, project: Path) -> None:
-    growing(project, sleep=60)
+def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, project: Path) -> None:
+    script_compaction(project, sleep=60)
 
     async def work(hall: EmbeddedHall) -> None:
         await followed(hall.run(RunRequest(worker="scribe", input="go"), frame))
-        (told,) = await hall._hall.condenser.settle(patience=0.1)
-        assert told.data["text"] == "the worker memory was not condensed: it took too long"
-        assert told.data["done"] is False
+        (event,) = await hall._hall.memory_compactor.wait(timeout_s=0.1)
+        assert event.data["text"] == "worker memory not compacted: timed out"
+        assert event.data["done"] is False
         (made,) = [run for run in await hall.runs() if run.worker == "memory-compactor"]
-        assert (made.status, made.reason) == ("cancelled", told.data["text"])
-        assert await hall.settle() == [], "told once"
+        assert (made.status, made.reason) == ("cancelled", event.data["text"])
+        assert await hall.settle() == [], "reported once"
         left = await hall.memory_ls(frame, scope="worker", worker="scribe")
         assert [entry.key for entry in left.entries] == ["note"]
 
@@ -227,7 +227,7 @@ def test_what_takes_too_long_is_cut_off_and_told(home: Home, frame: Frame, proje
 
 
 def test_a_closing_hall_waits_for_what_goes_on(home: Home, frame: Frame, project: Path) -> None:
-    growing(project, sleep=0.2)
+    script_compaction(project, sleep=0.2)
     inside(home, lambda hall: followed(hall.run(RunRequest(worker="scribe", input="go"), frame)))
     left = inside(home, lambda hall: hall.memory_ls(frame, scope="worker", worker="scribe"), readonly=True)
     assert [entry.key for entry in left.entries] == ["compacted"]

@@ -259,7 +259,7 @@ async def _memory(both: Compared, frame: Frame) -> None:
     await both.once("memory_write", "build", "make test", frame, scope="project")
     assert (await both("memory_show", "build", frame, scope="project")).content == "make test"
     assert len((await both("memory_ls", frame)).entries) == 1
-    assert len((await both("memory_blame", "build", frame, scope="project")).records) == 2
+    assert len((await both("memory_blame", "build", frame, scope="project")).changes) == 2
     assert (await both.once("memory_revert", "build", frame, scope="project")).content == "make"
     await both.once("memory_rm", "build", frame, scope="project")
     with pytest.raises(NotFound):
@@ -552,7 +552,7 @@ async def _commissions(both: Compared, frame: Frame, project: Path, home: Home) 
     again = await both.once("commission_redispatch", other.id, frame)
     assert again.attempt == 1
     await both.stream("follow", again.run, frame)
-    with pytest.raises(Conflict, match="cannot become abandoned"):
+    with pytest.raises(Conflict, match="cannot be abandoned"):
         await both.once("commission_abandon", made.id)
     await both.once("commission_delete", made.id)
     with pytest.raises(NotFound, match="no commission"):

@@ -134,7 +134,7 @@ def test_the_newest_memories_are_shown_whole_up_to_the_limit(tmp_path: Path) -> 
         note = folder / "memory" / f"note-{number}.md"
         note.write_text(f"note {number} begins\n{'x' * 700}\nnote {number} ends\n")
         os.utime(note, (1_000_000 + number, 1_000_000 + number))
-    expected = "(?s)note 5 begins.*note 5 ends.*note 4 begins.*note 4 ends.*left out"
+    expected = "(?s)note 5 begins.*note 5 ends.*note 4 begins.*note 4 ends.*not fit here"
     model = write_script(tmp_path / "look.yaml", [{"expect_system": expected, "say": "seen"}])
     never = write_script(tmp_path / "never.yaml", [{"expect_system": "note 0 begins", "say": "seen"}])
 
@@ -147,12 +147,12 @@ def test_the_newest_memories_are_shown_whole_up_to_the_limit(tmp_path: Path) -> 
 
 
 @pytest.mark.req("WD-26")
-def test_a_memory_that_has_grown_is_condensed_in_the_background(tmp_path: Path) -> None:
+def test_memory_of_a_member_is_compacted_in_the_background(tmp_path: Path) -> None:
     folder = make_member(tmp_path / "clerk")
     (folder / "guildhall.yaml").write_text("model: script:script.yaml\nmemory: {limit_tokens: 400}\n")
     note = {"call": "store_memory", "with": {"key": "long", "content": "x" * 4_000}}
     answers = {
-        "clerk": [[note, {"expect": "too long to be shown", "say": "done"}]],
+        "clerk": [[note, {"expect": "too long for a prompt", "say": "done"}]],
         "memory-compactor": [[{"expect": "xxxx", "say": "It was all x."}]],
     }
     script = {"workers": answers, "repeat": True, "price": {"input": 3.0, "output": 15.0}}

@@ -71,7 +71,7 @@ class Bench:
         """What the next hall makes of it; where nothing had begun, it is told once more."""
 
         async def work(shop: Workshop) -> Commission:
-            await shop.commissions.settled()
+            await shop.commissions.drain()
             if shop.commissions.get(self.id).status == "pending":
                 await shop.commissions.dispatch(self.id, shop.frame)
             async with asyncio.timeout(10):

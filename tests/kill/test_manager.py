@@ -44,7 +44,7 @@ def made_once(bench: Bench) -> None:
         async with asyncio.timeout(15):
             while any(run.status not in ("completed", "failed") for run in shop.hall.history.recent()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        await shop.commissions.settled()
+        await shop.commissions.drain()
         (manager,) = [run for run in shop.hall.history.recent() if run.worker == "manager"]
         assert (manager.status, manager.output) == ("completed", "managed"), manager
         (made,) = [one for one in await shop.commissions.all() if one.by == "manager"]

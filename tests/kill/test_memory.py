@@ -1,4 +1,4 @@
-"""Killed at any instant, a run that remembers something has it remembered once when it has gone on to its end."""
+"""A run that is killed at any commit and resumed writes its memory entry exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
     from tests.kill.scene import Driver, When
 
-COMMITS = 10  # of the run below; the last case finds that there are no more
+COMMITS = 10  # of the whole run; the first test checks the number
 WORKER = {"name": "scribe", "instructions": "Remember what you are told."}
 ANSWERS = [
     {"call": "memory_write", "with": {"scope": "worker", "key": "fact", "content": "one"}},
@@ -28,22 +28,22 @@ def desk(project: Path, home: Home, driver: Driver) -> Desk:
     return Desk(project, home, driver, worker=WORKER, answers={"*": [ANSWERS]})
 
 
-def test_the_sweep_goes_over_every_commit(desk: Desk) -> None:
+def test_run_has_exactly_this_many_commits(desk: Desk) -> None:
     assert not desk.killed(COMMITS + 1, "before")
     assert desk.rows("SELECT status FROM runs") == [("completed",)]
 
 
 @pytest.mark.parametrize(("number", "when"), ends(COMMITS))
-def test_killed_at_a_commit_it_is_written_once(desk: Desk, number: int, when: When) -> None:
+def test_killed_and_resumed_run_writes_once(desk: Desk, number: int, when: When) -> None:
     assert desk.killed(number, when)
-    found = desk.rows("SELECT id, status FROM runs")
-    if not found:
+    runs = desk.rows("SELECT id, status FROM runs")
+    if not runs:
         assert desk.guild(*desk.run) == 0
-    elif found[0][1] != "completed":
-        assert desk.guild("resume", str(found[0][0])) == 0
-    (run,) = desk.rows("SELECT id, status FROM runs")
-    assert run[1] == "completed"
+    elif runs[0][1] != "completed":
+        assert desk.guild("resume", str(runs[0][0])) == 0
+    ((run, status),) = desk.rows("SELECT id, status FROM runs")
+    assert status == "completed"
     assert desk.rows("SELECT key, action, worker, run, content FROM memory_log") == [
-        ("fact", "write", "scribe", run[0], "one")
+        ("fact", "write", "scribe", run, "one")
     ]
     assert [path.read_text() for path in desk.home.path.rglob("fact.md")] == ["one"]

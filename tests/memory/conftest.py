@@ -1,4 +1,4 @@
-"""A memory on real files and a real database, a clock that is set by hand, and workers to remember things."""
+"""Fixtures for memory tests: real files, a real database and a clock that advances by itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
-from guildhall.memory.memory import Memory
-from guildhall.memory.model import Place, Writer
+from guildhall.memory.folder import MemoryFolder
+from guildhall.memory.model import Author
+from guildhall.memory.service import Memory
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
 from guildhall.workers.definition import Definition
@@ -24,38 +25,37 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
 
-WRITER = Writer(by="worker", worker="reviewer", run="r-2222222222")
-OTHER = Writer(by="worker", worker="writer", run="r-3333333333")
-PERSON = Writer.person()
+REVIEWER = Author(kind="worker", worker="reviewer", run="r-2222222222")
+CODER = Author(kind="worker", worker="coder", run="r-3333333333")
 
 
 @dataclass
-class Moments(SystemClock):
-    """A clock that goes on by a second whenever it is looked at."""
+class TickingClock(SystemClock):
+    """A clock that advances by one second at each call of `now`."""
 
-    at: datetime = field(default=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
+    current: datetime = field(default=datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC))
 
     def now(self) -> datetime:
-        self.at += timedelta(seconds=1)
-        return self.at
+        self.current += timedelta(seconds=1)
+        return self.current
 
 
 @pytest.fixture
 def store(home: Home) -> Generator[Store]:
     prepare(home.database)
-    opened = Store(home.database)
-    yield opened
-    opened.close()
+    store = Store(home.database)
+    yield store
+    store.close()
 
 
 @pytest.fixture
 def memory(home: Home, store: Store) -> Memory:
-    return Memory(home, store, Moments())
+    return Memory(home, store, TickingClock())
 
 
 @pytest.fixture
-def place(home: Home) -> Place:
-    return Place(scope="global", folder=home.path / "memory" / "global", name="global")
+def folder(home: Home) -> MemoryFolder:
+    return global_folder(home)
 
 
 @pytest.fixture
@@ -63,24 +63,28 @@ def frame(project: Path) -> Frame:
     return Frame(cwd=project, root=project)
 
 
-def worker(path: Path | None, name: str = "reviewer", scope: str = "project") -> Worker:
+def global_folder(home: Home) -> MemoryFolder:
+    return MemoryFolder(scope="global", path=home.path / "memory" / "global", name="global")
+
+
+def make_worker(path: Path | None, name: str = "reviewer", scope: str = "project") -> Worker:
     definition = Definition.model_validate({"name": name, "instructions": "Review."})
     return Worker(definition=definition, instructions="Review.", scope=scope, digest="d", path=path)  # type: ignore[arg-type]
 
 
-def put(place: Place, key: str, content: str | bytes, at: float = 0.0) -> Path:
-    """An entry, as a person's editor leaves it; `at` counts seconds from some day."""
-    place.folder.mkdir(parents=True, exist_ok=True)
-    path = place.folder / f"{key}.md"
+def edit_by_hand(folder: MemoryFolder, key: str, content: str | bytes, mtime: float = 0.0) -> Path:
+    """Write the file of an entry without Guildhall. `mtime` is in seconds after a fixed day in 2023."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    path = folder.entry_path(key)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    os.utime(path, (1_700_000_000 + at, 1_700_000_000 + at))
+    os.utime(path, (1_700_000_000 + mtime, 1_700_000_000 + mtime))
     return path
 
 
-def everything(place: Place) -> dict[str, bytes]:
-    """Every file below the scope's folder that is not the shelf's own, by its path there."""
+def read_files(folder: MemoryFolder) -> dict[str, bytes]:
+    """Return all files below the folder by relative path, without the internal ones."""
     return {
-        str(path.relative_to(place.folder)): path.read_bytes()
-        for path in place.folder.rglob("*")
+        str(path.relative_to(folder.path)): path.read_bytes()
+        for path in folder.path.rglob("*")
         if path.is_file() and not path.name.startswith(".")
     }

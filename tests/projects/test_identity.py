@@ -62,7 +62,7 @@ def test_another_repository_of_the_name_has_nothing_of_the_first(
         await shop.client.project_add(other.path)
 
     async def begun(shop: Workshop) -> list[str]:
-        await shop.commissions.settled()
+        await shop.commissions.drain()
         return await _listed(shop)
 
     workshop.inside(changed)
@@ -84,7 +84,7 @@ def test_a_repository_keeps_its_records_where_it_is_moved_or_registered_again(
         await shop.client.project_remove("shop")
         assert await _listed(shop) == []
         assert [one.id for one in await shop.commissions.all()] == [id]
-        assert "no project" in (await shop.commissions.shown(id)).doubts[0]
+        assert "no project" in (await shop.commissions.details(id)).warnings[0]
         shop.repo.path.rename(tmp_path / "elsewhere")
         await shop.client.project_add(tmp_path / "elsewhere", name="store")
         return [one.id for one in await shop.commissions.all("store")]

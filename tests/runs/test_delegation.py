@@ -539,7 +539,7 @@ def test_what_a_called_worker_remembers_is_its_own(guild: Guild, project: Path) 
     assert "It is blue." not in first[again["run"]]["memory"]
 
 
-def test_what_is_condensed_is_told_in_the_called_run(guild: Guild, project: Path) -> None:
+def test_compaction_is_reported_in_the_called_run_that_caused_it(guild: Guild, project: Path) -> None:
     put_boss(project)
     put_worker(project, "hand", tool_rules=None)
     notes = calls(

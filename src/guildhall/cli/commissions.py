@@ -1,4 +1,4 @@
-"""Commissions, as people name and read them."""
+"""Printing commissions, and waiting for them."""
 
 from __future__ import annotations
 
@@ -18,90 +18,88 @@ from guildhall.projects.model import KEPT, OURS
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.hall.client import HallClient
-    from guildhall.projects.commissions.model import Commission, CommissionShown
+    from guildhall.projects.commissions.model import Commission, CommissionDetails
 
-_EVERY = 0.1  # seconds between two looks at one that is asked about something
-_LOOK = 2.0  # and at one that is at work, where nothing is heard of it
-_ROW = 200  # characters of a reason that stands in its line
-_UNDER_WAY = ("dispatched", "in_progress")
+_POLL = 0.1  # seconds between two looks while an ask is open
+_WAIT = 2.0  # seconds that one request waits for a change
+_MAX_LINE = 200  # characters of a reason that is printed on the line of its timeline entry
+_ACTIVE = ("dispatched", "in_progress")
 
 
 async def run_of_commission(id: str, client: HallClient) -> str:
-    """The run of its last attempt."""
+    """Return the run of the last attempt. Raise NotFound if there is none."""
     one = (await client.commission(id)).commission
     if one.run is None:
-        raise NotFound(f"the commission {id} is {one.status}: it has no run yet", hint=one.next_step)
+        raise NotFound(f"commission {id} is {one.status}: it has no run yet", hint=one.next_command)
     return one.run
 
 
-async def until_it_rests(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionShown]:
-    """Waits until it has ended or waits for a person; the exit code, and how it stands.
+async def wait_idle(id: str, client: HallClient, *, hall: bool = True) -> tuple[int, CommissionDetails]:
+    """Wait until a commission has ended or needs the user. Return the exit code and the details.
 
-    Without a hall nobody lets it begin or go on: that is said, and not waited for.
+    Without a hall nothing starts or resumes it, so there is nothing to wait for.
     """
-    rests = False
+    idle = False
     while True:
         shown = await client.commission(id)
-        if shown.commission.status not in _UNDER_WAY:
+        if shown.commission.status not in _ACTIVE:
             return code_of(shown), shown
-        if await _is_put_away(shown, client, begins=hall and not rests):
+        if await _is_stopped(shown, client, can_start=hall and not idle):
             return exit_codes.NEEDS_YOU, shown
-        if rests:  # somebody is asked, and may answer at once
-            await SystemClock().sleep(_EVERY)
-        rests = await client.commission_rests(id, within=_LOOK)
+        if idle:  # an ask is open, and may be answered any time
+            await SystemClock().sleep(_POLL)
+        idle = await client.commission_rests(id, within=_WAIT)
 
 
-async def _is_put_away(shown: CommissionShown, client: HallClient, *, begins: bool) -> bool:
+async def _is_stopped(shown: CommissionDetails, client: HallClient, *, can_start: bool) -> bool:
     run = shown.commission.run
     if run is None:
-        return not begins
+        return not can_start
     status = (await client.show(run)).run.status
     return status in ("lost", "parked") or (status == "waiting" and bool(shown.waiting))
 
 
-def code_of(shown: CommissionShown) -> int:
+def code_of(shown: CommissionDetails) -> int:
     status = shown.commission.status
     if status == "completed":
         return exit_codes.DONE
     return exit_codes.NEEDS_YOU if shown.waiting or status in ("pending", "blocked") else exit_codes.FAILED
 
 
-def has_hall() -> bool:
-    """Whether there is one that goes on by itself."""
+def is_hall_running() -> bool:
+    """Return True if a hall runs in the background."""
     environ = dict(os.environ)
     return not is_embedded(environ) and find(Home.locate(environ)) is not None
 
 
-async def say_nobody_is_at_it(shown: CommissionShown, client: HallClient, screen: Screen) -> None:
-    """Says it of one that is under way by its record alone."""
+async def warn_if_stopped(shown: CommissionDetails, client: HallClient, screen: Screen) -> None:
+    """Print a note if an active commission makes no progress because nothing executes it."""
     one = shown.commission
-    if one.status == "dispatched" and not has_hall():
-        screen.note(
-            f"No hall is there to let it begin. The next command that needs one starts it: guild resume {one.id}"
-        )
+    if one.status == "dispatched" and not is_hall_running():
+        screen.note(f"No hall is running to start it. Start one: guild resume {one.id}")
     elif one.status == "in_progress" and one.run and (await client.show(one.run)).run.status in ("lost", "parked"):
-        screen.note(f"Nobody is at it. Let it go on: guild resume {one.id}")
+        screen.note(f"Its run has stopped. Continue: guild resume {one.id}")
 
 
-def print_line(commission: Commission, screen: Screen) -> list[str]:
-    """A row of the listing."""
-    far = commission.summary if commission.status == "in_progress" and not commission.held else None
-    more = screen.one_line(far or commission.reason or "", 60)
+def commission_row(commission: Commission, screen: Screen) -> list[str]:
+    """Return a row of the listing."""
+    progress = commission.summary if commission.status == "in_progress" and commission.hold is None else None
+    more = screen.one_line(progress or commission.explanation, 60)
     title = screen.one_line(commission.title, 50)
     who = [commission.project, commission.worker, f"by {commission.by}"]
     return [commission.id, commission.status, *who, title, more]
 
 
-def print_commission(shown: CommissionShown, screen: Screen) -> None:
-    """All about one."""
+def print_commission(shown: CommissionDetails, screen: Screen) -> None:
+    """Print everything about a commission."""
     one, around = shown.commission, shown.neighbours
     rows = [
         ["commission", one.id],
         ["title", screen.exactly(one.title)],
         ["project", one.project],
         ["worker", one.worker],
-        ["status", one.status + (" (waits for you)" if shown.waiting else "")],
-        ["why", screen.exactly(one.reason or "")],
+        ["status", one.status + (" (needs you)" if shown.waiting else "")],
+        ["why", screen.exactly(one.explanation)],
         ["by", f"{one.by}, in {one.made_by.partition('#')[0]}" if one.made_by else one.by],
         ["created", one.created_at],
         ["attempt", str(one.attempt or "")],
@@ -109,8 +107,8 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
         ["branch", _branch(one)],
         ["checkout", screen.exactly(shown.worktree or "")],
         ["cost", money(shown.cost_usd) if one.run else ""],
-        *(["depends on", path + (" (not there)" if path in around.missing else "")] for path in one.draft.dependencies),
-        *(["must give", path] for path in one.draft.artifacts),
+        *(["depends on", path + (" (missing)" if path in around.missing else "")] for path in one.draft.dependencies),
+        *(["artifact", path] for path in one.draft.artifacts),
         *(["linked", path] for path in one.draft.linked),
         *(["check", screen.exactly(command)] for command in one.draft.checks),
         ["reviewer", one.draft.reviewer or ""],
@@ -126,31 +124,31 @@ def print_commission(shown: CommissionShown, screen: Screen) -> None:
     screen.heading("\ntimeline")
     _print_timeline(shown, screen)
     _print_failed_checks(shown, screen)
-    for doubt in shown.doubts:
-        screen.note(doubt, "yellow")
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
     _print_next(shown, screen)
 
 
 def _branch(one: Commission) -> str:
-    """Where its work is: once it is merged, its branch is kept out of the way."""
+    """Return where the work is: on its branch, or merged, with the branch archived."""
     if one.branch is None or one.status != "completed":
         return one.branch or ""
-    return f"claude/main; its own: {KEPT}{one.branch.removeprefix(OURS)}"
+    return f"claude/main; archived: {KEPT}{one.branch.removeprefix(OURS)}"
 
 
-def _print_timeline(shown: CommissionShown, screen: Screen) -> None:
-    """Each line with its reason; what is long, such as a reviewer's comments, stands below it, whole."""
+def _print_timeline(shown: CommissionDetails, screen: Screen) -> None:
+    """Print the timeline. Long reasons, such as a reviewer's comments, are printed in full below their line."""
     wide = max((len(line.after or "") for line in shown.timeline), default=0)
     for line in shown.timeline:
-        is_long = len(line.reason) > _ROW or "\n" in line.reason
-        said = "" if is_long else screen.one_line(line.reason, _ROW)
-        screen.result(f"  {line.at}  {line.after or '':<{wide}}  {said}".rstrip())
+        is_long = len(line.reason) > _MAX_LINE or "\n" in line.reason
+        reason = "" if is_long else screen.one_line(line.reason, _MAX_LINE)
+        screen.result(f"  {line.at}  {line.after or '':<{wide}}  {reason}".rstrip())
         if is_long:
             screen.result(screen.barred(line.reason, wrapped=screen.out.isatty()))
 
 
-def _print_failed_checks(shown: CommissionShown, screen: Screen) -> None:
-    """What the checks have said that failed last, as long as it has not ended well."""
+def _print_failed_checks(shown: CommissionDetails, screen: Screen) -> None:
+    """Print the output of the checks that failed last, unless the commission is completed."""
     looked = [line.data["checks"] for line in shown.timeline if line.data.get("checks")]
     if not looked or shown.commission.status == "completed":
         return
@@ -160,7 +158,7 @@ def _print_failed_checks(shown: CommissionShown, screen: Screen) -> None:
             screen.result(screen.barred(check["output"], wrapped=screen.out.isatty()))
 
 
-def _print_said(shown: CommissionShown, screen: Screen) -> None:
+def _print_said(shown: CommissionDetails, screen: Screen) -> None:
     if shown.asked:
         screen.heading("\nquestions")
         for one in shown.asked:
@@ -169,13 +167,13 @@ def _print_said(shown: CommissionShown, screen: Screen) -> None:
     print_decisions(shown.decisions, screen)
 
 
-def _print_next(shown: CommissionShown, screen: Screen) -> None:
+def _print_next(shown: CommissionDetails, screen: Screen) -> None:
     one = shown.commission
     if one.status == "pending":
-        screen.note(f"Let it begin: guild commission dispatch {one.id}")
+        screen.note(f"Start it: guild commission dispatch {one.id}")
     elif one.status == "blocked":
-        screen.note(f"Once what it waits for is there: guild commission dispatch {one.id}")
+        screen.note(f"When its dependencies exist: guild commission dispatch {one.id}")
     elif one.status in ("failed", "cancelled"):
-        screen.note(f"Try it anew: guild commission redispatch {one.id}")
+        screen.note(f"Try again: guild commission redispatch {one.id}")
     for ask in shown.waiting:
-        screen.note(f"It waits for an answer: guild show {ask}")
+        screen.note(f"Waiting for your answer: guild show {ask}")

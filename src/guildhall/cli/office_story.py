@@ -84,7 +84,7 @@ class OfficeStory(HallStory):
 
     def _remembers(self) -> None:
         self.title("The next run knows it")
-        self.say("Memory is plain files, on record who wrote what. It is the last block of the next run's prompt.")
+        self.say("Memory is plain files, with a log of who wrote what. The next run has it at the end of its prompt.")
         self.guild("memory", "ls", "--worker", "chief")
         self.guild("run", "chief", "Who has to be reminded?", "--override-model", "script:next-time.yaml")
 

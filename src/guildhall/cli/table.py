@@ -208,7 +208,7 @@ COMMANDS = (
     Command(
         "memory",
         "ls|show|write|...",
-        "what workers remember: look, write, who wrote it",
+        "read and change what workers remember",
         example="guild memory ls",
         first=True,
     ),

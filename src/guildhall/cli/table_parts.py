@@ -1,4 +1,4 @@
-"""The commands about what a hall is made of: workers, members, what is remembered, the documents of a team."""
+"""The commands about what a hall is made of: workers, members, memory, the documents of a team."""
 
 from __future__ import annotations
 
@@ -89,32 +89,32 @@ PARTS = (
     Command(
         "memory ls",
         "",
-        "the entries, newest first",
+        "list memory entries, newest first",
         example="guild memory ls --worker greeter",
     ),
-    Command("memory show", "KEY", "one entry, whole", example="guild memory show build"),
+    Command("memory show", "KEY", "print an entry", example="guild memory show build"),
     Command(
         "memory write",
         "KEY [TEXT|-]",
-        "make an entry, or replace it",
+        "create or replace an entry",
         example='guild memory write build "make, then make test"',
     ),
     Command(
         "memory rm",
         "KEY",
-        "remove an entry; what it was stays on record",
+        "remove an entry (`revert` restores it)",
         example="guild memory rm build --scope global",
     ),
     Command(
         "memory blame",
         "KEY",
-        "who wrote an entry, when and in which run",
+        "show who changed an entry, when and in which run",
         example="guild memory blame build",
     ),
     Command(
         "memory revert",
         "KEY [--to N]",
-        "bring back what an entry said before",
+        "restore an earlier content of an entry",
         example="guild memory revert build --to 12",
     ),
     Command(

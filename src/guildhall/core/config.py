@@ -112,7 +112,7 @@ class Approvals(_Part):
 
 
 class Memory(_Part):
-    """How much of the memory a prompt may hold."""
+    """`memory:` in the settings: the size of the memory block of a prompt."""
 
     limit_tokens: Annotated[StrictInt, Field(gt=0, le=1_000_000)] = 8000
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.members.members import Members
-    from guildhall.memory.memory import Memory
+    from guildhall.memory.service import Memory
     from guildhall.models.model import Source
-    from guildhall.runs.condense import Condenser
+    from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
     from guildhall.runs.tokens import Tokens
@@ -86,8 +86,8 @@ class Annex(Hall):
         return self.whole.members
 
     @cached_property
-    def condenser(self) -> Condenser:
-        return self.whole.condenser
+    def memory_compactor(self) -> MemoryCompactor:
+        return self.whole.memory_compactor
 
     @cached_property
     def supply(self) -> Supply:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.errors import GuildError
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.memory.model import Entry as Remembered
-    from guildhall.memory.model import Listing, Scope
-    from guildhall.memory.provenance import Blame
+    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.plan import Executes, Plan
@@ -201,22 +199,35 @@ class HallClient(
 
     async def trust_forget(self, folder: Path) -> list[Pin]: ...
 
-    # memory: of a worker's own scope, and of the project that a worker belongs to, with the worker's name
-    async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing: ...
+    # Memory. The scope "worker" needs `worker`; with the scope "project", `worker` selects the project of its file.
 
-    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered: ...
+    async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
+        """List the entries of a scope, or of all scopes if none is given."""
+        ...
+
+    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        """Return an entry with its content."""
+        ...
 
     async def memory_write(
         self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
-    ) -> Remembered: ...
+    ) -> MemoryEntry:
+        """Create or replace an entry in the name of the user."""
+        ...
 
-    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered: ...
+    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        """Remove an entry and return it. Its content stays in the log."""
+        ...
 
-    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Blame: ...
+    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> EntryHistory:
+        """Return an entry with all its logged changes."""
+        ...
 
     async def memory_revert(
         self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
-    ) -> Remembered: ...
+    ) -> MemoryEntry:
+        """Restore the content of the change `to`, or the last content that differs from the current content."""
+        ...
 
     # the place itself
     async def doctor(self, frame: Frame) -> list[Check]: ...

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.model import Commission, CommissionShown, Draft
+    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
 
 
 class CommissionClient(Protocol):
@@ -23,7 +23,7 @@ class CommissionClient(Protocol):
     # in the order of their creation
     async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]: ...
 
-    async def commission(self, id: str) -> CommissionShown: ...
+    async def commission(self, id: str) -> CommissionDetails: ...
 
     # whether nothing becomes of it before a person has done something; says no after so many seconds
     async def commission_rests(self, id: str, *, within: float) -> bool: ...

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.model import Commission, CommissionShown, Draft
+    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
 
 
 class RemoteCommissions(ABC):
@@ -27,7 +27,7 @@ class RemoteCommissions(ABC):
     async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]:
         return await self._call("commissions", project=project, status=status)
 
-    async def commission(self, id: str) -> CommissionShown:
+    async def commission(self, id: str) -> CommissionDetails:
         return await self._call("commission", id=id)
 
     async def commission_rests(self, id: str, *, within: float) -> bool:

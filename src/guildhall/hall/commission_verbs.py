@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.wiring import Hall
-    from guildhall.projects.commissions.model import Commission, CommissionShown, Draft
+    from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.model import Project
 
 _PERSON = "by the user"
@@ -40,19 +40,19 @@ class CommissionVerbs:
         return await self._hall.commissions.edit(id, changes, frame)
 
     async def commissions(self, *, project: str | None = None, status: str | None = None) -> list[Commission]:
-        from guildhall.projects.commissions.model import checked_status
+        from guildhall.projects.commissions.states import parse_status
 
-        wanted = None if status is None else checked_status(status)
+        wanted = None if status is None else parse_status(status)
         found = await self._hall.commissions.all(project, wanted)
         if project is not None and not found and not await self._hall.commissions.all(project):
             self._hall.projects.get(project)  # there may be some of one that is registered no more
         return found
 
-    async def commission(self, id: str) -> CommissionShown:
-        return await self._hall.commissions.shown(id)
+    async def commission(self, id: str) -> CommissionDetails:
+        return await self._hall.commissions.details(id)
 
     async def commission_rests(self, id: str, *, within: float) -> bool:
-        return await self._hall.commissions.at_rest([id], min(max(0.0, within), _LONGEST))
+        return await self._hall.commissions.wait_idle([id], min(max(0.0, within), _LONGEST))
 
     async def commission_dispatch(self, id: str, frame: Frame) -> Commission:
         return await self._hall.commissions.dispatch(id, frame)

@@ -20,7 +20,7 @@ from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.hall.wiring import Hall
-from guildhall.memory.model import Writer
+from guildhall.memory.model import PERSON
 from guildhall.runs.records import find_ask
 from guildhall.runs.transcript import conversation
 from guildhall.workers import lifecycle, records
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.client import Tested
-    from guildhall.memory.model import Entry as Remembered
-    from guildhall.memory.model import Listing, Place, Scope
-    from guildhall.memory.provenance import Blame
+    from guildhall.memory.folder import MemoryFolder
+    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.asks import Asks
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
@@ -327,42 +326,42 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
         return below
 
-    # memory
+    # Memory
 
     async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
-        memory = self._hall.memory
-        places = [self._place(frame, scope, worker)] if scope else self._places(frame, worker).values()
-        return await asyncio.to_thread(memory.ls, places)
+        folders = [self._folder(frame, scope, worker)] if scope else self._folders(frame, worker).values()
+        return await asyncio.to_thread(self._hall.memory.list_entries, folders)
 
-    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
-        return await asyncio.to_thread(self._hall.memory.show, self._place(frame, scope, worker), key)
+    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        return await asyncio.to_thread(self._hall.memory.read, self._folder(frame, scope, worker), key)
 
     async def memory_write(
         self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
-    ) -> Remembered:
-        place = self._place(frame, scope, worker)
-        return await asyncio.to_thread(self._hall.memory.write, place, key, content, Writer.person())
+    ) -> MemoryEntry:
+        folder = self._folder(frame, scope, worker)
+        return await asyncio.to_thread(self._hall.memory.write, folder, key, content, PERSON)
 
-    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
-        return await asyncio.to_thread(self._hall.memory.rm, self._place(frame, scope, worker), key, Writer.person())
+    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
+        return await asyncio.to_thread(self._hall.memory.remove, self._folder(frame, scope, worker), key, PERSON)
 
-    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Blame:
-        return await asyncio.to_thread(self._hall.memory.blame, self._place(frame, scope, worker), key)
+    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> EntryHistory:
+        return await asyncio.to_thread(self._hall.memory.history, self._folder(frame, scope, worker), key)
 
     async def memory_revert(
         self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
-    ) -> Remembered:
-        revert = partial(self._hall.memory.revert, to=to)
-        return await asyncio.to_thread(revert, self._place(frame, scope, worker), key, Writer.person())
+    ) -> MemoryEntry:
+        folder = self._folder(frame, scope, worker)
+        return await asyncio.to_thread(self._hall.memory.revert, folder, key, PERSON, change_id=to)
 
-    def _places(self, frame: Frame, worker: str | None) -> Mapping[Scope, Place]:
+    def _folders(self, frame: Frame, worker: str | None) -> Mapping[Scope, MemoryFolder]:
         found = self._hall.find_worker(worker, frame) if worker is not None else None
-        return self._hall.memory.places(found, frame)
+        return self._hall.memory.folders(found, frame)
 
-    def _place(self, frame: Frame, scope: Scope, worker: str | None) -> Place:
-        if (place := self._places(frame, worker).get(scope)) is not None:
-            return place
-        raise UsageError("whose memory is meant?", hint="Name the worker: --worker NAME.")
+    def _folder(self, frame: Frame, scope: Scope, worker: str | None) -> MemoryFolder:
+        folder = self._folders(frame, worker).get(scope)
+        if folder is None:
+            raise UsageError("the scope 'worker' needs the name of a worker", hint="Add --worker NAME.")
+        return folder
 
     # the place itself
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from guildhall.hall.wiring import Hall
     from guildhall.models.model import Source
     from guildhall.projects.branches import Branches
-    from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git import Git
     from guildhall.projects.identity import Identities
     from guildhall.projects.meetings.meetings import Meetings
@@ -227,18 +227,18 @@ class Guild(Staff):
                 self._claim(project)
                 missing = self.worktrees.missing(project)
                 for _, place, _, _ in missing:
-                    self.commissions.missed(place)
+                    self.commissions.record_lost_checkout(place)
                 self.worktrees.restore(missing)
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
     def living(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
-        from guildhall.projects.commissions.model import attempt_of
+        from guildhall.projects.commissions.model import parse_checkout_name
         from guildhall.projects.records import living
 
         on_record = self.store.read(lambda connection: living(connection, project))
-        others = [attempt_of(place) or place for place in self.worktrees.activities(project)]
+        others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
     def demand_removable(self, name: str) -> None:
@@ -282,11 +282,11 @@ class Guild(Staff):
     @cached_property
     def commissions(self) -> Commissions:
         """The commissions of all projects."""
-        from guildhall.projects.commissions.commissions import Commissions
-        from guildhall.projects.commissions.ground import Ground
+        from guildhall.projects.commissions.context import CommissionContext
+        from guildhall.projects.commissions.service import Commissions
 
         return Commissions(
-            Ground(
+            CommissionContext(
                 store=self.store,
                 clock=self.clock,
                 history=self.history,
@@ -296,25 +296,25 @@ class Guild(Staff):
                 branches=self.branches,
                 worktrees=self.worktrees,
                 runs=lambda: self.runs,
-                alive=self.is_alive,
-                find=self._found,
+                is_alive=self.is_alive,
+                find_worker=self._found,
                 models=self.usable_models,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
                 frame_at=self.frame_by_itself,
-                most=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
-                meet=self.ask_for_meeting,
-                call_off=lambda run: self.meetings.call_off(run, "what it was about is settled"),
+                max_running=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
+                request_meeting=self.request_conflict_meeting,
+                decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
                 readonly=self.readonly,
             )
         )
 
-    async def ask_for_meeting(self, commission: Commission, files: tuple[str, ...]) -> None:
-        """What cannot be merged is to be talked about, with the worker whose work it is."""
+    async def request_conflict_meeting(self, commission: Commission) -> None:
+        """Request a meeting about a merge conflict, with the worker whose work it is."""
         if commission.run is None:
             return
-        said = f"{commission.title} ({commission.id}) cannot be merged: {', '.join(files)}"
-        place, worker = self.projects.get(commission.project), commission.draft.worker
-        await self.meetings.request(place, worker, said, by="hall", made_by=commission.run)
+        topic = f"Merge conflict in {commission.title} ({commission.id}): {', '.join(commission.conflict)}"
+        project = self.projects.get(commission.project)
+        await self.meetings.request(project, commission.worker, topic, by="hall", made_by=commission.run)
 
     def frame_by_itself(self, folder: Path) -> Frame:
         """Of what the hall does by itself in a folder: with the variables of the terminal that has started it."""

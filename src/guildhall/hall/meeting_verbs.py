@@ -64,9 +64,9 @@ class MeetingVerbs:
         return await self._hall.meetings.accept(id)
 
     async def meeting_decline(self, id: str, *, reason: str | None = None) -> Meeting:
-        from guildhall.projects.commissions.cancel import checked_reason
+        from guildhall.projects.commissions.model import check_reason
 
-        return await self._hall.meetings.decline(id, None if reason is None else checked_reason(reason))
+        return await self._hall.meetings.decline(id, None if reason is None else check_reason(reason))
 
     async def meeting_defer(self, id: str, until: str) -> Meeting:
         return await self._hall.meetings.defer(id, until)

@@ -14,7 +14,7 @@ from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
 from guildhall.jobs.model import Dispatch, refuse_choice_of_model
 from guildhall.jobs.seating import refuse_writing
 from guildhall.members.model import of_member
-from guildhall.memory.compact import WORKER as COMPACTOR
+from guildhall.memory.compaction import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.define import tool
 
@@ -183,8 +183,8 @@ class _Verbs:
 
 
 async def _takes_work(one: Listed, client: HallClient, frame: Frame) -> bool:
-    """Whether a dispatch to a worker would be heard; the one that condenses memories is the hall's own."""
-    if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR):
+    """Return True if the worker accepts a dispatch. Only the hall itself starts the memory compactor."""
+    if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
         return False
     try:
         refuse_writing(await client.worker(one.name, frame))

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from guildhall.hall.postcard import Postcard
     from guildhall.hall.start import Address
     from guildhall.hall.wire import Wire
-    from guildhall.memory.model import Entry as Remembered
-    from guildhall.memory.model import Listing, Scope
-    from guildhall.memory.provenance import Blame
+    from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
     from guildhall.runs.plan import Plan
@@ -244,24 +242,23 @@ class RemoteHall(
     async def memory_ls(self, frame: Frame, *, scope: Scope | None = None, worker: str | None = None) -> Listing:
         return await self._call("memory_ls", frame=frame, scope=scope, worker=worker)
 
-    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
+    async def memory_show(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
         return await self._call("memory_show", key=key, frame=frame, scope=scope, worker=worker)
 
     async def memory_write(
         self, key: str, content: str, frame: Frame, *, scope: Scope, worker: str | None = None
-    ) -> Remembered:
-        what = {"key": key, "content": content, "scope": scope}
-        return await self._call("memory_write", **what, frame=frame, worker=worker)
+    ) -> MemoryEntry:
+        return await self._call("memory_write", key=key, content=content, frame=frame, scope=scope, worker=worker)
 
-    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Remembered:
+    async def memory_rm(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> MemoryEntry:
         return await self._call("memory_rm", key=key, frame=frame, scope=scope, worker=worker)
 
-    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> Blame:
+    async def memory_blame(self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None) -> EntryHistory:
         return await self._call("memory_blame", key=key, frame=frame, scope=scope, worker=worker)
 
     async def memory_revert(
         self, key: str, frame: Frame, *, scope: Scope, worker: str | None = None, to: int | None = None
-    ) -> Remembered:
+    ) -> MemoryEntry:
         return await self._call("memory_revert", key=key, frame=frame, scope=scope, worker=worker, to=to)
 
     # the place itself

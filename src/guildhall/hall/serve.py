@@ -148,10 +148,15 @@ class Process:
         while idle < _LOOKS:
             await asyncio.sleep((self._idle or _OFTEN) / _LOOKS)
             idle = 0 if self._idle is None or self._busy() else idle + 1
-            for event in self._hall.condenser.untold() if "condenser" in vars(self._hall) else ():
-                _log.info("%s: %s", event.run, event.data.get("text"))
+            self._log_compactions()
         _log.info("nothing lives here any more")
         self.leave()
+
+    def _log_compactions(self) -> None:
+        if "memory_compactor" not in vars(self._hall):  # asking for it would create it
+            return
+        for event in self._hall.memory_compactor.take_unreported():
+            _log.info("%s: %s", event.run, event.data.get("text"))
 
     def _busy(self) -> bool:
         return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from guildhall.hall.annex import Annexes
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
-    from guildhall.memory.memory import Memory
+    from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.room.rooms import Rooms
     from guildhall.runs.assemble import Assembler
-    from guildhall.runs.condense import Condenser
+    from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.fork import Forks
     from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
@@ -106,18 +106,18 @@ class Hall(Guild):
 
     @cached_property
     def memory(self) -> Memory:
-        from guildhall.memory.memory import Memory
+        from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
     @cached_property
-    def condenser(self) -> Condenser:
-        from guildhall.runs.condense import Condenser
+    def memory_compactor(self) -> MemoryCompactor:
+        from guildhall.runs.execution.memory_compaction import MemoryCompactor
 
-        return Condenser(
+        return MemoryCompactor(
             memory=self.memory,
             runs=self.runs,
-            runs_of=lambda run: self.where(run).runs,
+            find_runs=lambda run: self.where(run).runs,
             store=self.store,
             bus=self.bus,
             clock=self.clock,
@@ -150,8 +150,8 @@ class Hall(Guild):
     def planner(self) -> Planner:
         """What says beforehand what a worker could do. It starts nothing that could do anything."""
         from guildhall.models.catalog import has_price
+        from guildhall.runs.assembly.memory import RunMemory
         from guildhall.runs.planner import Planner
-        from guildhall.runs.remember import Remembering
 
         return Planner(
             supply=self.supply,
@@ -159,7 +159,7 @@ class Hall(Guild):
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
             describe=self.boxes.describe,
-            remembering=Remembering(memory=self.memory, grown=lambda growth: None),
+            memory=RunMemory(memory=self.memory, request_compaction=lambda request: None),
             provided=self.provided,
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
         )
@@ -186,7 +186,7 @@ class Hall(Guild):
     @cached_property
     def recordings(self) -> Recordings:
         from guildhall.jobs import jobs
-        from guildhall.projects.commissions import commissions
+        from guildhall.projects.commissions.service import recorded_hooks
         from guildhall.projects.meetings import meetings
         from guildhall.runs.recordings import Recordings
 
@@ -194,7 +194,7 @@ class Hall(Guild):
             store=self.store,
             history=self.history,
             assembler=self.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or commissions.seat_of(run) or meetings.seat_of(run),
+            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or meetings.seat_of(run),
             runtime_of=self.replays,
             tokens=self.tokens,
         )
@@ -202,7 +202,7 @@ class Hall(Guild):
     @cached_property
     def assembler(self) -> Assembler:
         from guildhall.runs.assemble import Assembler
-        from guildhall.runs.remember import Remembering
+        from guildhall.runs.assembly.memory import RunMemory
 
         return Assembler(
             self.environ,
@@ -211,7 +211,9 @@ class Hall(Guild):
             active=self.active_workers,
             settings=self.settings,
             describe=self.boxes.describe,
-            remembering=Remembering(memory=self.memory, grown=lambda growth: self.condenser.start(growth)),
+            memory=RunMemory(
+                memory=self.memory, request_compaction=lambda request: self.memory_compactor.start(request)
+            ),
             instead=self.instead,
             supply=self.supply,
             serve=self.serve,
@@ -355,14 +357,14 @@ class Hall(Guild):
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
         members = "members" in vars(self) and self.members.busy
-        condensing = "condenser" in vars(self) and self.condenser.busy
-        return self.annexes.living > 0 or members or condensing or any(lives() for lives in self.lives)
+        compacting = "memory_compactor" in vars(self) and self.memory_compactor.is_busy
+        return self.annexes.living > 0 or members or compacting or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
-        if "condenser" not in vars(self):
+        if "memory_compactor" not in vars(self):
             return []
-        return await (self.condenser.settle() if patience is None else self.condenser.settle(patience))
+        return await (self.memory_compactor.wait() if patience is None else self.memory_compactor.wait(patience))
 
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""

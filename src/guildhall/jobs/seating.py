@@ -24,7 +24,7 @@ You work on a job by yourself. Nobody reads along, and what you merely say reach
 - record_decision: each judgement call that you make on your own, with the reason.
 - log_question: what you cannot decide and a person should. Go on as well as you can; with wait: true you get the \
 answer before you go on, which may take hours: only where nothing sensible can be done without it."""
-_MEMORY = "- store_memory: what later jobs should know: facts, preferences, what worked."
+_MEMORY = "- store_memory: save facts, preferences and approaches that worked, for later jobs."
 _RESULT = """\
 - write_artifact: files that belong to the result; it is the only way to write one.
 - submit_result: the result, once, when all of it is there. A job counts as done when it was submitted."""

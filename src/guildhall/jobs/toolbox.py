@@ -171,12 +171,12 @@ class _Verbs:
         return "The question is noted for a person. Go on without the answer."
 
     async def store_memory(self, key: str, content: str) -> ToolResult:
-        """Remember something for later jobs: a fact, a preference of the person's, what worked. Storing a key again
-        replaces what it said.
+        """Save a note for later jobs: a fact, a preference of the user, an approach that worked. Storing an existing
+        key replaces its whole content.
 
         Args:
-            key: A short name, such as build-commands: letters, digits, "_", "-" and "."; no path, no suffix.
-            content: The text to remember. Never passwords or keys.
+            key: Short name such as build-commands. Letters, digits, "_", "-" and "."; no slash, no file suffix.
+            content: The whole note. Never save passwords or API keys.
         """
         return await self._desk.remember(key, content)
 

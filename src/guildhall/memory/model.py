@@ -1,4 +1,10 @@
-"""The nouns of memory: where it lies, what an entry is, who wrote it. And what a key and a content may be."""
+"""Data types of memory (scopes, entries, changes) and the rules for keys and contents.
+
+Does no I/O: `folder` accesses the files, `records` the log. Imports nothing heavy, because the command line imports
+this module for help and completion.
+
+Invariant: a valid key is a safe file name. Code that turns a key into a path must have called `check_key`.
+"""
 
 from __future__ import annotations
 
@@ -7,61 +13,47 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.ids import digest, is_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from guildhall.core.frame import Frame
-    from guildhall.core.paths import Home
-    from guildhall.workers.model import Worker
-
 Scope = Literal["global", "project", "worker"]
-Action = Literal["write", "edit", "remove", "compact", "revert"]  # edit: by hand, noticed when it was about to go
-By = Literal["worker", "person", "compaction", "hand"]
+AuthorKind = Literal["worker", "person", "compaction", "hand"]  # hand: the file was changed without Guildhall
+Action = Literal["write", "edit", "remove", "compact", "revert"]  # edit: by hand, logged before it is overwritten
 
 SCOPES: tuple[Scope, ...] = ("global", "project", "worker")
 SUFFIX = ".md"
-COMPACTED = "compacted"  # the key that compaction writes, and nobody else
-MAX_BYTES = 100_000  # of one entry
-CHARACTERS_PER_TOKEN = 4
+COMPACTED_KEY = "compacted"  # written by compaction only
+MAX_ENTRY_BYTES = 100_000
+CHARS_PER_TOKEN = 4
 
-# 64 bits: a repository can be given a path in it, and must not be able to hit upon another worker's folder.
-_HASH = 16
-_LATEST = 253_402_300_799  # seconds: the last that a date can say; a file may claim any time
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """The folder of one scope, as one worker (or the person) sees it."""
-
-    scope: Scope
-    folder: Path
-    name: str  # the folder below the memory of the home, as the record names it: `workers/reviewer-1f2e...`
+_MAX_TIMESTAMP = 253_402_300_799  # 9999-12-31: files can have later times, datetime cannot
+_MAX_LISTED_IDS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listed:
-    """An entry in a listing: known without being read."""
+class EntryInfo:
+    """Name, age and size of an entry, known without opening its file."""
 
     scope: Scope
     key: str
-    modified: int  # ns since 1970
+    mtime_ns: int
     size: int  # bytes
 
     @property
     def written_at(self) -> str:
-        return stamp(datetime.fromtimestamp(min(max(self.modified / 1e9, 0), _LATEST), UTC))
+        seconds = min(max(self.mtime_ns / 1e9, 0), _MAX_TIMESTAMP)
+        return stamp(datetime.fromtimestamp(seconds, UTC))
 
     def as_dict(self) -> dict[str, Any]:
         return {"scope": self.scope, "key": self.key, "written_at": self.written_at, "size": self.size}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(Listed):
-    """An entry as it was read. `inode` tells a file that was replaced since from the one that was read."""
+class MemoryEntry(EntryInfo):
+    """An entry with its content. The inode reveals whether the file was replaced after reading."""
 
     content: str
     inode: int
@@ -71,8 +63,8 @@ class Entry(Listed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skipped:
-    """Something in a scope's folder that is no entry, and why. The name is whatever the file system says."""
+class SkippedFile:
+    """A file in a memory folder that is not a valid entry. Its name can be anything, so escape it before printing."""
 
     scope: Scope
     name: str
@@ -84,49 +76,60 @@ class Skipped:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What a scope holds, newest first."""
+    """Entries scope by scope, newest first, and the files that were skipped."""
 
-    entries: tuple[Listed, ...]
-    skipped: tuple[Skipped, ...] = ()
+    entries: tuple[EntryInfo, ...]
+    skipped: tuple[SkippedFile, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "entries": [entry.as_dict() for entry in self.entries],
-            "skipped": [skipped.as_dict() for skipped in self.skipped],
+            "skipped": [file.as_dict() for file in self.skipped],
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writer:
-    """Who changes the memory. Known to the hall; nobody claims it in an argument."""
+class Author:
+    """Who changed an entry. Set by the hall; tools and commands cannot choose it."""
 
-    by: By
+    kind: AuthorKind
     worker: str | None = None
     run: str | None = None
 
-    @staticmethod
-    def person() -> Writer:
-        return Writer(by="person")
-
     def __str__(self) -> str:
-        if self.by == "worker":
-            return f"{self.worker or 'a worker'} in {self.run}" if self.run else self.worker or "a worker"
-        return {"person": "you", "hand": "hand", "compaction": "compaction"}[self.by]
+        if self.kind != "worker":
+            return "you" if self.kind == "person" else self.kind
+        name = self.worker or "a worker"
+        return f"{name} in {self.run}" if self.run else name
+
+
+PERSON = Author(kind="person")
+HAND = Author(kind="hand")
+COMPACTION = Author(kind="compaction")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One change of one entry. `digest` is that of the file afterwards; None: the entry is gone from its scope."""
+class Change:
+    """One logged change of an entry. `digest` and `content` are None if the change removed the entry."""
 
     id: int
-    place: str
     scope: Scope
     key: str
     action: Action
-    writer: Writer
+    author: Author
     at: str
     digest: str | None
     content: str | None
+
+    def __str__(self) -> str:
+        verb = {
+            "write": "written",
+            "edit": "edited",
+            "remove": "removed",
+            "compact": "compacted and archived" if self.content is None else "written",
+            "revert": "restored",
+        }[self.action]
+        return f"{verb} by {self.author}, {self.at}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -134,69 +137,120 @@ class Record:
             "scope": self.scope,
             "key": self.key,
             "action": self.action,
-            "by": self.writer.by,
-            "worker": self.writer.worker,
-            "run": self.writer.run,
+            "by": self.author.kind,
+            "worker": self.author.worker,
+            "run": self.author.run,
             "at": self.at,
             "digest": self.digest,
         }
 
 
-def places(home: Home, worker: Worker | None, frame: Frame) -> Mapping[Scope, Place]:
-    """The scopes that a worker may read and write; without a worker, those that everyone shares.
+@dataclass(frozen=True, kw_only=True)
+class EntryHistory:
+    """An entry as it is now, with its logged changes, newest first.
 
-    A worker's own folder is found by where the worker comes from, not by its name: the `reviewer` of a repository that
-    was cloned today is not the `reviewer` at home. Its text may change, and its name in it: it stays who it is.
-
-    A member has one memory for all who work in it, which goes with its folder wherever that goes.
+    Every change made through Guildhall is in the log with its digest, so a content with another digest was written by
+    hand.
     """
-    if home.keeps is not None:
-        return {"worker": Place(scope="worker", folder=home.memory, name="member")}
-    project = (worker.folder(frame) if worker else frame.root).resolve()
-    names: dict[Scope, str] = {"global": "global", "project": f"projects/{_label(project.name, str(project))}"}
-    if worker is not None:
-        shared = worker.scope in ("workflow", "package")  # its file has others in it, or the name that all have
-        name = worker.path.stem if worker.path and not shared else worker.name
-        names["worker"] = f"workers/{_label(name, worker.identity)}"
-    return {scope: Place(scope=scope, folder=home.memory / name, name=name) for scope, name in names.items()}
+
+    scope: Scope
+    key: str
+    folder: Path
+    entry: MemoryEntry | None  # None if it does not exist now
+    changes: tuple[Change, ...]
+
+    @property
+    def is_changed_by_hand(self) -> bool:
+        """Return True if the file was created, edited or deleted by hand after the last logged change."""
+        logged = self.changes[0].digest if self.changes else None
+        return logged != self._current_digest
+
+    @property
+    def summary(self) -> str:
+        """Describe the origin of the current content, on a single line."""
+        if not self.changes:
+            return f"created by hand, {self.entry.written_at}" if self.entry else "does not exist"
+        last = self.changes[0]
+        if not self.is_changed_by_hand:
+            return str(last)
+        if self.entry is None:
+            return f"deleted by hand; last logged change: {last}"
+        for change in self.changes:
+            if change.digest == self._current_digest:
+                return f"restored by hand to the content {change}; last logged change: {last}"
+        return f"edited by hand, {self.entry.written_at}; last logged change: {last}"
+
+    def content_to_restore(self, change_id: int | None) -> str:
+        """Return the content of a change, or the last content that differs from the current content."""
+        contents = {change.id: change.content for change in self.changes if change.content is not None}
+        name = f"{self.scope}/{self.key}"
+        if change_id is None:
+            current = self.entry.content if self.entry else None
+            for content in contents.values():
+                if content != current:
+                    return content
+            raise NotFound(f"the log has no earlier content of {name}", hint="`guild memory blame` lists its changes.")
+        if change_id not in contents:
+            known = ", ".join(map(str, list(contents)[:_MAX_LISTED_IDS]))
+            hint = f"Changes with a content: {known}." if known else "The log has no content of this entry."
+            raise UsageError(f"change {change_id} has no content of {name}", hint=hint)
+        return contents[change_id]
+
+    @property
+    def _current_digest(self) -> str | None:
+        return content_digest(self.entry.content) if self.entry else None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "scope": self.scope,
+            "key": self.key,
+            "path": str(self.folder),
+            "present": self.entry is not None,
+            "by_hand": self.is_changed_by_hand,
+            "verdict": self.summary,
+            "records": [change.as_dict() for change in self.changes],
+        }
 
 
-def _label(name: str, origin: str) -> str:
-    readable = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "-" for char in name)[:40]
-    return f"{readable or 'root'}-{digest(origin.encode('utf-8', 'surrogateescape'))[:_HASH]}"
+def content_digest(content: str) -> str:
+    return digest(content.encode())
 
 
 def is_key(text: str) -> bool:
-    """Whether the text can be the key of an entry: a name, without the suffix that its file has anyway."""
-    return is_name(text) and text[-3:] != SUFFIX
+    """Return True if the text is a valid key: a plain name without the file suffix."""
+    return is_name(text) and text[-3:] != SUFFIX  # a slice, not endswith: called for every file of every prompt
 
 
-def check_key(key: str, *, writing: bool = False) -> None:
-    """Raises unless the key can be used: to look, or to write."""
-    if not is_key(key):
-        hint = "Use letters, digits, '_', '-' and '.', a letter or digit first, at most 64, no '..'."
-        if is_name(key):
-            hint = f"Leave out {SUFFIX}: the file gets it by itself."
-        shown = key if len(key) <= 80 else f"{key[:80]}..."
-        raise UsageError(f"{shown!a} cannot be the key of a memory entry", hint=hint)
-    if writing and key.lower() == COMPACTED:
-        hint = "Use another key; what compaction wrote is condensed again with the rest, or removed."
-        raise UsageError(f"the key {key!r} is kept for compaction", hint=hint)
+def check_key(key: str) -> None:
+    """Raise UsageError unless the key is valid."""
+    if is_key(key):
+        return
+    hint = "Use up to 64 letters, digits, '_', '-' or '.', starting with a letter or digit, without '..'."
+    if is_name(key):
+        hint = f"Leave out {SUFFIX}; it is added to the file name automatically."
+    shown = key if len(key) <= 80 else f"{key[:80]}..."
+    raise UsageError(f"invalid memory key: {shown!a}", hint=hint)
 
 
-def check_content(content: str) -> bytes:
-    """The content as its file holds it. Raises unless it is text that can be kept."""
+def check_writable_key(key: str) -> None:
+    """Raise UsageError unless the key is valid and not reserved."""
+    check_key(key)
+    if key.lower() == COMPACTED_KEY:
+        raise UsageError(f"the key {key!r} is reserved for compaction", hint="Use another key.")
+
+
+def check_content(content: str) -> None:
+    """Raise UsageError unless the content can be stored as an entry."""
     try:
-        data = content.encode()
+        size = len(content.encode())
     except UnicodeEncodeError:
-        raise UsageError("the content is not text: it has half characters in it", hint="Write plain text.") from None
+        raise UsageError("invalid content: contains a lone surrogate", hint="Write plain text.") from None
     if "\0" in content:
-        raise UsageError("the content is not text: it has NUL characters in it", hint="Write plain text.")
+        raise UsageError("invalid content: contains a NUL character", hint="Write plain text.")
     if not content.strip():
-        raise UsageError("there is nothing to remember: the content is empty", hint="Say in it what is true now.")
-    if len(data) > MAX_BYTES:
+        raise UsageError("invalid content: empty", hint="Write the text to remember.")
+    if size > MAX_ENTRY_BYTES:
         raise UsageError(
-            f"the content has {len(data):,} bytes, and an entry at most {MAX_BYTES:,}",
-            hint="Say it more briefly, or split it into several entries.",
+            f"content too long: {size:,} bytes (maximum: {MAX_ENTRY_BYTES:,})",
+            hint="Shorten it, or split it into several entries.",
         )
-    return data

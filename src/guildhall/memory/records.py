@@ -1,81 +1,81 @@
-"""The SQL of this floor: the record of what changed in memory. Rows are added and never changed."""
+"""The SQL of memory: the log of changes. Rows are only ever added.
+
+Invariant: a content is in the log before its file is replaced or removed, so every earlier content can be restored.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select
 
-from guildhall.memory.model import Record, Writer
+from guildhall.memory.model import HAND, Author, Change, content_digest
 from guildhall.store.tables import memory_log as table
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row
 
-    from guildhall.memory.model import Action, Place
+    from guildhall.memory.folder import MemoryFolder
+    from guildhall.memory.model import Action, MemoryEntry
 
 
-def add(
+def add_change(
     connection: Connection,
-    place: Place,
+    folder: MemoryFolder,
     key: str,
     action: Action,
-    writer: Writer,
+    author: Author,
     at: str,
-    *,
-    digest: str | None = None,
     content: str | None = None,
-) -> int:
-    """Notes a change; its number."""
-    statement = insert(table).values(
-        place=place.name,
-        scope=place.scope,
-        key=key,
-        action=action,
-        run=writer.run,
-        worker=writer.worker,
-        by=writer.by,
-        at=at,
-        digest=digest,
-        content=content,
+) -> None:
+    """Log a change. Pass no content if the change removes the entry."""
+    connection.execute(
+        insert(table).values(
+            place=folder.name,
+            scope=folder.scope,
+            key=key,
+            action=action,
+            run=author.run,
+            worker=author.worker,
+            by=author.kind,
+            at=at,
+            digest=None if content is None else content_digest(content),
+            content=content,
+        )
     )
-    return connection.execute(statement).inserted_primary_key[0]  # type: ignore[index]
 
 
-def history(connection: Connection, place: Place, key: str) -> list[Record]:
-    """Every change of an entry, newest first."""
-    mine = (table.c.place == place.name) & (table.c.key == key)
-    return [_record(row) for row in connection.execute(select(table).where(mine).order_by(table.c.id.desc()))]
+def add_manual_edit(connection: Connection, folder: MemoryFolder, entry: MemoryEntry, at: str) -> None:
+    """Log the content of an entry before it is replaced, unless the log has it: an edit by hand is nowhere else."""
+    logged = _where_entry(folder, entry.key) & (table.c.digest == content_digest(entry.content))
+    if connection.execute(select(table.c.id).where(logged).limit(1)).first() is None:
+        add_change(connection, folder, entry.key, "edit", HAND, at, entry.content)
 
 
-def known(connection: Connection, place: Place, key: str, digest: str) -> bool:
-    """Whether an entry's content is on record."""
-    mine = (table.c.place == place.name) & (table.c.key == key) & (table.c.digest == digest)
-    return connection.execute(select(table.c.id).where(mine).limit(1)).first() is not None
+def list_changes(connection: Connection, folder: MemoryFolder, key: str) -> list[Change]:
+    """Return all changes of an entry, newest first."""
+    query = select(table).where(_where_entry(folder, key)).order_by(table.c.id.desc())
+    return [_to_change(row) for row in connection.execute(query)]
 
 
-def last(connection: Connection, place: Place, key: str) -> Record | None:
-    """The last change of an entry."""
-    mine = (table.c.place == place.name) & (table.c.key == key)
-    row = connection.execute(select(table).where(mine).order_by(table.c.id.desc()).limit(1)).first()
-    return None if row is None else _record(row)
+def last_change(connection: Connection, folder: MemoryFolder, key: str) -> Change | None:
+    """Return the newest change of an entry, or None if it has none."""
+    query = select(table).where(_where_entry(folder, key)).order_by(table.c.id.desc()).limit(1)
+    row = connection.execute(query).first()
+    return None if row is None else _to_change(row)
 
 
-def latest(connection: Connection, place: Place) -> dict[str, Record]:
-    """The last change of every entry of a scope that ever was on record."""
-    newest = select(func.max(table.c.id)).where(table.c.place == place.name).group_by(table.c.key)
-    found = (_record(row) for row in connection.execute(select(table).where(table.c.id.in_(newest))))
-    return {record.key: record for record in found}
+def _where_entry(folder: MemoryFolder, key: str) -> ColumnElement[bool]:
+    return (table.c.place == folder.name) & (table.c.key == key)
 
 
-def _record(row: Row[Any]) -> Record:
-    return Record(
+def _to_change(row: Row[Any]) -> Change:
+    return Change(
         id=row.id,
-        place=row.place,
         scope=row.scope,
         key=row.key,
         action=row.action,
-        writer=Writer(by=row.by, worker=row.worker, run=row.run),
+        author=Author(kind=row.by, worker=row.worker, run=row.run),
         at=row.at,
         digest=row.digest,
         content=row.content,

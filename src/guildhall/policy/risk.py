@@ -15,7 +15,7 @@ from guildhall.policy.model import Rule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PRIVATE = "fs.read"  # memory is no private file: it is what workers chose to keep, and every worker has it
+_PRIVATE = "fs.read"  # memory does not count: workers chose to share it
 _OUTSIDE = "net"  # what reaches other machines takes in their text and can carry ours to them
 
 

@@ -32,7 +32,7 @@ class ProjectSettings:
     max_meetings: int = 5
     checks: tuple[str, ...] = ()  # commands that every commission's work has to pass
     remote: str = "origin"  # where pull requests go
-    memory_tokens: int | None = None  # of the memory that a prompt may hold; None: as for every project
+    memory_tokens: int | None = None  # limit of the memory block; None: the limit of the settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +79,11 @@ class ProjectShown:
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A line of the timeline of a commission or a meeting: a transition, or a note where there is no `after`."""
+    """An entry in the timeline of a commission or a meeting: a transition, or a note if `after` is None."""
 
     at: str
-    reason: str
+    reason: str  # for people; programs use `kind` and `data`
+    kind: str = "note"
     before: str | None = None
     after: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])

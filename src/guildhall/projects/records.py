@@ -77,7 +77,7 @@ def note(connection: Connection, activity: str, reason: str, now: str, **data: A
 def moments(connection: Connection, activity: str) -> list[Moment]:
     """The timeline, from the beginning."""
     query = select(timeline).where(timeline.c.activity == activity).order_by(timeline.c.id)
-    names = ("at", "reason", "before", "after", "data")
+    names = ("at", "reason", "kind", "before", "after", "data")
     return [Moment(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
 
 

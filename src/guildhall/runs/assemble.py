@@ -15,7 +15,7 @@ from guildhall.runs.assembled import (
     as_recorded,
     files_of,
     from_snapshot,
-    remembered,
+    recorded_memory,
     tightened,
     told_as_then,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
-    from guildhall.runs.remember import Remembering
+    from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
@@ -67,7 +67,7 @@ class Assembler:
         active: Callable[[Frame], Sequence[Worker]],
         settings: Callable[[Frame], Settings],
         describe: Described,
-        remembering: Remembering,
+        memory: RunMemory,
         instead: Callable[[Tool], Tool],
         supply: Supply,
         serve: Serve,
@@ -81,7 +81,7 @@ class Assembler:
         self._active = active
         self.settings = settings
         self._describe = describe
-        self._remembering = remembering
+        self._memory = memory
         self._instead = instead
         self._supply = supply
         self._serve = serve
@@ -180,7 +180,7 @@ class Assembler:
         revived = replace(
             built,
             system_prompt=frozen["system_prompt"],
-            memory=remembered(frozen),
+            memory=recorded_memory(frozen),
             attachments=files_of(frozen),
             tools=tuple(tool for tool in built.tools if tool.name in names),  # a toolbox may have got more since
         )
@@ -270,7 +270,7 @@ class Assembler:
         memory = recipe.memory
         if memory is None:
             limit = settings.memory.limit_tokens
-            memory = await self._remembering.block(worker, frame, rules, limit_tokens=limit)
+            memory = await self._memory.prompt_block(worker, frame, rules, limit_tokens=limit)
         activation = recipe.activation or await activated(worker, tools, memory, recipe.context)
         patience = settings.approvals.timeout
         outsiders = recipe.outsiders or NOBODY
@@ -308,8 +308,8 @@ class Assembler:
         system: tuple[Tool, ...] = ()
         if worker.definition.base:
             limit = settings.memory.limit_tokens
-            remember = self._remembering.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
-            base = (*base_toolbox().tools, *remember, *self._provided(worker, frame, recipe.run, recipe.part_of))
+            memory = self._memory.tools(worker, frame, run=recipe.run, model=recipe.model, limit_tokens=limit)
+            base = (*base_toolbox().tools, *memory, *self._provided(worker, frame, recipe.run, recipe.part_of))
             system = recipe.seat.beside(base) if recipe.seat else base
         near = worker.frame(frame)
         system += recipe.seat.tools if recipe.seat else ()

@@ -33,8 +33,8 @@ class Assembled:
     worker: Worker
     model: str
     mode: Mode
-    system_prompt: str  # the worker's instructions, and what it remembers as the last block
-    memory: str  # that block; empty: there is nothing
+    system_prompt: str  # the worker's instructions; the memory block comes last
+    memory: str  # the memory block, or an empty string
     first_message: str
     tools: tuple[Tool, ...]
     rules: tuple[Rule, ...]
@@ -166,7 +166,8 @@ def files_of(frozen: Mapping[str, Any]) -> tuple[Attachment, ...]:
     return tuple(Attachment.from_dict(file) for file in frozen.get("files", ()))
 
 
-def remembered(frozen: Mapping[str, Any]) -> str:
+def recorded_memory(frozen: Mapping[str, Any]) -> str:
+    """Return the memory block of a recorded run. Runs recorded before there was memory have none."""
     return frozen.get("memory", "")
 
 

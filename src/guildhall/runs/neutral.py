@@ -95,7 +95,7 @@ def _shortened(text: str) -> str:
 
 
 def system_of(frozen: Mapping[str, Any], neutral: Neutral) -> str:
-    """The system prompt that was frozen, without what the worker remembered: a test begins with an empty memory."""
+    """Return the recorded system prompt without its memory block, because a test starts with an empty memory."""
     prompt: str = frozen["system_prompt"]
     return neutral.text(prompt.removesuffix(frozen.get("memory") or "").rstrip())
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
+    from guildhall.runs.assembly.memory import RunMemory
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Plan
     from guildhall.runs.planning import PlannedSeat
-    from guildhall.runs.remember import Remembering
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool, Toolbox
     from guildhall.workers.code import Code
@@ -42,7 +42,7 @@ class Planner:
     everyone: Callable[[Frame], Sequence[Listed]]
     active: Callable[[Frame], Sequence[Worker]]  # the workers that `*` stands for
     describe: Described
-    remembering: Remembering
+    memory: RunMemory
     provided: Callable[[Worker, Frame, str, str], Sequence[Tool]]  # as for the assembler
     priced: Callable[[str, Frame], bool | None]
 
@@ -136,5 +136,5 @@ class Planner:
         if not worker.definition.base:
             return calling
         limit = self.supply.settings(frame).memory.limit_tokens
-        remember = self.remembering.tools(worker, frame, run="", model="", limit_tokens=limit)
-        return (*base_toolbox().tools, *remember, *self.provided(worker, frame, "", context), *calling)
+        memory = self.memory.tools(worker, frame, run="", model="", limit_tokens=limit)
+        return (*base_toolbox().tools, *memory, *self.provided(worker, frame, "", context), *calling)

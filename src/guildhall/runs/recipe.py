@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.policy.risk import rules_against_risk
 from guildhall.runs.activate import on_record
 from guildhall.runs.arrange import permitted
-from guildhall.runs.assembled import from_snapshot, remembered
+from guildhall.runs.assembled import from_snapshot, recorded_memory
 from guildhall.runs.create import RULES
 from guildhall.runs.model import Bounds
 
@@ -37,7 +37,7 @@ class Recipe:
     bounds: Bounds
     output_schema: Mapping[str, Any] | None
     given: Sequence[Toolbox] = ()  # toolboxes of the caller's own process
-    memory: str | None = None  # the block of the prompt where it is known; else it is made of what is there now
+    memory: str | None = None  # the recorded memory block; None: render it from the current memory
     above: frozenset[str] = frozenset()  # what the runs that have called it, and those around them, can do
     served: Mapping[str, Sequence[Tool]] | None = None  # tools of servers, where they are known; else these are started
     outsiders: Outsiders | None = None  # the members, where they are known; else they are looked up
@@ -68,7 +68,7 @@ def recorded(frozen: Mapping[str, Any], frame: Frame, *, run: str, given: Sequen
         bounds=Bounds(**frozen["bounds"]),
         output_schema=frozen["output_schema"],
         given=given,
-        memory=remembered(frozen),
+        memory=recorded_memory(frozen),
         above=frozenset(frozen.get("above", ())),
         called=bool(frozen.get("called")),
         activation=on_record(frozen),

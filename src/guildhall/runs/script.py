@@ -176,7 +176,7 @@ class _Writer:
         for run, journal in self._asking:
             frozen = journal.entries[0].data
             if frozen.get("memory"):
-                self.note("what the worker remembered; a test begins with an empty memory")
+                self.note("the memory of the worker; a test starts with an empty memory")
             tools = tools_of(frozen, OUTPUT_TOOL)
             shown.setdefault(run.worker, {"system": system_of(frozen, self._neutral), "tools": tools})
         return shown

@@ -15,20 +15,27 @@ commissions = Table(
     Column("worker", Text, nullable=False),
     Column("prompt", Text, nullable=False),
     Column("status", Text, nullable=False),
-    Column("reason", Text),  # why it stands as it does
-    Column("dependencies", JSON, nullable=False),  # paths of artifacts that must be there first
-    Column("artifacts", JSON, nullable=False),  # paths that must be there in the end
-    Column("linked", JSON, nullable=False),  # paths of artifacts that it is told of
-    Column("limits", JSON, nullable=False),  # what it may use up, and the model, where somebody has said so
-    Column("checks", JSON, nullable=False),  # commands that must succeed in the end
-    Column("reviewer", Text),  # the worker that must approve of it
+    Column("reason", Text),  # of the last transition, for people; nothing depends on its wording
+    Column("hold", JSON),  # why it cannot continue: kind, message, where, hint
+    Column("conflict", JSON, nullable=False),  # files of an unresolved merge conflict
+    Column("dependencies", JSON, nullable=False),  # paths that must exist before it starts
+    Column("artifacts", JSON, nullable=False),  # paths that must exist when it ends
+    Column("linked", JSON, nullable=False),  # paths that the worker is told to read
+    Column("limits", JSON, nullable=False),  # max_turns, max_budget_usd, model; only those that are set
+    Column("checks", JSON, nullable=False),  # commands that must succeed at the end
+    Column("reviewer", Text),  # a worker that must approve
     Column("by", Text, nullable=False),  # person, manager, artifact
-    Column("made_by", Text),  # the run that has made it
-    Column("attempt", Integer, nullable=False),  # counted from 1; 0: never dispatched
-    Column("run", Text),  # of the last attempt
-    Column("branch", Text),  # of the last attempt
-    Column("summary", Text),  # how far it is, in the worker's words
-    Column("result", JSON),  # what was submitted
+    Column("made_by", Text),  # the run and the tool call that created it
+    Column("attempt", Integer, nullable=False),  # counted from 1; 0 if never dispatched
+    # of the current attempt
+    Column("run", Text),
+    Column("branch", Text),
+    Column("summary", Text),  # progress, in the worker's words
+    Column("result", JSON),
+    Column("submitted_at", Text),  # NULL until a result was accepted
+    Column("submitted_commit", Text),  # the commit that fulfilled the contract then
+    Column("checkout_lost_at", Text),  # when the checkout was found missing
+    Column("loss_reported_by", Text),  # the tool call whose result tells the worker so
     Column("created_at", Text, nullable=False),
     Column("changed_at", Text, nullable=False),
 )
@@ -73,6 +80,7 @@ timeline = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("activity", Text, nullable=False),  # a commission or a meeting
+    Column("kind", Text, nullable=False),  # an event, or a note
     Column("before", Text),  # NULL: it came into being, or nothing but a note
     Column("after", Text),
     Column("reason", Text, nullable=False),

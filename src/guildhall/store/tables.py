@@ -93,15 +93,15 @@ memory_log = Table(
     "memory_log",
     metadata,
     Column("id", Integer, primary_key=True),
-    Column("place", Text, nullable=False),  # the folder of the scope, below the memory of the home
+    Column("place", Text, nullable=False),  # MemoryFolder.name
     Column("scope", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("action", Text, nullable=False),
-    Column("run", Text),  # no reference: the record outlives the run
+    Column("run", Text),  # no reference: the log outlives the run
     Column("worker", Text),
     Column("by", Text, nullable=False),
     Column("at", Text, nullable=False),
-    Column("digest", Text),  # of the file afterwards; NULL: the entry is gone from its scope
+    Column("digest", Text),  # of the content; NULL: the change removed the entry
     Column("content", Text),
 )
 Index("memory_log_by_entry", memory_log.c.place, memory_log.c.key)

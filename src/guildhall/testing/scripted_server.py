@@ -28,7 +28,7 @@ from guildhall.models.ordering import renamed
 from guildhall.models.passing import Passing
 from guildhall.models.script import ScriptSource, load_script
 from guildhall.projects.commissions.review import SERVER as REVIEW
-from guildhall.projects.commissions.toolbox import SERVER as COMMISSION
+from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.toolbox import SERVER as MEETING
 from guildhall.runs.seat import Seat
 from guildhall.runs.tokens import TOOLS

@@ -1,4 +1,4 @@
-"""Completion is a contract: what must be there is there, fits, passes and is approved, before anything is merged."""
+"""The completion contract: artifacts, schema, checks and review, before anything is merged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def results(shop: Workshop, run: str, tool: str = "submit_result") -> list[tuple
 
 
 @pytest.mark.req("X-6")
-def test_what_is_missing_is_told_and_can_be_put_right(workshop: Workshop) -> None:
+def test_problems_are_reported_and_can_be_corrected(workshop: Workshop) -> None:
     workshop.script(
         [
             submit("Too early."),
@@ -48,7 +48,7 @@ def test_what_is_missing_is_told_and_can_be_put_right(workshop: Workshop) -> Non
         assert little[0]
         assert "exit code 1" in little[1]
         assert not now[0]
-        lines = (await shop.commissions.shown(done.id)).timeline
+        lines = (await shop.commissions.details(done.id)).timeline
         checks = [one.data["checks"] for one in lines if "checks" in one.data]
         assert [[check["passed"] for check in some] for some in checks] == [[False], [True]]
         assert checks[0][0]["command"] == ENOUGH
@@ -57,7 +57,7 @@ def test_what_is_missing_is_told_and_can_be_put_right(workshop: Workshop) -> Non
 
 
 @pytest.mark.req("X-6")
-def test_a_link_is_no_artifact(workshop: Workshop) -> None:
+def test_a_symbolic_link_is_not_an_artifact(workshop: Workshop) -> None:
     workshop.worker(tools=["Bash"])
     workshop.script([call("Bash", command="mkdir -p out; ln -s /etc/hostname out/key"), submit("Linked."), say()])
 
@@ -70,7 +70,7 @@ def test_a_link_is_no_artifact(workshop: Workshop) -> None:
 
 
 @pytest.mark.req("X-6")
-def test_what_is_changed_after_the_result_is_checked_again(workshop: Workshop) -> None:
+def test_changes_after_the_result_are_checked_again(workshop: Workshop) -> None:
     workshop.script([write("src/key.py", "key = 2\n"), submit("Done."), write("src/key.py", "key = 0\n"), say()])
 
     async def work(shop: Workshop) -> None:
@@ -84,7 +84,7 @@ def test_what_is_changed_after_the_result_is_checked_again(workshop: Workshop) -
     workshop.inside(work)
 
 
-def test_checks_of_the_project_have_no_network_and_see_the_checkout_only(workshop: Workshop) -> None:
+def test_project_checks_run_confined_without_network(workshop: Workshop) -> None:
     marker = workshop.repo.path / "README.md"
     checks = [f"! test -e {marker}", "test -e README.md", "! (exec 3<>/dev/tcp/127.0.0.1/9) 2>/dev/null"]
     config = workshop.home.settings.read_text()
@@ -99,7 +99,7 @@ def test_checks_of_the_project_have_no_network_and_see_the_checkout_only(worksho
     workshop.inside(work)
 
 
-def test_checks_and_the_model_are_for_people_to_say(workshop: Workshop) -> None:
+def test_only_people_set_checks_models_and_worker_files(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         from guildhall.projects.commissions.model import Draft
 
@@ -116,19 +116,19 @@ def test_checks_and_the_model_are_for_people_to_say(workshop: Workshop) -> None:
         ]
         for more in wrong:
             draft = Draft(**{"title": "A key", "worker": "smith", "prompt": "Forge.", **more})
-            with pytest.raises(UsageError, match=r"for a person to say|no worker's name"):
+            with pytest.raises(UsageError, match=r"only a person may set|not a worker's name"):
                 await shop.commissions.create(project, draft, shop.frame, by="manager", made_by="r-2222222222")
         made = await shop.new(checks=("true",))
         edited = await shop.commissions.edit(made.id, {"prompt": "Forge two."}, shop.frame, by="manager")
         assert (edited.draft.checks, edited.draft.prompt) == (("true",), "Forge two.")
-        with pytest.raises(UsageError, match="for a person to say"):
+        with pytest.raises(UsageError, match="only a person may set"):
             await shop.commissions.edit(made.id, {"checks": ["rm -rf ."]}, shop.frame, by="manager")
 
     workshop.inside(work)
 
 
 @pytest.mark.req("X-6")
-def test_the_result_has_the_form_that_the_worker_demands(workshop: Workshop) -> None:
+def test_the_result_must_match_the_schema(workshop: Workshop) -> None:
     schema = {"type": "object", "properties": {"keys": {"type": "integer"}}, "required": ["keys"]}
     (workshop.repo.path / "keys.json").write_text(json.dumps(schema))
     workshop.worker(output_schema_ref="keys.json")
@@ -149,7 +149,7 @@ CREATES = {"worker_create": {"allowed": True}}
 
 
 @pytest.mark.req("X-6")
-def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
+def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
     workshop.worker("critic", tools=["Bash", "Write", "Grep"], allow_workers=["smith"], tool_rules=CREATES)
     forged = [write("src/key.py", "key = 1\n"), submit("Forged."), say()]
     look = call("Read", file_path="src/key.py")
@@ -179,20 +179,20 @@ def test_a_reviewer_says_no_then_yes(workshop: Workshop) -> None:
 
 
 @pytest.mark.req("X-6")
-def test_a_review_without_a_word_is_none(workshop: Workshop) -> None:
+def test_a_review_needs_a_call_of_submit_review(workshop: Workshop) -> None:
     workshop.worker("critic")
     workshop.script([submit("Forged."), say()], critic=[[say("Looks good to me, approved.")]])
 
     async def work(shop: Workshop) -> None:
         made = await shop.done(reviewer="critic")
         assert made.status == "failed"
-        assert "critic was to review it, and did not" in str(made.reason)
+        assert "no review from critic" in str(made.reason)
 
     workshop.inside(work)
 
 
 @pytest.mark.req("COM-2")
-def test_two_results_in_words_only_are_both_on_the_integration_branch(workshop: Workshop) -> None:
+def test_results_without_files_are_merged_too(workshop: Workshop) -> None:
     workshop.script([submit("Two keys are enough."), say()])
 
     async def work(shop: Workshop) -> None:
@@ -208,7 +208,7 @@ def test_two_results_in_words_only_are_both_on_the_integration_branch(workshop: 
 
 
 @pytest.mark.req("X-6", "X-7", "COM-14")
-def test_an_artifact_that_git_ignores_is_work_and_the_rest_is_kept(workshop: Workshop) -> None:
+def test_an_ignored_artifact_is_merged_and_other_ignored_files_are_kept(workshop: Workshop) -> None:
     workshop.repo.commit({".gitignore": "dist/\n"})
     made = [write("dist/report.md", "precious\n"), write("dist/other.md", "beside\n")]
     workshop.script([*made, submit("Reported."), write("dist/report.md", "more\n"), say()])
@@ -226,7 +226,7 @@ def test_an_artifact_that_git_ignores_is_work_and_the_rest_is_kept(workshop: Wor
 
 
 @pytest.mark.req("X-6", "COM-14")
-def test_checks_see_what_is_committed_and_leave_nothing(workshop: Workshop) -> None:
+def test_checks_see_the_commit_and_leave_nothing_behind(workshop: Workshop) -> None:
     workshop.repo.commit({".gitignore": "*.ignored\n"})
     checks = (
         "python3 -c 'import sys; sys.path[:0] = [\"src\"]; import key'",
@@ -248,7 +248,7 @@ def test_checks_see_what_is_committed_and_leave_nothing(workshop: Workshop) -> N
 
 
 @pytest.mark.req("COM-14", "X-7")
-def test_a_checkout_that_was_removed_is_no_finished_work(workshop: Workshop) -> None:
+def test_a_result_without_its_checkout_is_refused(workshop: Workshop) -> None:
     workshop.script([write("src/key.py"), {"sleep": 0.5, **write("src/lock.py")}, submit("Done."), say()])
 
     async def work(shop: Workshop) -> None:

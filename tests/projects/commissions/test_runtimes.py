@@ -1,4 +1,4 @@
-"""The same commission by our own runtime and by the real Claude Code: with equal result."""
+"""Our own runtime and the real Claude Code carry out a commission with the same result."""
 
 from __future__ import annotations
 

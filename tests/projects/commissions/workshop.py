@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
-    from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.commissions.service import Commissions
     from tests.projects.conftest import Repository
 
 Answer = dict[str, Any]
@@ -131,7 +131,7 @@ class Workshop:
         await self.until(id, *RESTS)
         run = self.commissions.get(id).run
         await self.so(lambda: run is None or not self.hall.runs.alive(run))
-        await self.commissions.settled()
+        await self.commissions.drain()
         return self.commissions.get(id)
 
     async def done(self, **draft: Any) -> Commission:
@@ -141,7 +141,7 @@ class Workshop:
         return await self.quiet(made.id)
 
     async def reasons(self, id: str) -> list[str]:
-        return [moment.reason for moment in (await self.commissions.shown(id)).timeline]
+        return [moment.reason for moment in (await self.commissions.details(id)).timeline]
 
     def branches(self) -> set[str]:
         return set(self.repo.git("for-each-ref", "--format=%(refname)").split())

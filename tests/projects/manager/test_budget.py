@@ -47,7 +47,7 @@ def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float 
         assert 0 < most < given
         last = [await another(shop, run.id) for _ in range(3)][-1]
         assert (last.status, "budget" in str(last.reason)) == ("failed", True), last
-        costs = [(await shop.commissions.shown(one.id)).cost_usd or 0 for one in await shop.commissions.all()]
+        costs = [(await shop.commissions.details(one.id)).cost_usd or 0 for one in await shop.commissions.all()]
         assert sum(costs) > 0
         assert sum(costs) + (shop.hall.history.get(run.id).cost_usd or 0) <= given
 
@@ -73,14 +73,16 @@ def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop:
 
         small, first, second = [await begun(worker) for worker in ("small", "smith", "smith")]
         assert [one.status for one in (small, first, second)] == ["in_progress", "dispatched", "dispatched"]
-        (told,) = (await shop.commissions.shown(second.id)).doubts
-        assert told.endswith(f"set aside for {small.id}")
-        assert await shop.commissions.at_rest([second.id], 5), "nothing becomes of it before the other one is answered"
+        (told,) = (await shop.commissions.details(second.id)).warnings
+        assert told.endswith(f"reserved for {small.id}")
+        assert await shop.commissions.wait_idle([second.id], 5), (
+            "nothing becomes of it before the other one is answered"
+        )
         await shop.commissions.cancel(small.id)
         await shop.until(first.id, "in_progress")
         most = shop.hall.history.get(str(shop.commissions.get(first.id).run)).request["max_budget_usd"]
         assert 0.03 < most < 0.05, "all that is left"
-        await shop.commissions.settled()
+        await shop.commissions.drain()
         assert shop.commissions.get(second.id).status == "dispatched"
         place.write_text(json.dumps({"price": price, "workers": {"smith": [[submit(), say()]]}}))
         await shop.commissions.cancel(first.id)

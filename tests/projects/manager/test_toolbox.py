@@ -95,7 +95,7 @@ def test_what_depends_on_another_waits_for_it(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         lock = [write("src/lock.py", "lock = 1\n"), submit("Locked."), say()]
         said = await told(shop, *answers, smith=[KEY, lock])
-        assert "is blocked: it waits for src/key.py" in said[2]
+        assert "is blocked: waiting for src/key.py" in said[2]
         assert "comes after" in said[4]
         assert " pending: Second" in said[4]
         assert said[6].count("completed: ") == 2

@@ -1,4 +1,4 @@
-"""`guild commission`: work on a project that a worker does alone, in a checkout of its own."""
+"""`guild commission`: create, dispatch, edit and end pieces of work on a project."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes, visible
-from guildhall.cli.commissions import print_commission, print_line, say_nobody_is_at_it, until_it_rests
+from guildhall.cli.commissions import commission_row, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.ids import commission_id
 from guildhall.cli.named import text_of
 from guildhall.cli.parser import dollars, positive_int
@@ -117,7 +117,7 @@ def _rm(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         await client.commission_delete(id)
-        screen.json({"commission": id, "deleted": True}) if args.json else screen.result(f"{id} is off the record")
+        screen.json({"commission": id, "deleted": True}) if args.json else screen.result(f"{id} deleted")
         return exit_codes.DONE
 
     return with_hall(work, screen)
@@ -145,13 +145,13 @@ def _look(verb: str, args: argparse.Namespace, screen: Screen) -> int:
                 screen.json(shown.as_dict())
             else:
                 print_commission(shown, screen)
-                await say_nobody_is_at_it(shown, client, screen)
+                await warn_if_stopped(shown, client, screen)
             return exit_codes.DONE
         found = await client.commissions(project=args.project, status=args.status)
         if args.json:
             screen.json({"commissions": [one.as_dict() for one in found]})
         elif found:
-            screen.table([print_line(one, screen) for one in found])
+            screen.table([commission_row(one, screen) for one in found])
         else:
             screen.note('There are none. `guild commission new --worker NAME "..."` makes one.')
         return exit_codes.DONE
@@ -165,7 +165,7 @@ def _new(args: argparse.Namespace, screen: Screen) -> int:
     prompt = text_of(args.prompt, "prompt")
     if not prompt.strip():
         raise UsageError("prompt: it is empty", hint='Say what is to be done: guild commission new --worker NAME "..."')
-    draft = Draft(title=_label(prompt), worker="", prompt=prompt).changed(_given(args))
+    draft = Draft(title=_label(prompt), worker="", prompt=prompt).edit(_given(args))
 
     async def work(client: HallClient, frame: Frame) -> int:
         made: list[Commission] = []  # once, also where it is tried again
@@ -196,9 +196,11 @@ def _say_it_is_there(one: Commission, args: argparse.Namespace, screen: Screen, 
     screen.json(one.as_dict()) if args.json else screen.result(one.id)
     if interrupted:
         alone = is_embedded(os.environ)
-        screen.note(f"Let it go on: guild resume {one.id}" if alone else f"It goes on by itself: guild wait {one.id}")
+        screen.note(
+            f"Continue it: guild resume {one.id}" if alone else f"It continues in the background: guild wait {one.id}"
+        )
     else:
-        screen.note(f"{one.id} was made and is pending. Then: guild commission dispatch {one.id}")
+        screen.note(f"{one.id} was created and is pending. Then: guild commission dispatch {one.id}")
 
 
 def _label(prompt: str) -> str:
@@ -246,23 +248,23 @@ async def _named_anew(id: str, changes: dict[str, Any], client: HallClient) -> d
 async def _told(one: Commission, args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
     """How it stands; with --wait once it has ended."""
     if getattr(args, "wait", False) and one.status in ("dispatched", "in_progress"):
-        screen.note(f"{one.id} is {one.status}. Ctrl-C leaves it as it is: guild wait {one.id}", "dim")
-        code, shown = await until_it_rests(one.id, client)
+        screen.note(f"{one.id} is {one.status}. Ctrl-C stops waiting, not the work: guild wait {one.id}", "dim")
+        code, shown = await wait_idle(one.id, client)
         screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
         return code
     if args.json:
         screen.json(one.as_dict())
     else:
         screen.result(f"{one.id} is {one.status}" if args.command != "commission new" else one.id)
-        await _say_what_is_not_there(one, client, screen)
-        _say_next(one, args.command, screen)
+        await _print_warnings(one, client, screen)
+        _print_next(one, args.command, screen)
     return _code(one, args)
 
 
-async def _say_what_is_not_there(one: Commission, client: HallClient, screen: Screen) -> None:
+async def _print_warnings(one: Commission, client: HallClient, screen: Screen) -> None:
     if one.draft.linked and one.status in ("pending", "blocked"):
-        for doubt in (await client.commission(one.id)).doubts:
-            screen.note(screen.one_line(doubt, 300), "yellow")
+        for warning in (await client.commission(one.id)).warnings:
+            screen.note(screen.one_line(warning, 300), "yellow")
 
 
 def _code(one: Commission, args: argparse.Namespace) -> int:
@@ -274,19 +276,17 @@ def _code(one: Commission, args: argparse.Namespace) -> int:
     return exit_codes.FAILED if one.status == "failed" and tried else exit_codes.DONE
 
 
-def _say_next(one: Commission, command: str, screen: Screen) -> None:
-    again = f"Try it anew: guild commission redispatch {one.id}"
+def _print_next(one: Commission, command: str, screen: Screen) -> None:
+    again = f"Try again: guild commission redispatch {one.id}"
     said = {
-        "pending": f"Let it begin: guild commission dispatch {one.id}",
-        "blocked": f"It {one.reason}. Once that is there: guild commission dispatch {one.id}",
-        "dispatched": f"It waits for its turn: guild wait {one.id}",
-        "in_progress": f"It goes on by itself: guild show {one.id}, guild wait {one.id}",
-        "failed": again
-        if command == "commission edit"
-        else f"It has failed: {screen.exactly(one.reason or '')}\n{again}",
+        "pending": f"Start it: guild commission dispatch {one.id}",
+        "blocked": f"It is {one.reason}. Then: guild commission dispatch {one.id}",
+        "dispatched": f"It is queued: guild wait {one.id}",
+        "in_progress": f"It runs in the background: guild show {one.id}, guild wait {one.id}",
+        "failed": again if command == "commission edit" else f"It failed: {screen.exactly(one.reason or '')}\n{again}",
         "cancelled": again,
     }
     if command == "commission cancel" and one.status != "cancelled":
-        screen.note(f"It could not be cancelled: it had ended, or submitted its result, before: guild show {one.id}")
+        screen.note(f"Not cancelled: it had already ended or submitted its result: guild show {one.id}")
     if one.status in said:
         screen.note(said[one.status], "dim")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commissions import print_line
+from guildhall.cli.commissions import commission_row
 from guildhall.cli.jobs import id_of, task_of
 from guildhall.cli.lines import age, ahead
 from guildhall.cli.member_jobs import how_to_answer
@@ -126,7 +126,7 @@ async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> 
     """One workflow and its agents, one agent, or one commission."""
     if is_id(args.target, COMMISSION):
         commission = (await client.commission(args.target)).commission
-        screen.json(commission.as_dict()) if args.json else screen.table([print_line(commission, screen)])
+        screen.json(commission.as_dict()) if args.json else screen.table([commission_row(commission, screen)])
         return exit_codes.DONE
     target = target_of(args.target)
     workflow = await client.workflow(target)
@@ -151,7 +151,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
     asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
-    held = {one.run: screen.one_line(one.reason or "", 60) for one in groups.commissions if one.held}
+    held = {one.run: screen.one_line(one.explanation, 60) for one in groups.commissions if one.hold}
     stopped = [
         [id_of(run), run.status, f"{name_of(run)}: {task(run)}", held.get(run.id, ""), f"guild resume {id_of(run)}"]
         for run in groups.stopped
@@ -169,7 +169,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
             working.append(_at_work(theirs, screen, here, now))
     dispatched = [one for one in groups.commissions if one.status == "dispatched"]
-    working += [[one.id, one.worker, screen.one_line(one.title, 50), "waits for its turn"] for one in dispatched]
+    working += [[one.id, one.worker, screen.one_line(one.title, 50), "queued"] for one in dispatched]
     ended = _done(groups, task, screen, now)
     done = ended if everything else ended[:_SHOWN]
     parts = {

@@ -1,7 +1,11 @@
-"""`guild memory ls`, `show`, `write`, `rm`, `blame` and `revert`: what workers remember."""
+"""`guild memory ls`, `show`, `write`, `rm`, `blame` and `revert`: read and change what workers remember.
+
+Parses, calls the hall and prints; the rules for keys and contents are in `memory.model`.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -10,6 +14,7 @@ from guildhall.cli.commands.run import worker_name
 from guildhall.cli.parser import positive_int
 from guildhall.cli.reach import with_hall
 from guildhall.core.errors import UsageError
+from guildhall.memory.model import SCOPES
 
 if TYPE_CHECKING:
     import argparse
@@ -18,45 +23,41 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
-    from guildhall.memory.model import Listing, Scope
-    from guildhall.memory.provenance import Blame
+    from guildhall.memory.model import EntryHistory, Listing, Scope
 
-    Verb = Callable[[argparse.Namespace, Screen, HallClient, Frame], Awaitable[None]]
+    Handler = Callable[[argparse.Namespace, Screen, HallClient, Frame], Awaitable[None]]
 
-_SCOPES = ("global", "project", "worker")
-_MOST = 1_000_000  # bytes that are read before an entry is found too long
-_HOW = 'Say what to remember, guild memory write KEY "...", or `-` to type it and end with Ctrl-D.'
+_MAX_INPUT_BYTES = 1_000_000  # more than an entry can have, so that the hall can say how much too long it is
+_MAX_NAME_CHARS = 80
+_MAX_PREVIEW_CHARS = 60
+_CONTENT_HINT = 'Pass the text, guild memory write KEY "...", or `-` to type it and end with Ctrl-D.'
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     command = parser.get_default("command")
     if command != "memory ls":
-        parser.add_argument("key", metavar="KEY", help="the entry's name")
+        parser.add_argument("key", metavar="KEY", help="name of the entry")
     if command == "memory write":
-        parser.add_argument("content", metavar="TEXT", nargs="?", help="what to remember; `-` reads standard input")
+        parser.add_argument("content", metavar="TEXT", nargs="?", help="the content; `-` reads standard input")
     if command == "memory revert":
-        parser.add_argument("--to", metavar="N", type=positive_int, help="the content of this number in the record")
-    default = "all of them" if command == "memory ls" else "project, or worker where one is named"
-    parser.add_argument("--scope", choices=_SCOPES, help=f"whose memory; without it: {default}")
-    parser.add_argument("--worker", metavar="NAME", help="the worker whose memory is meant")
-    parser.add_argument("--json", action="store_true", help="print an object")
+        parser.add_argument("--to", metavar="N", type=positive_int, help="number of the change, as `blame` shows it")
+    default = "all" if command == "memory ls" else "project, or worker with --worker"
+    parser.add_argument("--scope", choices=SCOPES, help=f"default: {default}")
+    parser.add_argument("--worker", metavar="NAME", help="the worker whose memory is used")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def main(args: argparse.Namespace, screen: Screen) -> int:
     verb = args.command.partition(" ")[2]
     args.worker = None if args.worker is None else worker_name(args.worker)
     if verb == "write":
-        args.content = _content(args.content)
+        args.content = _read_content(args.content)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        await _VERBS[verb](args, screen, client, frame)
+        await _HANDLERS[verb](args, screen, client, frame)
         return exit_codes.DONE
 
     return with_hall(work, screen, readonly=verb in ("ls", "show", "blame"))
-
-
-def _scope(args: argparse.Namespace) -> Scope:
-    return args.scope or ("worker" if args.worker else "project")
 
 
 async def _ls(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
@@ -71,18 +72,20 @@ async def _show(args: argparse.Namespace, screen: Screen, client: HallClient, fr
 
 async def _write(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
     entry = await client.memory_write(args.key, args.content, frame, scope=_scope(args), worker=args.worker)
-    screen.json(entry.as_dict()) if args.json else screen.result(f"{entry.scope}/{entry.key} is written")
+    screen.json(entry.as_dict()) if args.json else screen.result(f"Saved {entry.scope}/{entry.key}")
 
 
 async def _rm(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
     entry = await client.memory_rm(args.key, frame, scope=_scope(args), worker=args.worker)
-    screen.json(entry.as_dict()) if args.json else screen.result(f"{entry.scope}/{entry.key} is removed")
-    screen.note(f"It can be brought back: guild memory revert {entry.key}")
+    screen.json(entry.as_dict()) if args.json else screen.result(f"Removed {entry.scope}/{entry.key}")
+    worker = ["--worker", args.worker] if args.worker else []
+    undo = shlex.join(["guild", "memory", "revert", entry.key, "--scope", entry.scope, *worker])
+    screen.note(f"Undo: {undo}")
 
 
 async def _blame(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    blame = await client.memory_blame(args.key, frame, scope=_scope(args), worker=args.worker)
-    screen.json(blame.as_dict()) if args.json else _print_blame(blame, screen)
+    history = await client.memory_blame(args.key, frame, scope=_scope(args), worker=args.worker)
+    screen.json(history.as_dict()) if args.json else _print_history(history, screen)
 
 
 async def _revert(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
@@ -90,11 +93,11 @@ async def _revert(args: argparse.Namespace, screen: Screen, client: HallClient, 
     if args.json:
         screen.json(entry.as_dict())
         return
-    screen.note(f"{entry.scope}/{entry.key} is again:", "dim")
+    screen.note(f"Restored {entry.scope}/{entry.key}:", "dim")
     screen.result(entry.content)
 
 
-_VERBS: dict[str, Verb] = {
+_HANDLERS: dict[str, Handler] = {
     "ls": _ls,
     "show": _show,
     "write": _write,
@@ -104,36 +107,47 @@ _VERBS: dict[str, Verb] = {
 }
 
 
+def _scope(args: argparse.Namespace) -> Scope:
+    return args.scope or ("worker" if args.worker else "project")
+
+
+def _read_content(argument: str | None) -> str:
+    """Return the content from the command line, or from standard input for `-` or no argument."""
+    if argument is not None and argument != "-":
+        return argument
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        raise UsageError("cannot read the content: standard input is closed", hint=_CONTENT_HINT)
+    if argument is None and sys.stdin.isatty():
+        raise UsageError("no content given", hint=_CONTENT_HINT)
+    try:
+        data = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
+    return data.decode(errors="surrogateescape")
+
+
 def _print_listing(listing: Listing, screen: Screen) -> None:
     if listing.entries:
         rows = [[entry.scope, entry.key, entry.written_at, f"{entry.size:,} bytes"] for entry in listing.entries]
         screen.table([["scope", "key", "written", "size"], *rows])
     else:
-        screen.note("Nothing is remembered here.")
-    for skipped in listing.skipped:
-        screen.note(f"no entry: {skipped.scope}/{visible.one_line(skipped.name, 80)}: {skipped.reason}", "yellow")
+        screen.note("No memory entries.")
+    for file in listing.skipped:
+        name = visible.one_line(file.name, _MAX_NAME_CHARS)
+        screen.note(f"Skipped {file.scope}/{name}: {file.reason}", "yellow")
 
 
-def _print_blame(blame: Blame, screen: Screen) -> None:
-    screen.result(f"{blame.place.scope}/{blame.key}: {blame.verdict}")
-    rows = [
-        [str(record.id), record.at, record.action, str(record.writer), visible.one_line(record.content or "", 60)]
-        for record in blame.records
-    ]
-    if rows:
-        screen.table([["number", "when", "what", "by", "content"], *rows])
-
-
-def _content(given: str | None) -> str:
-    """What is to be remembered: from the command, or from standard input."""
-    if given is not None and given != "-":
-        return given
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
-        raise UsageError("standard input is closed", hint=_HOW)
-    if given is None and sys.stdin.isatty():
-        raise UsageError("there is nothing to remember", hint=_HOW)
-    try:
-        data = sys.stdin.buffer.read(_MOST + 1)
-    except OSError as error:
-        raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
-    return data.decode(errors="surrogateescape")
+def _print_history(history: EntryHistory, screen: Screen) -> None:
+    screen.result(f"{history.scope}/{history.key}: {history.summary}")
+    if history.changes:
+        rows = [
+            [
+                str(change.id),
+                change.at,
+                change.action,
+                str(change.author),
+                visible.one_line(change.content or "", _MAX_PREVIEW_CHARS),
+            ]
+            for change in history.changes
+        ]
+        screen.table([["number", "time", "action", "author", "content"], *rows])

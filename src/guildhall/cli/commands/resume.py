@@ -69,4 +69,4 @@ async def _held(run: str, client: HallClient) -> str | None:
     if not (told := (await client.show(run)).run.request.get("commission")):
         return None
     found = (await client.commission(told["id"])).commission
-    return found.reason if found.held else None
+    return found.explanation if found.hold is not None else None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commissions import print_commission, say_nobody_is_at_it
+from guildhall.cli.commissions import print_commission, warn_if_stopped
 from guildhall.cli.follow import how_to_answer, how_to_go_on, text_of, used
 from guildhall.cli.jobs import print_job
 from guildhall.cli.meetings import print_meeting
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 one = await ask_for(args.id)
                 screen.json(one.as_dict()) if args.json else print_it(one, screen)
                 if kind == COMMISSION:
-                    await say_nobody_is_at_it(one, client, screen)
+                    await warn_if_stopped(one, client, screen)
                 return exit_codes.DONE
         found = await named(args.id, client)
         shown = await client.show(found.run)

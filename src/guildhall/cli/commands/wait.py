@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commissions import has_hall, print_commission, say_nobody_is_at_it, until_it_rests
+from guildhall.cli.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.ending import print_ending
 from guildhall.cli.follow import result_of
 from guildhall.cli.member_jobs import print_end, told_end, until_over
@@ -93,11 +93,11 @@ def _commission(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         try:
             async with asyncio.timeout(args.timeout):
-                code, shown = await until_it_rests(args.id, client, hall=has_hall())
+                code, shown = await wait_idle(args.id, client, hall=is_hall_running())
         except TimeoutError:
             raise TimedOut(f"{args.id} is still at it", hint=f"See guild show {args.id}.") from None
         screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
-        await say_nobody_is_at_it(shown, client, screen)
+        await warn_if_stopped(shown, client, screen)
         return code
 
     return with_hall(work, screen, readonly=True)

@@ -1,1 +1,1 @@
-"""Commissions: a piece of work on a project that a worker does alone, in a checkout of its own. A file a transition."""
+"""Commissions: pieces of work on a project that a worker does alone, in a git worktree. Start with states.py."""

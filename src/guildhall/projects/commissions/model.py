@@ -1,14 +1,15 @@
-"""The nouns of a commission: what is asked for, how it stands, what has become of it, and what may follow on what."""
+"""Commissions as data: the draft (what is asked for), the commission (its row) and its details. No I/O."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.core.errors import Conflict, UsageError
+from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.core.nearest import did_you_mean
+from guildhall.jobs.model import Contract
 from guildhall.runs.model import check_limits, is_text
 from guildhall.runs.texts import check_line, check_text
 
@@ -16,64 +17,63 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.jobs.model import Asked, Decided
+    from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import Moment
 
-Status = Literal["pending", "blocked", "dispatched", "in_progress", "completed", "failed", "cancelled", "abandoned"]
-STATUS: tuple[Status, ...] = get_args(Status)
-TRANSITIONS: Mapping[Status, frozenset[Status]] = {
-    "pending": frozenset({"dispatched", "blocked", "cancelled", "abandoned"}),
-    "blocked": frozenset({"pending", "cancelled", "abandoned"}),
-    "dispatched": frozenset({"in_progress", "failed", "cancelled"}),
-    "in_progress": frozenset({"completed", "failed", "cancelled"}),
-    "failed": frozenset({"pending", "abandoned"}),
-    "cancelled": frozenset({"pending", "abandoned"}),
-    "completed": frozenset(),
-    "abandoned": frozenset(),
-}
-UNDER_WAY: frozenset[Status] = frozenset({"dispatched", "in_progress"})
-RESTS: frozenset[Status] = frozenset({"completed", "failed", "cancelled", "abandoned"})
-OVER: frozenset[Status] = frozenset({"completed", "abandoned"})  # for good
-
 FOLDER = ".lore/commissions"
-LONGEST_TITLE = 200  # characters
-LONGEST_PROMPT = 50_000  # bytes
-_NO_END = 1_000_000_000  # characters: what counts is the bytes
-LONGEST = 80_000  # bytes of all of it, as JSON: it is in the front matter of an artifact
-LONGEST_CHECK = 4_096  # characters of a command
-MOST_PATHS = 100  # that it may depend on, must give, or is told of
-MOST_CHECKS = 20
-_EMPTY = "Say something, or leave it out."
-By = Literal["person", "manager", "artifact"]  # the last: made again from one, and nobody knows by whom
+TOOLS = ("report_progress", "log_question", "submit_result")
+MAX_TITLE = 200  # characters
+MAX_PROMPT = 50_000  # bytes
+MAX_DRAFT = 80_000  # bytes of the whole draft as JSON: it is in the front matter of the artifact
+MAX_COMMAND = 4_096  # characters of a check
+MAX_PATHS = 100
+MAX_CHECKS = 20
+MAX_REASON = 2_000  # characters
+_UNBOUNDED = 1_000_000_000  # characters: the prompt is limited in bytes
+_EMPTY = "Give a value, or leave it out."
+By = Literal["person", "manager", "artifact"]  # artifact: rebuilt from its file, the author is unknown
 
 
-def checked_status(word: str) -> Status:
-    """The status that a word names. UsageError where it is none."""
-    for status in STATUS:
-        if word == status:
-            return status
-    raise UsageError(f"{word[:40]!r} is no status of a commission", hint=did_you_mean(word[:40], STATUS))
-
-
-def working(worker: str) -> str:
-    """Why it is in progress, as long as nothing keeps it from going on."""
-    return f"{worker} works on it"
-
-
-def artifact_of(id: str) -> str:
-    """The path of the artifact that a commission is."""
+def artifact_path(id: str) -> str:
+    """Return the path of a commission's artifact."""
     return f"{FOLDER}/{id}.md"
 
 
-def commission_in(path: str) -> str | None:
-    """The commission whose artifact lies at a path."""
+def parse_artifact_path(path: str) -> str | None:
+    """Return the id of the commission whose artifact has this path, or None."""
     name = path.removeprefix(f"{FOLDER}/").removesuffix(".md")
-    return name if is_id(name, COMMISSION) and path == artifact_of(name) else None
+    return name if is_id(name, COMMISSION) and path == artifact_path(name) else None
 
 
-def attempt_of(place: str) -> str | None:
-    """The commission one of whose attempts has a checkout of this name."""
-    id, _, number = place.rpartition("-")
+def parse_checkout_name(name: str) -> str | None:
+    """Return the id of the commission that a checkout of this name belongs to, or None."""
+    id, _, number = name.rpartition("-")
     return id if is_id(id, COMMISSION) and number.isdecimal() else None
+
+
+def check_reason(reason: str) -> str:
+    """Return the reason of a user without surrounding blanks. Raise UsageError if it is empty or too long."""
+    if is_text(reason) and not reason.strip():
+        raise UsageError("reason: it is empty", hint=_EMPTY)
+    if not is_text(reason) or len(reason) > MAX_REASON:
+        raise UsageError(f"reason: expected text of at most {MAX_REASON:,} characters")
+    return reason.strip()
+
+
+def repository_path(field: str, path: object) -> str:
+    """Return a path in the project's repository. Raise UsageError if it is invalid."""
+    if not isinstance(path, str) or not is_text(path) or not path.strip():
+        raise UsageError(f"{field}: expected a path such as .lore/notes.md")
+    shown = repr(path[:100])
+    parts = path.split("/")
+    if len(path.encode()) > 500 or len(parts) > 32 or not path.isprintable():
+        raise UsageError(f"{field}: {shown} is not a valid file path")
+    if any(part in ("", ".", "..") or "\\" in part or part.lower() == ".git" for part in parts):
+        hint = "Give a path like .lore/notes.md or src/app.py: relative to the project, without '..'."
+        raise UsageError(f"{field}: {shown} is outside of the project", hint=hint)
+    if any(len(part.encode()) > 200 for part in parts):
+        raise UsageError(f"{field}: {shown} contains a name of more than 200 bytes")
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,54 +82,53 @@ class Draft:
 
     title: str
     worker: str
-    prompt: str  # all that the worker is told
-    dependencies: tuple[str, ...] = ()  # paths that must be there before it begins
-    artifacts: tuple[str, ...] = ()  # paths that must be there in the end
-    linked: tuple[str, ...] = ()  # paths that it is told of
+    prompt: str  # the worker sees this and nothing of the conversation in which it was written
+    dependencies: tuple[str, ...] = ()  # paths that must exist before the commission starts
+    artifacts: tuple[str, ...] = ()  # paths that must exist when it ends
+    linked: tuple[str, ...] = ()  # paths that the worker should read
     max_turns: int | None = None
     max_budget_usd: float | None = None
     model: str | None = None
-    checks: tuple[str, ...] = ()  # commands that must succeed in the end; a person's only
-    reviewer: str | None = None  # the worker that must approve
+    checks: tuple[str, ...] = ()  # commands that must succeed at the end; only a person sets them
+    reviewer: str | None = None  # a worker that must approve
 
     def check(self) -> None:
-        """Raises where something is not what it should be."""
-        for name in ("title", "worker"):
-            check_line(name, getattr(self, name), LONGEST_TITLE, empty=_EMPTY)
-        in_a_file = "Put it into a file of the project, and name that."
-        check_text("prompt", self.prompt, _NO_END, empty=_EMPTY)
-        if len(self.prompt.encode()) > LONGEST_PROMPT:
-            raise UsageError(f"prompt: it is longer than {LONGEST_PROMPT:,} bytes", hint=in_a_file)
-        for name in ("dependencies", "artifacts", "linked"):
-            _paths(name, getattr(self, name))
+        """Raise UsageError if a field is invalid."""
+        for field in ("title", "worker"):
+            check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
+        check_text("prompt", self.prompt, _UNBOUNDED, empty=_EMPTY)
+        if len(self.prompt.encode()) > MAX_PROMPT:
+            hint = "Put the text into a file of the project and link it (`--link`)."
+            raise UsageError(f"prompt: longer than {MAX_PROMPT:,} bytes", hint=hint)
+        for field in ("dependencies", "artifacts", "linked"):
+            paths = [repository_path(field, path) for path in _items(field, getattr(self, field), MAX_PATHS)]
+            if len(set(paths)) != len(paths):
+                raise UsageError(f"{field}: duplicate path")
         check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
-        for name in ("model", "reviewer"):
-            if getattr(self, name) is not None:
-                check_line(name, getattr(self, name), LONGEST_TITLE, empty=_EMPTY)
-        self._check_checks()
-        if len(json.dumps(self.as_dict())) > LONGEST:
-            raise UsageError("there is too much of it", hint="Put it into a file that it reads (`--link`).")
+        for field in ("model", "reviewer"):
+            if getattr(self, field) is not None:
+                check_line(field, getattr(self, field), MAX_TITLE, empty=_EMPTY)
+        for command in _items("checks", self.checks, MAX_CHECKS):
+            check_text("checks", command, MAX_COMMAND, empty=_EMPTY)
+        if len(json.dumps(self.as_dict())) > MAX_DRAFT:
+            hint = "Put part of it into a file of the project and link it (`--link`)."
+            raise UsageError(f"the draft is larger than {MAX_DRAFT:,} bytes", hint=hint)
 
-    def _check_checks(self) -> None:
-        commands = _several("checks", self.checks, MOST_CHECKS)
-        for command in commands:
-            check_text("checks", command, LONGEST_CHECK, empty=_EMPTY)
-
-    def changed(self, changes: Mapping[str, Any]) -> Draft:
-        """The same with some of it changed. Raises where it cannot be."""
-        known = [one.name for one in fields(Draft)]
+    def edit(self, changes: Mapping[str, Any]) -> Draft:
+        """Return the draft with some fields changed. Raise UsageError if a field is unknown or invalid."""
+        known = [field.name for field in fields(Draft)]
         for name in changes:
             if name not in known:
                 hint = did_you_mean(name[:40], known)
-                raise UsageError(f"a commission has no {name[:40]!r} that could be changed", hint=hint)
+                raise UsageError(f"a commission has no field {name[:40]!r} that can be edited", hint=hint)
         lists = {name: tuple(cast("list[Any]", value)) for name, value in changes.items() if isinstance(value, list)}
-        new = replace(self, **{**changes, **lists})
-        new.check()
-        return new
+        edited = replace(self, **{**changes, **lists})
+        edited.check()
+        return edited
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What it may use up, and the model, where somebody has said so."""
+        """Return the limits and the model that the draft sets."""
         given = {"max_turns": self.max_turns, "max_budget_usd": self.max_budget_usd, "model": self.model}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -147,53 +146,39 @@ class Draft:
         }
 
 
-def _several(name: str, given: object, most: int) -> Sequence[object]:
-    if not isinstance(given, list | tuple):
-        raise UsageError(f"{name}: expected a list")
-    several = cast("Sequence[object]", given)
-    if len(several) > most:
-        raise UsageError(f"{name}: there are more than {most}")
-    return several
-
-
-def _paths(name: str, given: object) -> None:
-    paths = [repository_path(name, path) for path in _several(name, given, MOST_PATHS)]
-    if len(set(paths)) != len(paths):
-        raise UsageError(f"{name}: a path is named twice")
-
-
-def repository_path(name: str, path: object) -> str:
-    """A path in the project's repository in its one form. Raises where it cannot be one."""
-    if not isinstance(path, str) or not is_text(path) or not path.strip():
-        raise UsageError(f"{name}: expected a path such as .lore/notes.md")
-    shown = repr(path[:100])
-    parts = path.split("/")
-    if len(path.encode()) > 500 or len(parts) > 32 or not path.isprintable():
-        raise UsageError(f"{name}: {shown} cannot be the path of a file")
-    if any(part in ("", ".", "..") or "\\" in part or part.lower() == ".git" for part in parts):
-        hint = "Give a path like .lore/notes.md or src/app.py: relative to the project, without '..'."
-        raise UsageError(f"{name}: {shown} does not lie in the project", hint=hint)
-    if any(len(part.encode()) > 200 for part in parts):
-        raise UsageError(f"{name}: {shown} has a name in it that is too long")
-    return path
+def _items(field: str, value: object, maximum: int) -> Sequence[object]:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{field}: expected a list")
+    items = cast("Sequence[object]", value)
+    if len(items) > maximum:
+        raise UsageError(f"{field}: more than {maximum} items")
+    return items
 
 
 @dataclass(frozen=True, kw_only=True)
 class Commission:
-    """A commission as its row has it."""
+    """A commission as it is stored."""
 
     id: str
     project: str
     draft: Draft
     status: Status
-    reason: str | None = None  # why it stands as it does
+    reason: str | None = None  # of the last transition, for people
     by: By = "person"
-    made_by: str | None = None  # the run that has made it
-    attempt: int = 0  # the how-manieth, from 1; 0: it was never dispatched
-    run: str | None = None  # of the last attempt
-    branch: str | None = None  # of the last attempt
-    summary: str | None = None  # how far it is, in the worker's words
-    result: Any = None  # what was submitted
+    made_by: str | None = None  # the run and the tool call that created it
+    # reset by every transition
+    hold: Hold | None = None  # set while the status is in_progress and the run cannot continue
+    conflict: tuple[str, ...] = ()  # the files of an unresolved merge conflict
+    # reset by every new attempt
+    attempt: int = 0  # counted from 1; 0 if never dispatched
+    run: str | None = None
+    branch: str | None = None
+    summary: str | None = None  # progress, in the worker's words
+    result: Any = None
+    submitted_at: str | None = None  # None until a result was accepted
+    submitted_commit: str | None = None  # the commit that fulfilled the contract then
+    checkout_lost_at: str | None = None  # when the checkout was found missing and made again from the branch
+    loss_reported_by: str | None = None  # the tool call whose result tells the worker so
     created_at: str
     changed_at: str
 
@@ -207,44 +192,46 @@ class Commission:
 
     @property
     def path(self) -> str:
-        """Of its artifact."""
-        return artifact_of(self.id)
+        """Return the path of the artifact."""
+        return artifact_path(self.id)
 
     @property
-    def place(self) -> str:
-        """The name of its checkout: each attempt has one of its own."""
+    def checkout(self) -> str:
+        """Return the name of the checkout; every attempt has its own."""
         return f"{self.id}-{self.attempt}"
 
     @property
-    def held(self) -> bool:
-        """Whether it is under way and cannot go on for now; its reason says why."""
-        return self.status == "in_progress" and self.reason != working(self.worker)
-
-    def may_become(self, status: Status) -> None:
-        """Raises where that transition is none."""
-        if status not in TRANSITIONS[self.status]:
-            raise Conflict(f"the commission {self.id} is {self.status}: it cannot become {status}", hint=self.next_step)
+    def is_submitted(self) -> bool:
+        """Return True if a result of this attempt was accepted."""
+        return self.submitted_at is not None
 
     @property
-    def next_step(self) -> str:
-        """What to do with it as it stands."""
+    def explanation(self) -> str:
+        """Return why the commission is in its state, for people."""
+        return self.hold.text(self.id) if self.hold is not None else self.reason or ""
+
+    @property
+    def next_command(self) -> str:
+        """Return a hint with the command that a user needs next."""
         id = self.id
         return {
-            "pending": f"guild commission dispatch {id} lets it begin.",
-            "blocked": f"It waits for what it depends on: guild commission show {id}",
-            "dispatched": f"It waits for its turn (guild wait {id}); guild commission cancel {id} ends it.",
-            "in_progress": f"guild commission cancel {id} ends it.",
-            "failed": f"guild commission redispatch {id} tries it anew.",
-            "cancelled": f"guild commission redispatch {id} tries it anew.",
-        }.get(self.status, f"It is over: guild commission show {id}")
+            "pending": f"Start it: guild commission dispatch {id}",
+            "blocked": f"It is blocked until its dependencies exist: guild commission show {id}",
+            "dispatched": f"It is queued: guild wait {id}. To cancel: guild commission cancel {id}",
+            "in_progress": f"To cancel: guild commission cancel {id}",
+            "failed": f"Try again: guild commission redispatch {id}",
+            "cancelled": f"Try again: guild commission redispatch {id}",
+        }.get(self.status, f"It has ended: guild commission show {id}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The commission as `--json` prints it."""
+        """Return the commission as `--json` prints it."""
         return {
             "commission": self.id,
             "project": self.project,
             "status": self.status,
-            "reason": self.reason,
+            "reason": self.explanation or None,
+            "hold": self.hold.kind if self.hold is not None else None,
+            "conflict": list(self.conflict),
             **self.draft.as_dict(),
             "by": self.by,
             "made_by": self.made_by,
@@ -259,40 +246,66 @@ class Commission:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """What a commission waits for and what waits for it, by the references between them."""
+class Assignment:
+    """Which commission a run works on or reviews. Stored in the run's request."""
 
-    missing: Sequence[str] = ()  # paths that are not there yet
-    after: Sequence[str] = ()  # the commissions that make what it depends on
-    before: Sequence[str] = ()  # those that depend on what it makes
+    commission: str
+    attempt: int
+    title: str
+    contract: Contract | None  # None: the run is a review
+
+    @staticmethod
+    def of(commission: Commission, contract: Contract | None) -> Assignment:
+        return Assignment(
+            commission=commission.id, attempt=commission.attempt, title=commission.title, contract=contract
+        )
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Assignment:
+        contract = None if record.get("review") else Contract.of(record)
+        id, attempt, title = str(record["id"]), int(record["attempt"]), str(record["title"])
+        return Assignment(commission=id, attempt=attempt, title=title, contract=contract)
+
+    def to_record(self) -> dict[str, Any]:
+        about = {"id": self.commission, "attempt": self.attempt, "title": self.title}
+        return {**about, "review": True} if self.contract is None else {**about, **self.contract.as_dict()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The commissions before and after one in the dependency graph."""
+
+    missing: Sequence[str] = ()  # dependencies that do not exist yet
+    after: Sequence[str] = ()  # commissions that make its dependencies
+    before: Sequence[str] = ()  # commissions that depend on its artifacts
 
     def as_dict(self) -> dict[str, Any]:
         return {"missing": list(self.missing), "after": list(self.after), "before": list(self.before)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommissionShown:
-    """All about a commission."""
+class CommissionDetails:
+    """Everything that `guild show` prints about a commission."""
 
     commission: Commission
     timeline: Sequence[Moment] = ()
     asked: Sequence[Asked] = ()
     decisions: Sequence[Decided] = ()
-    waiting: Sequence[str] = ()  # the ids of the asks that wait for a person
+    waiting: Sequence[str] = ()  # ids of open asks
     neighbours: Neighbours = Neighbours()
     cost_usd: float | None = None
     worktree: str | None = None
-    doubts: Sequence[str] = ()  # what does not fit together, such as a status that was written by hand
+    warnings: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **self.commission.as_dict(),
-            "timeline": [one.as_dict() for one in self.timeline],
-            "asked": [one.as_dict() for one in self.asked],
-            "decisions": [one.as_wire() for one in self.decisions],
+            "timeline": [entry.as_dict() for entry in self.timeline],
+            "asked": [question.as_dict() for question in self.asked],
+            "decisions": [decision.as_wire() for decision in self.decisions],
             "waiting": list(self.waiting),
             **self.neighbours.as_dict(),
             "cost_usd": self.cost_usd,
             "worktree": self.worktree,
-            "doubts": list(self.doubts),
+            "warnings": list(self.warnings),
         }

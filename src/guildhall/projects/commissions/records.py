@@ -1,114 +1,126 @@
-"""The SQL of commissions. A transition is one transaction: the row and its line, or neither."""
+"""The SQL of commissions. An event is one transaction: the row and its timeline entry, or neither."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, RowMapping, delete, insert, select, update
 
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import did_you_mean
-from guildhall.projects.commissions.model import UNDER_WAY, Commission, Draft
+from guildhall.projects.commissions.model import Commission, Draft
+from guildhall.projects.commissions.states import ACTIVE, Hold, transit
 from guildhall.projects.model import Moment
-from guildhall.projects.records import add_moment, forget, note
+from guildhall.projects.records import add_moment, forget
 from guildhall.store.guild_tables import commissions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from guildhall.projects.commissions.model import Status
+    from guildhall.projects.commissions.states import Creation, Event, Note, Status
 
 _LISTS = ("dependencies", "artifacts", "linked", "checks")
+_DRAFT = ("title", "worker", "prompt", "reviewer", "limits", *_LISTS)
 
 
-def add(connection: Connection, commission: Commission, reason: str) -> None:
-    """A new one, with the first line of its timeline."""
-    own = {name: value for name, value in vars(commission).items() if name != "draft"}
-    connection.execute(insert(commissions).values(**own, **_columns(commission.draft)))
-    moment = Moment(at=commission.created_at, reason=reason, after=commission.status)
-    add_moment(connection, commission.id, moment)
+def add(connection: Connection, commission: Commission, reason: str, kind: Creation = "create") -> None:
+    """Insert a new commission and the first entry of its timeline."""
+    connection.execute(insert(commissions).values(**_to_row(commission)))
+    entry = Moment(kind=kind, at=commission.created_at, reason=reason, after=commission.status)
+    add_moment(connection, commission.id, entry)
 
 
-def move(
+def apply(
     connection: Connection,
     id: str,
-    status: Status,
+    event: Event,
     reason: str,
     now: str,
     *,
     data: Mapping[str, Any] | None = None,
-    **columns: Any,
+    **changes: Any,
 ) -> Commission:
-    """A transition, if it is one; else Conflict, and nothing is changed."""
+    """Apply an event: update the row and append to the timeline. Raise Conflict if the event is not allowed."""
     before = get(connection, id)
-    before.may_become(status)
-    values = {**columns, "status": status, "reason": reason, "changed_at": now}
-    connection.execute(update(commissions).where(commissions.c.id == id).values(**values))
-    moment = Moment(at=now, reason=reason, before=before.status, after=status, data=data or {})
-    add_moment(connection, id, moment)
-    return get(connection, id)
+    after = transit(before, event, reason=reason, now=now, **changes)
+    _save(connection, after)
+    entry = Moment(kind=event, at=now, reason=reason, before=before.status, after=after.status, data=data or {})
+    add_moment(connection, id, entry)
+    return after
 
 
-def change(connection: Connection, id: str, now: str, **columns: Any) -> None:
-    """What is no transition: how far it is, what was submitted."""
-    connection.execute(update(commissions).where(commissions.c.id == id).values(**columns, changed_at=now))
+def change(connection: Connection, id: str, now: str, **changes: Any) -> Commission:
+    """Change fields of a commission without changing its status."""
+    after = replace(get(connection, id), changed_at=now, **changes)
+    _save(connection, after)
+    return after
 
 
-def redraft(connection: Connection, id: str, draft: Draft, now: str, reason: str) -> None:
-    """Something else is asked for from now on."""
-    change(connection, id, now, **_columns(draft))
-    note(connection, id, reason, now)
+def add_note(connection: Connection, id: str, kind: Note, text: str, now: str, **data: Any) -> None:
+    """Append a timeline entry that is not a transition."""
+    add_moment(connection, id, Moment(kind=kind, at=now, reason=text, data=data))
 
 
 def remove(connection: Connection, id: str, now: str) -> None:
-    """One is gone from the record; its runs stay there, and one line that says so."""
+    """Delete a commission. Its runs stay, and a timeline entry, so that its artifact does not rebuild it."""
     connection.execute(delete(commissions).where(commissions.c.id == id))
     forget(connection, id, now)
 
 
 def find(connection: Connection, id: str) -> Commission | None:
     row = connection.execute(select(commissions).where(commissions.c.id == id)).mappings().first()
-    return _commission(row) if row else None
+    return _from_row(row) if row else None
 
 
 def get(connection: Connection, id: str) -> Commission:
+    """Return a commission. Raise NotFound if there is none with this id."""
     if (found := find(connection, id)) is not None:
         return found
     known = connection.execute(select(commissions.c.id)).scalars().all()
     hint = did_you_mean(id[:40], known) or "`guild commission ls` lists them."
-    raise NotFound(f"there is no commission {id[:100]!r}", hint=hint)
+    raise NotFound(f"no commission {id[:100]!r}", hint=hint)
 
 
-def listed(
+def list_all(
     connection: Connection, *, project: str | None = None, status: Iterable[Status] | None = None
 ) -> list[Commission]:
-    """In the order of their creation."""
+    """Return commissions in the order of their creation."""
     query = select(commissions).order_by(commissions.c.created_at, commissions.c.id)
     if project is not None:
         query = query.where(commissions.c.project == project)
     if status is not None:
         query = query.where(commissions.c.status.in_(list(status)))
-    return [_commission(row) for row in connection.execute(query).mappings()]
+    return [_from_row(row) for row in connection.execute(query).mappings()]
 
 
-def under_way(connection: Connection) -> list[Commission]:
-    return listed(connection, status=UNDER_WAY)
+def list_active(connection: Connection) -> list[Commission]:
+    return list_all(connection, status=ACTIVE)
 
 
-def with_blocked(connection: Connection) -> list[str]:
-    """The projects of which something is blocked."""
+def projects_with_blocked(connection: Connection) -> list[str]:
+    """Return the names of the projects that have a blocked commission."""
     query = select(commissions.c.project).where(commissions.c.status == "blocked").distinct()
     return list(connection.execute(query.order_by(commissions.c.project)).scalars())
 
 
-def _columns(draft: Draft) -> dict[str, Any]:
-    given = {"title": draft.title, "worker": draft.worker, "prompt": draft.prompt, "reviewer": draft.reviewer}
-    return {**given, "limits": draft.limits, **{name: list(getattr(draft, name)) for name in _LISTS}}
+def _save(connection: Connection, commission: Commission) -> None:
+    connection.execute(update(commissions).where(commissions.c.id == commission.id).values(**_to_row(commission)))
 
 
-def _commission(row: RowMapping) -> Commission:
-    given: dict[str, Any] = {name: row[name] for name in ("title", "worker", "prompt", "reviewer")}
-    given |= {name: tuple(row[name]) for name in _LISTS}
-    own = ("id", "project", "status", "reason", "by", "made_by", "attempt", "run", "branch", "summary", "result")
-    draft = Draft(**given, **row["limits"])
-    return Commission(draft=draft, **{name: row[name] for name in (*own, "created_at", "changed_at")})
+def _to_row(commission: Commission) -> dict[str, Any]:
+    row = {name: value for name, value in vars(commission).items() if name != "draft"}
+    row["hold"] = asdict(commission.hold) if commission.hold is not None else None
+    row["conflict"] = list(commission.conflict)
+    draft = vars(commission.draft)
+    row |= {name: draft[name] for name in ("title", "worker", "prompt", "reviewer")}
+    return {**row, "limits": commission.draft.limits, **{name: list(draft[name]) for name in _LISTS}}
+
+
+def _from_row(row: RowMapping) -> Commission:
+    draft: dict[str, Any] = {name: row[name] for name in ("title", "worker", "prompt", "reviewer")}
+    draft |= {name: tuple(row[name]) for name in _LISTS}
+    own: dict[str, Any] = {name: value for name, value in row.items() if name not in _DRAFT}
+    own["hold"] = Hold(**row["hold"]) if row["hold"] is not None else None
+    own["conflict"] = tuple(row["conflict"])
+    return Commission(draft=Draft(**draft, **row["limits"]), **own)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions.model import FOLDER as COMMISSIONS
-from guildhall.projects.commissions.model import STATUS
+from guildhall.projects.commissions.states import STATUSES
 from guildhall.projects.model import INTEGRATION
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _done(branches: Branches, path: str, at: str) -> Done | None:
         artifact = Artifact.parse(raw.decode())
     except (GuildError, UnicodeDecodeError):  # somebody has edited it into something else
         return None
-    if artifact.status not in STATUS:
+    if artifact.status not in STATUSES:
         return None
     id = path.removeprefix(f"{COMMISSIONS}/").removesuffix(".md")
     return Done(id=id, title=artifact.title, worker=str(artifact.extra.get("worker", "")), status=artifact.status)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.projects.commissions.model import Commission, CommissionShown
+    from guildhall.projects.commissions.model import Commission, CommissionDetails
     from guildhall.projects.model import Project
     from guildhall.workers.model import Worker
 
@@ -40,7 +40,7 @@ def project_lines(projects: Sequence[Project], commissions: Sequence[Commission]
     return "\n".join(lines) or "No project is registered."
 
 
-def commission_line(shown: CommissionShown) -> str:
+def commission_line(shown: CommissionDetails) -> str:
     """One of a listing."""
     one = shown.commission
     parts = [f"{one.id} {one.status}: {_line(one.title)} ({one.worker}, made by the {_maker(one)})"]
@@ -50,7 +50,7 @@ def commission_line(shown: CommissionShown) -> str:
     parts += [f"comes after {', '.join(shown.neighbours.after)}"] if shown.neighbours.after else []
     parts += [f"makes {', '.join(one.draft.artifacts)}"] if one.draft.artifacts else []
     parts += ["waits for a person"] if shown.waiting else []
-    parts += shown.doubts if one.status == "dispatched" else []  # why it does not begin
+    parts += shown.warnings if one.status == "dispatched" else []  # why it does not begin
     if one.summary and one.status == "in_progress":
         parts.append(_line(one.summary))
     return "- " + "; ".join(parts)
@@ -60,7 +60,7 @@ def _maker(commission: Commission) -> str:
     return "manager" if commission.by == "manager" else "user"
 
 
-def outcome(shown: CommissionShown) -> str:
+def outcome(shown: CommissionDetails) -> str:
     """How one stands that was waited for, with what came of it."""
     one = shown.commission
     lines = [commission_line(shown).removeprefix("- ")]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 from pydantic import Field
 
 from guildhall.core.errors import Refused, UsageError
-from guildhall.projects.commissions.model import Draft, checked_status, repository_path
+from guildhall.projects.commissions.model import Draft, repository_path
+from guildhall.projects.commissions.states import parse_status
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.projects.meetings.model import checked_topic
 from guildhall.runs.texts import check_text
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from guildhall.core.frame import Frame
-    from guildhall.projects.commissions.commissions import Commissions
     from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.meetings.meetings import Meetings
     from guildhall.projects.meetings.model import Meeting
@@ -134,9 +135,9 @@ class _Verbs:
                 abandoned.
         """
         desk, of = self._desk, self._desk.project(project)
-        only = None if status is None else checked_status(status)
+        only = None if status is None else parse_status(status)
         found = (await desk.commissions().all(of.name, only))[::-1]
-        shown = [await desk.commissions().shown(one.id) for one in found[:_SHOWN]]
+        shown = [await desk.commissions().details(one.id) for one in found[:_SHOWN]]
         lines = [commission_line(one) for one in shown]
         if (more := len(found) - _SHOWN) > 0:
             lines.append(f"... and {more:,} older ones.")
@@ -220,7 +221,7 @@ class _Verbs:
     async def _happened(self, id: str, after: str) -> bool:
         """Whether it has become so since this call began: it was cut off, and is made again."""
         began = self._desk.began(self._key)
-        timeline = (await self._desk.commissions().shown(id)).timeline
+        timeline = (await self._desk.commissions().details(id)).timeline
         return began is not None and any(one.after == after and one.at >= began for one in timeline)
 
     async def wait_for_commissions(
@@ -238,8 +239,8 @@ class _Verbs:
         for id in ids:
             self._known(id)
         commissions = self._desk.commissions()
-        await commissions.at_rest(ids, minutes * 60)
-        return "\n\n".join([outcome(await commissions.shown(id)) for id in dict.fromkeys(ids)])
+        await commissions.wait_idle(ids, minutes * 60)
+        return "\n\n".join([outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
 
     async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
         """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on

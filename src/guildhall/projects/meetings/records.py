@@ -22,7 +22,9 @@ _PLACE = literal_column("meetings.rowid", Integer)  # two of one moment stay in 
 def add(connection: Connection, meeting: Meeting, reason: str) -> None:
     """A meeting comes into being, and its timeline begins."""
     connection.execute(insert(meetings), {**asdict(meeting), "linked": list(meeting.linked)})
-    add_moment(connection, meeting.id, Moment(at=meeting.created_at, reason=reason, after=meeting.status))
+    add_moment(
+        connection, meeting.id, Moment(kind="create", at=meeting.created_at, reason=reason, after=meeting.status)
+    )
 
 
 def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now: str, **columns: Any) -> Meeting:
@@ -31,7 +33,7 @@ def move(connection: Connection, id: str, after: MeetingStatus, reason: str, now
     assert meeting is not None
     check_transition(meeting, after)
     change(connection, id, now, status=after, reason=reason, **columns)
-    add_moment(connection, id, Moment(at=now, reason=reason, before=meeting.status, after=after))
+    add_moment(connection, id, Moment(kind=after, at=now, reason=reason, before=meeting.status, after=after))
     moved = find(connection, id)
     assert moved is not None
     return moved

@@ -1,0 +1,243 @@
+"""The artifact of a commission: `.lore/commissions/ID.md` on the integration branch, for people and workers to read.
+
+The row is the truth. The artifact is written after it, and says how many transitions it has seen: one with fewer is
+outdated and written again; one that differs otherwise was edited by hand, which `guild show` reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, InvalidFile
+from guildhall.core.ids import COMMISSION, is_id
+from guildhall.jobs.contract import as_text
+from guildhall.jobs.inquiry import said
+from guildhall.jobs.model import Asked
+from guildhall.projects.artifact import Artifact
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
+from guildhall.projects.commissions.states import ACTIVE, parse_status
+from guildhall.projects.decisions import decided
+from guildhall.projects.model import INTEGRATION, Moment
+from guildhall.projects.records import known, transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.jobs.model import Decided
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.model import Project
+
+AUTHOR = "Guildhall"
+TAG = "commission"
+_LISTS = ("dependencies", "artifacts", "linked")
+# The fields of a draft that are rebuilt from an artifact. Checks are not: artifacts must not decide what is executed.
+_FIELDS = ("worker", "prompt", *_LISTS, "max_turns", "max_budget_usd", "model", "reviewer")
+_MAX_RESULT = 20_000  # characters
+_MAX_LINE = 2_000
+_log = logging.getLogger("guildhall.commissions")
+
+
+# rendering
+
+
+def decisions(context: CommissionContext, timeline: Sequence[Moment]) -> list[Decided]:
+    """Return the decisions that the worker has recorded in all attempts, without repetitions."""
+    runs = context.runs_of_attempts(timeline)
+    return list(dict.fromkeys(one for run in runs for one in decided(context.history.entries(run.id))))
+
+
+def questions(context: CommissionContext, timeline: Sequence[Moment]) -> list[Asked]:
+    """Return the questions that the worker has asked in all attempts, with the answers."""
+    return [
+        Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask) if ask.answer else None)
+        for run in context.runs_of_attempts(timeline)
+        for ask in context.asks.of_run(run.id)
+        if ask.kind == "question" and ask.status != "withdrawn"
+    ]
+
+
+def current_artifact(context: CommissionContext, commission: Commission) -> bytes:
+    """Return the text of the artifact as the row is now."""
+    return _render_all(context, commission, context.timeline(commission.id))
+
+
+def completed_artifact(context: CommissionContext, commission: Commission, reason: str) -> bytes:
+    """Return the text of the artifact as it will be after `complete`, for the merge commit that comes before."""
+    end = Moment(kind="complete", at=context.now(), reason=reason, before=commission.status, after="completed")
+    timeline = [*context.timeline(commission.id), end]
+    return _render_all(context, replace(commission, status="completed"), timeline)
+
+
+def _render_all(context: CommissionContext, commission: Commission, timeline: Sequence[Moment]) -> bytes:
+    made, asked = decisions(context, timeline), questions(context, timeline)
+    return render(commission, timeline, redact=context.redact, decisions=made, asked=asked)
+
+
+def render(
+    commission: Commission,
+    timeline: Sequence[Moment],
+    *,
+    redact: Callable[[str], str],
+    decisions: Sequence[Decided] = (),
+    asked: Sequence[Asked] = (),
+) -> bytes:
+    """Return the text of an artifact. Secrets are removed before texts are cut."""
+
+    def line(text: str) -> str:
+        return " ".join(redact(text).split())[:_MAX_LINE]
+
+    def transition(entry: Moment) -> str:
+        return f"- {entry.at} {f'**{entry.after}**: ' if entry.after else ''}{line(entry.reason)}"
+
+    draft = commission.draft.as_dict()
+    extra: dict[str, Any] = {
+        "commission": commission.id,
+        "project": commission.project,
+        **{name: draft[name] for name in (*_FIELDS, "checks") if draft.get(name)},
+        "by": commission.by,
+        "attempt": commission.attempt,
+        **({"branch": commission.branch} if commission.branch else {}),
+        "created_at": commission.created_at,
+        "revision": sum(1 for entry in timeline if entry.after is not None),
+    }
+    sections: list[str] = []
+    if commission.result is not None:
+        sections.append(f"## Result\n\n{_cut(redact(as_text(commission.result)))}")
+    if decisions:
+        lines = [
+            f"- {line(one.question)}\n  - decided: {line(one.decision)}\n  - because: {line(one.reasoning)}"
+            for one in decisions
+        ]
+        sections.append("## Decisions\n\n" + "\n".join(lines))
+    if asked:
+        lines = [f"- {line(one.question)}\n  - {line(one.answer) if one.answer else 'not answered'}" for one in asked]
+        sections.append("## Questions\n\n" + "\n".join(lines))
+    sections.append("## Timeline\n\n" + "\n".join(map(transition, timeline)))
+    artifact = Artifact(
+        title=commission.title,
+        date=commission.created_at[:10],
+        status=commission.status,
+        tags=(TAG,),
+        extra=extra,
+        body="\n" + "\n\n".join(sections) + "\n",
+    )
+    return artifact.redacted(redact).render().encode()
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _MAX_RESULT:
+        return text
+    return f"{text[:_MAX_RESULT]}\n[... {len(text) - _MAX_RESULT:,} characters omitted]"
+
+
+# writing
+
+
+async def write_artifact(context: CommissionContext, id: str) -> None:
+    """Write the artifact of a commission to the integration branch. The next start repeats a failed write."""
+
+    def write() -> None:
+        commission = context.get(id)
+        message = f"Commission {id}: {commission.status}\n\n{context.redact(commission.title)}\n"
+        context.git(commission).write({commission.path: current_artifact(context, commission)}, message, AUTHOR)
+
+    try:
+        await asyncio.to_thread(write)
+    except (GuildError, OSError) as error:
+        _log.warning("%s: the artifact could not be written: %s", id, error)
+
+
+async def refresh_artifact(context: CommissionContext, id: str) -> None:
+    """Write an artifact if it is missing or outdated. Leave it if it was edited by hand."""
+
+    def needs_writing() -> bool:
+        commission = context.get(id)
+        data = context.git(commission).read(commission.path)
+        if data is None:
+            return True
+        written = Artifact.of(data, commission.path)
+        return written.status != commission.status and _is_outdated(context, commission, written)
+
+    if await asyncio.to_thread(needs_writing):
+        await write_artifact(context, id)
+
+
+def _is_outdated(context: CommissionContext, commission: Commission, artifact: Artifact) -> bool:
+    return artifact.revision < context.store.read(lambda connection: transitions(connection, commission.id))
+
+
+def artifact_warnings(context: CommissionContext, commission: Commission) -> list[str]:
+    """Return a warning if the artifact is missing, unreadable or edited by hand."""
+    try:
+        data = context.git(commission).read(commission.path)
+        if data is None:
+            return [f"{commission.path} is missing on {INTEGRATION}"]
+        written = Artifact.of(data, commission.path)
+    except GuildError as error:
+        return [f"{commission.path}: {error.message}"]
+    if written.status == commission.status or _is_outdated(context, commission, written):
+        return []
+    return [f"{commission.path} was edited by hand to {written.status!r}; the commission is still {commission.status}"]
+
+
+# rebuilding
+
+
+def rebuild_rows(context: CommissionContext, project: Project) -> None:
+    """Create the rows that are missing from the artifacts of a project, for example after the database was lost."""
+    branches = context.branches(project)
+    if not branches.exists(INTEGRATION):
+        return
+    recorded = context.store.read(known)
+    ids = [id for path in branches.list(FOLDER) if (id := parse_artifact_path(path)) is not None]
+    for id in ids:
+        if id in recorded:
+            continue
+        try:
+            commission = parse(id, project.name, branches.read(artifact_path(id)) or b"", context.now())
+        except GuildError as error:
+            _log.warning("%s", error)
+            continue
+
+        def write(connection: Connection, commission: Commission = commission) -> None:
+            records.add(connection, commission, "rebuilt from its artifact: the row was missing", "rebuild")
+
+        context.store.submit(write).result()
+
+
+def parse(id: str, project: str, data: bytes, now: str) -> Commission:
+    """Return the commission that an artifact describes. Raise InvalidFile if it describes none.
+
+    Anybody may have written the file: checks are dropped, and a person has to dispatch the commission.
+    """
+    where = f"{project}: {id}"
+    try:
+        artifact = Artifact.parse(data.decode(), where)
+        extra = artifact.extra
+        if not is_id(id, COMMISSION) or extra.get("commission") != id:
+            raise InvalidFile("not the artifact of this commission", where=where)
+        fields: dict[str, Any] = {name: extra[name] for name in _FIELDS if extra.get(name) is not None}
+        fields |= {name: tuple(fields[name]) for name in _LISTS if name in fields}
+        draft = Draft(title=str(artifact.title), **fields)
+        draft.check()
+        status = parse_status(str(artifact.status))
+        attempt = extra.get("attempt")
+        return Commission(
+            id=id,
+            project=project,
+            draft=draft,
+            status="failed" if status in ACTIVE else status,
+            by="artifact",
+            attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 10_000 else 0,
+            branch=str(extra["branch"]) if extra.get("branch") else None,
+            created_at=str(extra.get("created_at") or now),
+            changed_at=now,
+        )
+    except (GuildError, TypeError, ValueError) as error:
+        raise InvalidFile(f"not a valid commission: {error}", where=where) from None

@@ -1,0 +1,161 @@
+"""Completion: how a commission in progress ends.
+
+The order makes a crash at any point harmless, because each step finds out by itself whether it was done before: commit
+the work on its branch, check the contract, get the review, squash the work and the final artifact into the integration
+branch as one commit, record the end of the run and of the commission in one transaction, remove the checkout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
+from guildhall.jobs.register import LATE
+from guildhall.jobs.toolbox import not_taken
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
+from guildhall.projects.commissions.conflict import ask_user
+from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work
+from guildhall.projects.commissions.model import Assignment
+from guildhall.projects.commissions.review import require_approval
+from guildhall.runs.model import BY_USER, Stretch
+from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.records import conclude, find_run, give_up
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from guildhall.projects.aside import Aside
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import Commission
+
+MERGED = "merged into the integration branch"
+_log = logging.getLogger("guildhall.commissions")
+
+
+async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) -> Stretch:
+    """Return how the run of a commission really ends. Called before its end is recorded.
+
+    A submitted result counts even if the run failed afterwards. If something outside of the work prevents the merge,
+    the run is parked and the commission is put on hold.
+    """
+    commission = context.get(id)
+    if commission.run != run or commission.status != "in_progress" or ending.status not in ("completed", "failed"):
+        return ending
+    try:
+        return await _judge(context, commission, run, ending)
+    except (NotFulfilled, MergeConflict) as error:
+        return Stretch(status="failed", reason=error.code, error=error.as_dict(), output=ending.output)
+    except Exception as error:  # noqa: BLE001 - such as a full disk, a branch in use, an invalid config.yaml
+        if not isinstance(error, GuildError):
+            _log.exception("%s", id)
+        known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
+        await context.hold(id, "cannot_merge", known)
+        return Stretch(status="parked", reason=BY_USER)
+
+
+async def _judge(context: CommissionContext, commission: Commission, run: str, ending: Stretch) -> Stretch:
+    if not commission.is_submitted:
+        await commit_if_possible(context, commission)
+        if ending.status == "failed":
+            return ending
+        refused = not_taken(context.history.entries(run))
+        raise NotFulfilled(
+            f"the result was not accepted: {refused}" if refused else "the run ended without submitting a result",
+            hint=f"The work is on the branch {commission.branch}. guild commission redispatch {commission.id}",
+        )
+    work = await commit_work(context, commission)
+    if commission.submitted_commit is None or commission.submitted_commit != work.tip:  # changed since
+        contract = Assignment.from_record(context.history.get(run).request["commission"]).contract
+        assert contract is not None
+        await check_contract(context, commission, contract, commission.result, work)
+    if (waiting := await require_approval(context, commission, run, work.tip)) is not None:
+        return waiting
+    await asyncio.to_thread(_merge, context, commission)
+    late = f"{LATE}{ending.error['message']}" if ending.error else None
+    return Stretch(status="completed", reason=late, output=commission.result)
+
+
+def _merge(context: CommissionContext, commission: Commission) -> None:
+    """Squash the work and the final artifact into the integration branch, as a single commit."""
+    title = context.redact(commission.title)
+    message = f"{title}\n\nCommission {commission.id}, attempt {commission.attempt}, {commission.worker}.\n"
+    artifact = completed_artifact(context, commission, MERGED)
+    context.workplace(commission).land(message, {commission.path: artifact})
+
+
+def record_end(context: CommissionContext, id: str, connection: Connection, run: str, ending: Stretch) -> None:
+    """Apply `complete` or `fail`, in the transaction that ends the run."""
+    commission = records.find(connection, id)
+    if commission is None or commission.run != run or commission.status != "in_progress":
+        return
+    now = context.now()
+    if ending.status == "completed":
+        records.apply(connection, id, "complete", ending.reason or MERGED, now)
+    elif ending.status == "failed":
+        error = ending.error or {}
+        reason = str(error.get("message") or ending.reason or "unknown reason")
+        conflict = tuple(error.get("files") or ())
+        failed = records.apply(connection, id, "fail", reason, now, data={"error": dict(error)}, conflict=conflict)
+        if conflict:
+            ask_user(connection, failed, now)
+
+
+async def finish(context: CommissionContext, commission: Commission, ending: Stretch) -> None:
+    """End a commission whose run is not executed any more, as if the run had ended like this."""
+    run = str(commission.run)
+    judged = await judge(context, commission.id, run, ending)
+    if judged.status not in RUN_ENDED:  # on hold
+        return
+
+    def write(connection: Connection) -> None:
+        found = find_run(connection, run)
+        if found is not None and found.status not in RUN_ENDED:
+            if judged.status == "completed":
+                conclude(connection, run, judged.output, context.now())
+            else:
+                give_up(connection, run, judged.error or {}, context.now())
+        record_end(context, commission.id, connection, run, judged)
+
+    await context.store.write(write)
+    await clean_up(context, commission.id)
+    await request_conflict_meeting(context, commission.id)
+
+
+async def request_conflict_meeting(context: CommissionContext, id: str) -> None:
+    """Request a meeting about an unresolved conflict. The user is asked in the inbox too, should this fail."""
+    commission = context.get(id)
+    if commission.conflict:
+        try:
+            await context.request_meeting(commission)
+        except GuildError as error:
+            _log.warning("%s: the meeting could not be requested: %s", id, error)
+
+
+async def clean_up(context: CommissionContext, id: str) -> None:
+    """Remove the checkout and write the artifact of an ended commission. The next start repeats failed steps."""
+    commission = context.get(id)
+    if not commission.conflict:  # else the user may want to look at the checkout
+        await remove_checkout(context, commission)
+    if commission.status != "completed":  # the merge commit has it
+        await write_artifact(context, id)
+
+
+async def remove_checkout(context: CommissionContext, commission: Commission) -> None:
+    """Remove the checkout of an attempt, after committing its content. Archive a merged branch."""
+    if commission.branch is None:
+        return
+
+    def remove() -> Aside | None:
+        return context.workplace(commission).put_away(landed=commission.status == "completed")
+
+    try:
+        with suppress(NotFound):  # the project is not registered any more
+            if (kept := await asyncio.to_thread(remove)) is not None:
+                await context.note(commission.id, "keep_ignored", kept.told(), aside=asdict(kept))
+    except (GuildError, OSError) as error:
+        _log.warning("%s: the checkout could not be removed: %s", commission.id, error)

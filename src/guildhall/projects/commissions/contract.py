@@ -1,0 +1,256 @@
+"""The completion contract: what must be true before a result is accepted.
+
+The result has the worker's schema, the declared artifacts are committed files, nothing of the work would be left out of
+the merge, and the checks pass on the committed work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import GuildError, NotFulfilled
+from guildhall.jobs.contract import MOST, as_text, fitted
+from guildhall.jobs.seating import READING, WRITING
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import TOOLS, parse_checkout_name
+from guildhall.projects.workplace import Work
+from guildhall.tools.define import invoke
+from guildhall.tools.model import Folder, View
+from guildhall.tools.shell import shell_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from guildhall.jobs.model import Contract
+    from guildhall.projects.branches import Branches
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import Commission
+
+CHECK_TIMEOUT = 600.0  # seconds
+_MAX_OUTPUT = 4_000  # characters of a check's output, from its end
+_MAX_NAMES = 10
+_log = logging.getLogger("guildhall.commissions")
+
+
+async def submit(context: CommissionContext, id: str, call: str, contract: Contract, output: Any) -> str:
+    """Accept a result and return a warning for the worker, if any. Raise NotFulfilled if the contract is not met.
+
+    If the work cannot be inspected now for a reason outside of it, the contract is checked at the end of the run.
+    """
+    commission = context.get(id)
+    try:
+        accepted = await _inspect(context, commission, call, contract, output)
+    except NotFulfilled:
+        raise
+    except (GuildError, OSError) as error:
+        value, problems = fitted(contract, output, ())
+        if problems:
+            raise _not_fulfilled(problems) from None
+        accepted = _Accepted(value=value)
+        await context.note(id, "inspect", f"the work could not be inspected: {error}")
+    context.redact(as_text(accepted.value))  # remembered, so that every hall writes the same artifact
+    now = context.now()
+
+    def write(connection: Connection) -> None:
+        changes = {"result": accepted.value, "submitted_at": now, "submitted_commit": accepted.commit}
+        records.change(connection, id, now, **changes)
+        records.add_note(connection, id, "submit", "result submitted", now, commit=accepted.commit)
+
+    await context.store.write(write)
+    return accepted.warning
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Accepted:
+    """A result that meets the contract."""
+
+    value: Any
+    commit: str | None = None  # that was inspected; None if nothing could be
+    warning: str = ""  # what will not be merged
+
+
+async def _inspect(
+    context: CommissionContext, commission: Commission, call: str, contract: Contract, output: Any
+) -> _Accepted:
+    workplace = context.workplace(commission)
+    if not workplace.path.is_dir():
+        context.project(context.get(commission.id))  # raises if the project's name now means another repository
+        raise NotFulfilled(
+            "the checkout was removed, with all changes since the last submitted result",
+            hint="Nothing more can be done in this run: finish. The user has to redispatch the commission.",
+        )
+    await _report_lost_work(context, commission, call)
+    work = await commit_work(context, commission)
+    value, changed = await check_contract(context, commission, contract, output, work)
+    ignored = await asyncio.to_thread(workplace.ignored)
+    return _Accepted(value=value, commit=work.tip, warning=_not_merged(ignored, changed))
+
+
+def _not_merged(ignored: Sequence[str], changed_records: Sequence[str]) -> str:
+    warnings: list[str] = []
+    if ignored:
+        hint = "If that is part of the work, change .gitignore or move it, and submit again."
+        warnings.append(f"Not merged, because git ignores it: {_names(ignored)}. {hint}")
+    if changed_records:
+        warnings.append(f"Not merged, because only the hall writes there: {_names(changed_records)}.")
+    return " ".join(warnings)
+
+
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
+
+
+async def commit_work(context: CommissionContext, commission: Commission) -> Work:
+    """Commit everything in the checkout on the branch of the attempt."""
+    if commission.branch is None:
+        return Work()
+    message = f"{context.redact(commission.title)}\n\nWork on {commission.id}, attempt {commission.attempt}.\n"
+    return await asyncio.to_thread(context.workplace(commission).keep, message, commission.draft.artifacts)
+
+
+async def commit_if_possible(context: CommissionContext, commission: Commission) -> None:
+    """Commit the work, or leave it in the checkout, which is not removed before it is committed."""
+    try:
+        await commit_work(context, commission)
+    except (GuildError, OSError) as error:
+        _log.warning("%s: the work could not be committed: %s", commission.id, error)
+
+
+async def check_contract(
+    context: CommissionContext, commission: Commission, contract: Contract, output: Any, work: Work
+) -> tuple[Any, Sequence[str]]:
+    """Return the result as its schema reads it, and the changed records of the hall, which will not be merged.
+
+    Raise NotFulfilled, listing all problems, if the contract is not met.
+    """
+    project = context.project(commission)
+    found = await asyncio.to_thread(_find_paths, context.branches(project), work.tip, contract.artifacts)
+    value, problems = fitted(contract, output, found.missing)
+    problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.left]
+    if found.new_records:
+        problems.append(f"only the hall writes there: {_names(found.new_records)}; move it elsewhere")
+    commands = (*project.settings.checks, *commission.draft.checks)
+    if not problems and commands and work.tip is not None:
+        problems += await _failed_checks(context, commission, commands, work.tip)
+    if problems:
+        raise _not_fulfilled(problems)
+    return value, found.changed_records
+
+
+def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
+    return NotFulfilled(
+        f"the contract is not met: {'; '.join(problems[:MOST])}",
+        hint="Correct the files or the result, and submit it again.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Paths:
+    missing: Sequence[str] = ()  # artifacts that are not committed as regular files; a link does not count
+    new_records: Sequence[str] = ()  # new files where only the hall writes
+    changed_records: Sequence[str] = ()
+
+
+def _find_paths(branches: Branches, commit: str | None, artifacts: Sequence[str]) -> _Paths:
+    if commit is None:
+        return _Paths(missing=artifacts)
+    missing = [path for path in artifacts if not branches.has(path, at=commit)]
+    new, changed = branches.in_place_of_records(commit)
+    return _Paths(missing=missing, new_records=new, changed_records=changed)
+
+
+# lost work
+
+_LOST = "the checkout was removed, and was made again from its branch"
+
+
+def record_lost_checkout(context: CommissionContext, checkout: str) -> None:
+    """Record that the checkout of a running commission is missing, before it is made again from its branch."""
+    id, now = parse_checkout_name(checkout), context.now()
+
+    def write(connection: Connection) -> None:
+        found = records.find(connection, id) if id is not None else None
+        if found is not None and found.checkout == checkout and found.status == "in_progress":
+            records.change(connection, found.id, now, checkout_lost_at=now, loss_reported_by=None)
+            records.add_note(connection, found.id, "restore_checkout", _LOST, now)
+
+    context.store.submit(write).result()
+
+
+async def _report_lost_work(context: CommissionContext, commission: Commission, call: str) -> None:
+    """Raise NotFulfilled once after a checkout was lost, to tell the worker which files are gone.
+
+    The report belongs to one tool call. If the hall dies before the result of that call is recorded, the call is
+    repeated and reports again.
+    """
+    lost_at = commission.checkout_lost_at
+    if lost_at is None or commission.run is None or commission.loss_reported_by not in (None, call):
+        return
+    entries = context.history.entries(commission.run)
+    before = [entry for entry in entries if entry.kind == "tool_started" and entry.at <= lost_at]
+    changing = [entry for entry in before if entry.data["tool"] not in (*READING, *TOOLS)]
+    if not changing:
+        return
+    await context.store.write(
+        lambda connection: records.change(connection, commission.id, context.now(), loss_reported_by=call)
+    )
+    written: list[Mapping[str, Any]] = [one.data["arguments"] or {} for one in changing if one.data["tool"] in WRITING]
+    names = list(dict.fromkeys(str(one["file_path"]) for one in written if "file_path" in one))
+    files = f": {_names(names)}" if names else ""
+    raise NotFulfilled(
+        f"{_LOST}: your changes since the last submitted result are lost{files}",
+        hint="Look at what is there, repeat what is missing, and submit again.",
+    )
+
+
+# checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of a command that the work must pass."""
+
+    command: str
+    passed: bool
+    output: str  # the end of it
+
+
+async def _failed_checks(
+    context: CommissionContext, commission: Commission, commands: Sequence[str], commit: str
+) -> list[str]:
+    """Run the checks on a fresh checkout of a commit and return a description of each failure."""
+    project = context.project(commission)
+    env = context.frame_at(project.path).plain()
+    folder = await asyncio.to_thread(context.worktrees.glance, project, commission.checkout, commit)
+    try:
+        checks = await run_checks(commands, folder, env)
+    finally:
+        await asyncio.to_thread(context.worktrees.end_glance, folder)
+    failed = [check for check in checks if not check.passed]
+    passed = f"{len(checks)} checks passed" if len(checks) > 1 else "the check passed"
+    text = f"the check `{failed[0].command}` failed" if failed else passed
+    await context.note(commission.id, "check", text, checks=[asdict(check) for check in checks])
+    return [f"the check `{check.command}` failed:\n{check.output}" for check in failed]
+
+
+async def run_checks(commands: Sequence[str], folder: Path, env: Mapping[str, str]) -> list[Check]:
+    """Run commands in a folder up to the first failure, confined to the folder and without network."""
+    view = View(cwd=folder, folders=(Folder(path=folder, writable=True),))
+    shell = shell_tools(view, {**env, "PYTHONDONTWRITEBYTECODE": "1"}, network=False)[0]
+    checks: list[Check] = []
+    for command in commands:
+        try:
+            result = await invoke(shell, {"command": command, "timeout": CHECK_TIMEOUT})
+            checks.append(Check(command=command, passed=not result.is_error, output=result.text[-_MAX_OUTPUT:]))
+        except GuildError as error:  # no sandbox on this machine
+            checks.append(Check(command=command, passed=False, output=str(error)))
+        if not checks[-1].passed:
+            break
+    return checks

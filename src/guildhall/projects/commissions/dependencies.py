@@ -1,0 +1,231 @@
+"""Dependencies: the graph between commissions, and blocked <-> pending.
+
+The graph is derived from the paths in the drafts and never stored. A dependency exists when its path is on the
+integration branch; a dependency on the artifact of another commission exists when that commission is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import Neighbours, parse_artifact_path
+from guildhall.projects.model import INTEGRATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import Commission
+
+_INTERVAL = 2.0  # seconds between two checks of the branches
+_log = logging.getLogger("guildhall.commissions")
+
+
+# the graph
+
+
+def dependency_graph(commissions: Sequence[Commission]) -> dict[str, list[tuple[str, str]]]:
+    """Map each commission to (path, id) of the commissions that make its dependencies."""
+    makers: defaultdict[str, list[str]] = defaultdict(list)
+    for commission in commissions:
+        if commission.status != "abandoned":
+            for path in (commission.path, *commission.draft.artifacts):
+                makers[path].append(commission.id)
+    return {
+        commission.id: [(path, maker) for path in commission.draft.dependencies for maker in makers.get(path, ())]
+        for commission in commissions
+    }
+
+
+def check_acyclic(commissions: Sequence[Commission], start: str) -> None:
+    """Raise Conflict, naming the cycle, if a commission would depend on itself."""
+    graph = dependency_graph(commissions)
+    visited: set[str] = set()
+    stack: list[tuple[str, tuple[str, ...]]] = [(start, (start,))]
+    while stack:
+        id, route = stack.pop()
+        for path, maker in graph.get(id, ()):
+            if maker == start:
+                cycle = " -> ".join((*route, path, start))
+                hint = "Remove one of these dependencies, or let another commission make the file."
+                raise Conflict(f"dependency cycle: {cycle}", hint=hint)
+            if maker not in visited:
+                visited.add(maker)
+                stack.append((maker, (*route, path, maker)))
+
+
+def neighbours(commission: Commission, commissions: Sequence[Commission], missing: Sequence[str]) -> Neighbours:
+    """Return the neighbours of a commission in the graph."""
+    graph = dependency_graph(commissions)
+    return Neighbours(
+        missing=missing,
+        after=list(dict.fromkeys(maker for _, maker in graph.get(commission.id, ()))),
+        before=[id for id, edges in graph.items() if any(maker == commission.id for _, maker in edges)],
+    )
+
+
+def missing_paths(
+    dependencies: Iterable[str], exists: Callable[[str], bool], is_completed: Callable[[str], bool]
+) -> list[str]:
+    """Return the dependencies that do not exist yet."""
+
+    def is_met(path: str) -> bool:
+        other = parse_artifact_path(path)
+        return exists(path) if other is None else is_completed(other)
+
+    return [path for path in dependencies if not is_met(path)]
+
+
+# blocked and pending
+
+
+def find_missing(context: CommissionContext, commission: Commission) -> list[str]:
+    """Return the dependencies of a commission that do not exist yet."""
+    if not commission.draft.dependencies:
+        return []
+    completed = {other.id for other in context.all() if other.status == "completed"}
+    return missing_paths(commission.draft.dependencies, context.git(commission).has, completed.__contains__)
+
+
+def missing_links(context: CommissionContext, commission: Commission) -> list[str]:
+    """Return a warning for every linked file that does not exist. Links do not block a commission."""
+    branches = context.git(commission)
+    absent = [path for path in commission.draft.linked if not branches.has(path)]
+    return [f"linked: {path} is not on {INTEGRATION} (it does not block the commission)" for path in absent]
+
+
+def blocked_reason(missing: Sequence[str]) -> str:
+    return f"waiting for {', '.join(missing)}" if missing else "all dependencies exist"
+
+
+def check_not_blocked(context: CommissionContext, commission: Commission) -> None:
+    """Raise Conflict, naming the missing dependencies, if a commission is blocked."""
+    if commission.status == "blocked":
+        raise Conflict(
+            f"commission {commission.id} is blocked: {blocked_reason(find_missing(context, commission))}",
+            hint=f"It becomes pending when all of them are on {INTEGRATION} or on your branch.",
+        )
+
+
+def follow_user_branch(context: CommissionContext, project: str) -> None:
+    """Merge the user's branch into the integration branch if possible: it may bring a missing dependency."""
+    try:
+        context.branches(context.projects().get(project)).follow()
+    except GuildError as error:  # reported when a commission is started there
+        _log.info("%s: %s", project, error)
+
+
+async def update_blocked(context: CommissionContext, project: str | None = None) -> None:
+    """Apply `unblock` and `block` to the commissions whose dependencies have appeared or disappeared."""
+    waiting = [one for one in context.all(project) if one.status in ("pending", "blocked")]
+    affected = [one for one in waiting if one.draft.dependencies or one.status == "blocked"]
+    for name in dict.fromkeys(commission.project for commission in affected):
+        await asyncio.to_thread(follow_user_branch, context, name)
+    for commission in affected:
+        try:
+            await _update(context, commission)
+        except GuildError as error:  # the project is not registered or its repository is missing: no change
+            _log.info("%s: %s", commission.id, error)
+
+
+async def _update(context: CommissionContext, commission: Commission) -> None:
+    missing = await asyncio.to_thread(find_missing, context, commission)
+    if bool(missing) == (commission.status == "blocked"):
+        return
+
+    def write(connection: Connection) -> None:
+        now = records.find(connection, commission.id)
+        if now is not None and now.status == commission.status:
+            event = "block" if missing else "unblock"
+            reason, data = blocked_reason(missing), {"missing": missing}
+            records.apply(connection, now.id, event, reason, context.now(), data=data)
+
+    await context.store.write(write)
+
+
+# commits of the user
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refs:
+    """The files that tell where the branches of a project are, with their stat values."""
+
+    paths: tuple[Path, ...]
+    stats: tuple[object, ...]
+
+    @staticmethod
+    def read(paths: tuple[Path, ...]) -> _Refs:
+        return _Refs(paths=paths, stats=tuple(map(_stat, paths)))
+
+
+def _stat(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # The .git folder changes with every file inside it, such as the index of a commit that is not made yet.
+    return found.st_ino if path.name == ".git" else (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+class BranchWatcher:
+    """Polls the branches of projects with blocked commissions, and updates these when a branch has moved.
+
+    A poll is a few stat calls. Git runs only if one of them differs from the poll before.
+    """
+
+    def __init__(self, context: CommissionContext) -> None:
+        self._context = context
+        self._seen: dict[str, _Refs] = {}  # by project
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._poll())
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _poll(self) -> None:
+        while True:
+            await self._context.clock.sleep(_INTERVAL)
+            try:
+                for project in await asyncio.to_thread(self.find_moved):
+                    await update_blocked(self._context, project)
+            except GuildError as error:  # for example an invalid config.yaml
+                _log.info("%s", error)
+            except Exception:  # noqa: BLE001 - the next poll may succeed
+                _log.exception("polling branches")
+
+    def find_moved(self) -> list[str]:
+        """Return the projects with blocked commissions whose branches have moved since the last call."""
+        before, self._seen = self._seen, {}
+        moved: list[str] = []
+        for name in self._context.store.read(records.projects_with_blocked):
+            refs = before.get(name)
+            if refs is None or refs != _Refs.read(refs.paths):
+                refs = _Refs.read(self._ref_paths(name))  # read before the commissions are updated
+                moved.append(name)
+            self._seen[name] = refs
+        return moved
+
+    def _ref_paths(self, name: str) -> tuple[Path, ...]:
+        """Return the files that change when a branch of a project moves or the project is registered elsewhere."""
+        projects = self._context.projects()
+        paths = (projects.file,)
+        try:
+            project = projects.get(name)
+            paths = (*paths, project.path / ".git")
+            common = self._context.branches(project).git.common
+        except GuildError:  # the project cannot be used now; other commands report why
+            return paths
+        branches = [common / "refs" / "heads" / branch for branch in (project.branch, INTEGRATION)]
+        return (*paths, *branches, common / "packed-refs", common / "reftable" / "tables.list")

@@ -1,0 +1,222 @@
+"""Drafts: create, edit and delete commissions.
+
+Editing an active commission cancels the current attempt and opens the next one, in one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from guildhall.core.ids import COMMISSION, is_name, new_id
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.artifact import render, write_artifact
+from guildhall.projects.commissions.attempts import open_attempt, record_cancel, stop
+from guildhall.projects.commissions.completion import remove_checkout
+from guildhall.projects.commissions.dependencies import (
+    blocked_reason,
+    check_acyclic,
+    find_missing,
+    follow_user_branch,
+    update_blocked,
+)
+from guildhall.projects.commissions.model import Commission, parse_artifact_path
+from guildhall.projects.commissions.states import ACTIVE, FINAL
+from guildhall.projects.model import is_of_the_hall
+from guildhall.workers.registry import FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import By, Draft
+    from guildhall.projects.model import Project
+
+_MODEL_FIELDS = frozenset({"worker", "model", "max_budget_usd", "reviewer"})
+_SCOPES = ("", "project", "home", "package", "shipped")  # prefixes of a worker's name
+
+
+async def create(
+    context: CommissionContext,
+    project: Project,
+    draft: Draft,
+    frame: Frame,
+    *,
+    by: By = "person",
+    made_by: str | None = None,
+) -> Commission:
+    """Create a commission: pending, or blocked if a dependency is missing. It starts when it is dispatched."""
+    check_draft(context, project, draft, frame, by)
+    if draft.dependencies:
+        await asyncio.to_thread(follow_user_branch, context, project.name)
+    await asyncio.to_thread(context.branches(project).ensure)
+    now = context.now()
+    commission = Commission(
+        id=new_id(COMMISSION),
+        project=project.name,
+        draft=draft,
+        status="pending",
+        by=by,
+        made_by=made_by,
+        created_at=now,
+        changed_at=now,
+    )
+    check_acyclic([*context.all(project.name), commission], commission.id)
+    if missing := await asyncio.to_thread(find_missing, context, commission):
+        commission = replace(commission, status="blocked", reason=blocked_reason(missing))
+    _remember_secrets(context, commission)
+    author = f"{by}, in {made_by.partition('#')[0]}" if made_by else by
+    await context.store.write(lambda connection: records.add(connection, commission, f"created by {author}"))
+    await write_artifact(context, commission.id)
+    return context.get(commission.id)
+
+
+async def edit(
+    context: CommissionContext, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person"
+) -> Commission:
+    """Change fields of a draft. Restart the commission if it is active."""
+    if not changes:
+        raise UsageError("nothing to change", hint="Name a field: title, worker, prompt, ...")
+    async with context.locks[id]:
+        before = context.get(id)
+        draft = _edited_draft(context, before, changes, frame, by)
+        note = f"edited by {by}: {', '.join(changes)}"
+        if before.status in ACTIVE:
+            await _restart(context, before, draft, note)
+        else:
+            await context.store.write(lambda connection: _record_edit(connection, id, draft, note, context.now()))
+            await update_blocked(context, before.project)
+        if context.get(id).status not in ACTIVE:
+            await write_artifact(context, id)
+        return context.get(id)
+
+
+def _edited_draft(
+    context: CommissionContext, before: Commission, changes: Mapping[str, Any], frame: Frame, by: By
+) -> Draft:
+    if before.status in FINAL:
+        raise Conflict(f"commission {before.id} is {before.status}: it cannot be edited", hint="Create a new one.")
+    draft = before.draft.edit(changes)
+    check_draft(context, context.project(before), draft, frame, by, changed=tuple(changes))
+    after = replace(before, draft=draft)
+    _remember_secrets(context, after)
+    others = [one for one in context.all(before.project) if one.id != before.id]
+    check_acyclic([*others, after], before.id)
+    return draft
+
+
+def _record_edit(connection: Connection, id: str, draft: Draft, note: str, now: str) -> None:
+    records.change(connection, id, now, draft=draft)
+    records.add_note(connection, id, "edit", note, now)
+
+
+async def _restart(context: CommissionContext, before: Commission, draft: Draft, note: str) -> None:
+    """Cancel the attempt, change the draft and open the next attempt, in a single transaction."""
+    id = before.id
+    context.git(before).demand_movable()
+    if draft.dependencies:
+        await asyncio.to_thread(follow_user_branch, context, before.project)
+    missing = await asyncio.to_thread(find_missing, context, replace(before, draft=draft))
+    stopped = await stop(context, id)
+    if stopped is None:
+        ended = context.get(id)
+        raise Conflict(f"commission {id} is {ended.status}: it ended before the edit", hint=ended.next_command)
+
+    def write(connection: Connection) -> None:
+        now = context.now()
+        data = {"result": stopped.result} if stopped.is_submitted else {}
+        record_cancel(connection, stopped, f"{note}: restarting", now)
+        _record_edit(connection, id, draft, note, now)
+        records.apply(connection, id, "reopen", "edited while active", now, data=data)
+        if missing:
+            records.apply(connection, id, "block", blocked_reason(missing), now, data={"missing": missing})
+        else:
+            open_attempt(connection, id, now)
+
+    await context.store.write(write)
+    await remove_checkout(context, stopped)
+
+
+async def delete(context: CommissionContext, id: str) -> None:
+    """Delete the record of a completed or abandoned commission. Its artifact, commits and runs stay."""
+    async with context.locks[id]:
+        await context.store.write(lambda connection: _delete(connection, id, context.now()))
+
+
+def _delete(connection: Connection, id: str, now: str) -> None:
+    commission = records.get(connection, id)
+    if commission.status not in FINAL:
+        hint = f"guild commission {'cancel' if commission.status in ACTIVE else 'abandon'} {id} first."
+        raise NotDeletable(f"commission {id} is {commission.status}: it cannot be deleted", hint=hint)
+    others = records.list_all(connection, project=commission.project)
+    dependents = [one.id for one in others if one.status not in FINAL and commission.path in one.draft.dependencies]
+    if dependents:
+        hint = "They would stay blocked: end them first, or edit their dependencies."
+        raise NotDeletable(f"commission {id} cannot be deleted: {', '.join(dependents)} depend on it", hint=hint)
+    records.remove(connection, id, now)
+
+
+# checks
+
+
+def check_draft(
+    context: CommissionContext,
+    project: Project,
+    draft: Draft,
+    frame: Frame,
+    by: By,
+    *,
+    changed: Collection[str] | None = None,
+) -> None:
+    """Raise if a draft cannot be carried out or sets a field that `by` may not set.
+
+    `changed` names the edited fields, or is None for a new draft. Fields that were not edited are not checked again for
+    who may set them.
+    """
+    draft.check()
+    if reserved := [path for path in draft.artifacts if is_of_the_hall(path)]:
+        hint = "Choose another place, such as .lore/plans/."
+        raise UsageError(f"artifacts: {reserved[0]} is in a folder that only the hall writes", hint=hint)
+    if by != "person":
+        _check_not_reserved_for_people(draft, changed)
+    if changed is None or "dependencies" in changed:
+        _check_dependencies_known(context, draft.dependencies)
+    frame = context.project_frame(project, frame)
+    worker = context.find_worker(draft.worker, frame)
+    reviewer = context.find_worker(draft.reviewer, frame) if draft.reviewer is not None else None
+    if changed is not None and _MODEL_FIELDS.isdisjoint(changed):
+        return
+    in_dollars = (draft.max_budget_usd or worker.definition.limits.max_budget_usd) is not None
+    context.models.later(worker, frame, override=draft.model, in_dollars=in_dollars)
+    if reviewer is not None:
+        context.models.later(reviewer, frame)
+
+
+def _check_not_reserved_for_people(draft: Draft, changed: Collection[str] | None) -> None:
+    """Raise if the manager sets checks or a model, or names a worker by its file, which a worker may have written."""
+    for field in ("checks", "model"):
+        if getattr(draft, field) and (changed is None or field in changed):
+            raise UsageError(f"{field}: only a person may set this", hint="Leave it out.")
+    for name in filter(None, (draft.worker, draft.reviewer)):
+        scope, _, bare = name.rpartition("/")
+        if scope not in _SCOPES or not is_name(bare) or bare.lower().endswith(FILES):
+            raise UsageError(f"{name[:60]!r} is not a worker's name", hint="Only a person may name a worker's file.")
+
+
+def _check_dependencies_known(context: CommissionContext, paths: Sequence[str]) -> None:
+    """Raise NotFound for a dependency on an unknown commission, which would block for ever."""
+    for id in filter(None, map(parse_artifact_path, paths)):
+        try:
+            context.get(id)
+        except NotFound as error:
+            raise NotFound(f"dependencies: {error.message}", hint=error.hint) from None
+
+
+def _remember_secrets(context: CommissionContext, commission: Commission) -> None:
+    """Store the redacted draft, so that a later hall without these secrets writes the same artifact."""
+    render(commission, (), redact=context.redact)

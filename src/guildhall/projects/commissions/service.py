@@ -1,0 +1,364 @@
+"""The commissions of a hall: the operations for users and the manager, and the owner of the runs that do the work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import Conflict, GuildError
+from guildhall.jobs.awaiting import Awaiting
+from guildhall.jobs.inquiry import Inquiry
+from guildhall.projects.commissions import attempts, completion, drafts, records, review
+from guildhall.projects.commissions.artifact import artifact_warnings, current_artifact, decisions, questions
+from guildhall.projects.commissions.conflict import Answers
+from guildhall.projects.commissions.contract import record_lost_checkout
+from guildhall.projects.commissions.dependencies import (
+    BranchWatcher,
+    dependency_graph,
+    find_missing,
+    missing_links,
+    neighbours,
+    update_blocked,
+)
+from guildhall.projects.commissions.model import Assignment, CommissionDetails
+from guildhall.projects.commissions.queue import Queue, cost
+from guildhall.projects.commissions.recovery import do_next_step, recover
+from guildhall.projects.commissions.states import ACTIVE
+from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
+from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.model import SHUTDOWN, Stretch
+from guildhall.runs.seat import Seat, seat_on_record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+
+    from guildhall.core.frame import Frame
+    from guildhall.jobs.model import Asked
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import By, Commission, Draft
+    from guildhall.projects.commissions.states import Status
+    from guildhall.projects.model import Project
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.model import Ask, Run
+    from guildhall.runs.prepare import Prepared
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
+
+_DEBOUNCE = 0.02  # seconds between a change and the next look: changes come in groups
+_POLL = 0.1  # seconds between two looks at a record that another process writes
+_log = logging.getLogger("guildhall.commissions")
+
+
+class Commissions:
+    """The operations on commissions. It owns their runs: it starts, judges, resumes and stops them."""
+
+    def __init__(self, context: CommissionContext) -> None:
+        self.context = context
+        self._queue = Queue(context, partial(attempts.start, context, hooks=self._hooks))
+        self._watcher = BranchWatcher(context)
+        self._answers = Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
+        self._timers: Awaiting | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._tool_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
+
+    # queries
+
+    def get(self, id: str) -> Commission:
+        return self.context.get(id)
+
+    async def all(self, project: str | None = None, status: Status | None = None) -> list[Commission]:
+        """Return commissions in the order of their creation."""
+        if not self.context.readonly:
+            await update_blocked(self.context, project)
+        wanted = (status,) if status is not None else None
+        return self.context.store.read(lambda connection: records.list_all(connection, project=project, status=wanted))
+
+    async def details(self, id: str) -> CommissionDetails:
+        """Return everything about a commission."""
+        if not self.context.readonly:
+            await update_blocked(self.context, self.get(id).project)
+        return await asyncio.to_thread(self._details, id)
+
+    def _details(self, id: str) -> CommissionDetails:
+        context, commission = self.context, self.get(id)
+        timeline = context.timeline(id)
+        missing: Sequence[str] = ()
+        worktree = None
+        try:
+            path = context.workplace(commission).path
+            if path.is_dir() and commission.status != "completed":  # else it is about to be removed
+                worktree = str(path)
+            missing = find_missing(context, commission)
+            warnings = self._warnings(commission)
+        except GuildError as error:  # the project is not registered, or its folder is missing
+            warnings = [error.message]
+        asks = context.asks.of_run(commission.run) if commission.run is not None else ()
+        return CommissionDetails(
+            commission=commission,
+            timeline=timeline,
+            asked=questions(context, timeline),
+            decisions=decisions(context, timeline),
+            waiting=[ask.id for ask in asks if ask.status == "open"],
+            neighbours=neighbours(commission, context.all(commission.project), missing),
+            cost_usd=cost(context, timeline),
+            worktree=worktree,
+            warnings=warnings,
+        )
+
+    def _warnings(self, commission: Commission) -> list[str]:
+        if commission.status == "dispatched":
+            reason = self._queue.waiting_reason(commission)
+            return [reason] if reason is not None else []
+        if commission.status == "in_progress":
+            return []
+        links = missing_links(self.context, commission) if commission.status in ("pending", "blocked") else []
+        return artifact_warnings(self.context, commission) + links
+
+    def needs_user(self, id: str) -> bool:
+        """Return True if the commission has ended or cannot make progress without user action."""
+        found = self.get(id)
+        if found.status == "dispatched":
+            return self._queue.needs_user(found)
+        if found.status == "in_progress":
+            return found.run is not None and (found.hold is not None or self._run_needs_user(found.run))
+        if found.status != "blocked":
+            return True
+        graph = dependency_graph(self.context.all(found.project))
+        makers = [self.get(maker).status for _, maker in graph.get(id, ())]
+        return not any(status in (*ACTIVE, "blocked") for status in makers)
+
+    def _run_needs_user(self, run: str) -> bool:
+        """Return True if a run waits for the user. A question alone does not stop it."""
+        open_asks = (ask for ask in self.context.asks.of_run(run) if ask.status == "open")
+        return self.context.history.get(run).needs_person or any(ask.kind != "question" for ask in open_asks)
+
+    async def wait_idle(self, ids: Sequence[str], within: float) -> bool:
+        """Wait until all of these have ended or need the user. Return False if that takes over `within` seconds."""
+        context = self.context
+
+        def is_idle() -> bool:
+            return all(map(self.needs_user, ids))
+
+        with suppress(TimeoutError), context.store.watched() as changed:
+            async with asyncio.timeout(within):
+                while not is_idle():
+                    if not context.readonly:
+                        await changed.wait()
+                    await context.clock.sleep(_POLL if context.readonly else _DEBOUNCE)
+                    changed.clear()
+        return is_idle()
+
+    # commands; shielded, because a client that disconnects must not interrupt them halfway
+
+    async def create(
+        self, project: Project, draft: Draft, frame: Frame, *, by: By = "person", made_by: str | None = None
+    ) -> Commission:
+        return await asyncio.shield(drafts.create(self.context, project, draft, frame, by=by, made_by=made_by))
+
+    async def edit(self, id: str, changes: Mapping[str, Any], frame: Frame, *, by: By = "person") -> Commission:
+        work = drafts.edit(self.context, id, changes, frame, by=by)
+        return await asyncio.shield(self._then_run_queue(work, id, frame))
+
+    async def delete(self, id: str) -> None:
+        await asyncio.shield(drafts.delete(self.context, id))
+
+    async def dispatch(self, id: str, frame: Frame) -> Commission:
+        return await asyncio.shield(self._then_run_queue(self._dispatch(id, frame), id, frame))
+
+    async def _dispatch(self, id: str, frame: Frame) -> Commission:
+        async with self.context.locks[id]:
+            return await attempts.dispatch(self.context, id, frame)
+
+    async def redispatch(self, id: str, frame: Frame) -> Commission:
+        work = attempts.redispatch(self.context, id, frame)
+        return await asyncio.shield(self._then_run_queue(work, id, frame))
+
+    async def cancel(self, id: str, reason: str = "by the user") -> Commission:
+        cancelled = await asyncio.shield(attempts.cancel(self.context, id, reason))
+        await self._after_change()
+        return cancelled
+
+    async def abandon(self, id: str, reason: str = "by the user") -> Commission:
+        return await asyncio.shield(attempts.abandon(self.context, id, reason))
+
+    async def _then_run_queue(self, work: Coroutine[Any, Any, Commission], id: str, frame: Frame) -> Commission:
+        """Await a command that may dispatch a commission, then run the queue."""
+        self._queue.add(id, frame)
+        try:
+            await work
+            await self._queue.run()
+        finally:
+            if self.get(id).status != "dispatched":
+                self._queue.discard(id)
+        return self.get(id)
+
+    async def _after_change(self) -> None:
+        """Update blocked commissions, before the hall may exit; then run the queue."""
+        try:
+            await _log_errors(partial(update_blocked, self.context))
+        finally:
+            self._start(self._queue.run)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._closed:
+            task = asyncio.create_task(_log_errors(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    # the hooks of a run that carries out a commission
+
+    def _hooks(self, assignment: Assignment) -> Seat:
+        context, id, contract = self.context, assignment.commission, assignment.contract
+        assert contract is not None
+        return Seat(
+            tools=commission_tools(contract.schema),
+            execute=lambda run: partial(self._call_tool, assignment, run),
+            began=partial(attempts.record_start, context, id),
+            ended=partial(completion.record_end, context, id),
+            server=SERVER,
+            seated=commission_profile,
+            judge=partial(completion.judge, context, id),
+            settled=partial(self._run_stopped, id),
+        )
+
+    async def _call_tool(self, assignment: Assignment, run: str, tool: Tool, call: ToolCall) -> ToolResult:
+        context, commission = self.context, self.get(assignment.commission)
+        assert assignment.contract is not None
+
+        async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
+            context.redact(asked.question)
+
+        asking = Inquiry(
+            title=f"{commission.worker} asks, in commission {commission.id} ({commission.title})",
+            writing=self._tool_locks[commission.id],
+            store=context.store,
+            ledger=lambda: context.runs().ledger(run),
+            keep=remember,
+        )
+        return await CommissionTools(context, commission.id, assignment.contract, asking, call.key).call(tool, call)
+
+    async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
+        """Continue after the end of a run segment was recorded."""
+        await asyncio.to_thread(current_artifact, self.context, self.get(id))  # remembers the redacted texts
+        if ending.status == "waiting" and self._timers is not None:
+            self._timers.expect(run)
+        if ending.status not in RUN_ENDED:
+            if ending.reason != SHUTDOWN:  # it waits for the user, so its slot is free
+                self._start(self._queue.run)
+            return
+        try:
+            await completion.clean_up(self.context, id)
+            await completion.request_conflict_meeting(self.context, id)
+        except GuildError as error:  # the end is recorded; the next start repeats the rest
+            _log.warning("%s: %s", id, error)
+        await self._after_change()
+
+    # the owner of runs (Seating)
+
+    async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
+        """Prepare a stopped run of a commission to resume in its checkout."""
+        context, assignment = self.context, Assignment.from_record(self.context.history.get(run).request["commission"])
+        commission = context.commission_of(run)
+        if commission.run != run or commission.status != "in_progress":
+            message = f"commission {commission.id} is {commission.status}: its run cannot be resumed"
+            raise Conflict(message, hint=commission.next_command)
+        async with context.locks[commission.id]:
+            commission = await asyncio.to_thread(context.reclaim, commission.id)
+            workplace = context.workplace(commission)
+            worker = context.find_worker(commission.worker, context.project_frame(workplace.project, frame))
+            if not workplace.path.is_dir():
+                await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
+            await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
+            hooks = self._hooks(assignment)
+            prepared = await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
+            await context.release(commission.id)
+            return prepared
+
+    def record_lost_checkout(self, checkout: str) -> None:
+        """Record that a checkout is missing and is about to be made again."""
+        record_lost_checkout(self.context, checkout)
+
+    async def stop(self, run: str) -> list[str]:
+        """Cancel the commission of a run, and return the runs that were ended."""
+        cancelled = await self.cancel(self.context.commission_of(run).id)
+        return [run] if cancelled.status == "cancelled" else []
+
+    async def could_not_go_on(self, run: Run, error: GuildError) -> None:
+        """Finish a commission whose run cannot be resumed if its result is submitted, else put it on hold."""
+        commission = self.context.commission_of(run.id)
+        if self.context.history.get(run.id).status in RUN_ENDED or commission.run != run.id:
+            return
+        if commission.is_submitted:
+            ending = Stretch(status="failed", reason=error.code, error=error.as_dict())
+            await completion.finish(self.context, commission, ending)
+        else:
+            await self.context.hold(commission.id, "cannot_resume", error)
+        await self._after_change()
+
+    async def follow(self, run: str) -> None:
+        """End a commission whose run was ended on record without being executed."""
+        commission = self.context.commission_of(run)
+        if commission.run == run and commission.status == "in_progress":
+            await do_next_step(self.context, commission)
+            await self._after_change()
+
+    async def answered(self, ask: Ask) -> None:
+        await self._answers.receive(ask)
+
+    def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
+        """Recover the commissions of the previous hall, and resume waiting runs from now on."""
+        context = self.context
+        self._timers = Awaiting(asks=context.asks, history=context.history, clock=context.clock, go_on=go_on)
+        for commission in context.store.read(records.list_active):
+            run = context.find_run(commission.run)
+            if run is not None and run.status == "waiting":
+                self._timers.expect(run.id)
+
+        async def start_up() -> None:
+            await recover(context)
+            await self._answers.catch_up()
+            await self._queue.run()
+
+        self._start(start_up)
+        self._watcher.start()
+
+    @property
+    def expecting(self) -> bool:
+        return bool(self._tasks) or (self._timers is not None and self._timers.busy)
+
+    async def drain(self) -> None:
+        """Wait for the tasks in the background."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def close(self) -> None:
+        """Stop all background work."""
+        self._closed = True
+        self._watcher.close()
+        if self._timers is not None:
+            self._timers.close()
+        for task in self._tasks:
+            task.cancel()
+
+
+async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await work()
+    except GuildError as error:  # for example an invalid config.yaml
+        _log.warning("%s", error)
+    except Exception:  # noqa: BLE001 - a background task has no caller
+        _log.exception("commissions")
+
+
+def recorded_hooks(run: Run) -> Seat | None:
+    """Return the hooks of a commission's run or review for a replay, or None for other runs."""
+    if not (record := run.request.get("commission")):
+        return None
+    contract = Assignment.from_record(record).contract
+    if contract is None:
+        return seat_on_record(review.TOOLS, review.review_profile, server=review.SERVER, withheld=review.WITHHELD)
+    return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)

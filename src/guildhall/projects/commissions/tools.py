@@ -1,0 +1,121 @@
+"""What a worker has in a commission: instructions, first message and the tools to report and submit.
+
+A repeated call with the same key has no second effect, which is what `repeatable` promises. Answers that people have
+given meanwhile are appended to the result of the next call.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import NotFulfilled, UsageError
+from guildhall.jobs.toolbox import SUBMIT, carried_out, check_words, shaped
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.contract import submit
+from guildhall.projects.commissions.model import TOOLS
+from guildhall.projects.seating import in_checkout
+from guildhall.tools.define import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from guildhall.jobs.inquiry import Inquiry
+    from guildhall.jobs.model import Contract
+    from guildhall.projects.commissions.context import CommissionContext
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
+    from guildhall.workers.model import Worker
+
+SERVER = "commission"
+_MAX_SUMMARY = 20_000  # characters
+_MAX_QUESTION = 10_000
+_MAX_RESULT = 1_000_000
+
+_INSTRUCTIONS = """\
+You are working on a commission, unattended, in a checkout of the project that only you use. Your messages are not \
+shown to anyone: change the files, and report only through the tools below. When you have finished, everything in the \
+checkout is committed and merged for you; do not use git.
+- report_progress: what is done and what comes next, in a few sentences, whenever that changes.
+- log_question: a question that a person should decide. Continue as well as you can without the answer.
+- submit_result: the result, once all of the work is in the files. The commission is complete only when a result was \
+accepted; if something is missing, the error says what."""
+_DECISIONS = "- record_decision: every judgement call that you make on your own, with the reason."
+
+
+def commission_profile(worker: Worker) -> Worker:
+    """Return the worker as it is in a commission: with file tools and these instructions."""
+    return in_checkout(worker, "\n".join([_INSTRUCTIONS, _DECISIONS] if worker.definition.base else [_INSTRUCTIONS]))
+
+
+def commission_message(commission: Commission) -> str:
+    """Return the first message to the worker."""
+    draft = commission.draft
+    parts = [f"Commission {commission.id}: {draft.title}", draft.prompt.rstrip()]
+    if paths := dict.fromkeys((*draft.dependencies, *draft.linked)):
+        parts.append("Read these files in the checkout first:\n" + "\n".join(f"- {path}" for path in paths))
+    if draft.artifacts:
+        parts.append("These files must exist at the end:\n" + "\n".join(f"- {path}" for path in draft.artifacts))
+    return "\n\n".join(parts)
+
+
+def commission_tools(schema: Mapping[str, Any] | None) -> tuple[Tool, ...]:
+    """Return the tools as the model sees them. `schema` is that of the result."""
+    methods = {name: MethodType(getattr(CommissionTools, name), CommissionTools) for name in TOOLS}
+    tools = {name: tool(name=name, repeatable=True, runs_in="run")(method) for name, method in methods.items()}
+    tools[SUBMIT] = shaped(tools[SUBMIT], schema, methods[SUBMIT])
+    return tuple(tools.values())
+
+
+class CommissionTools:
+    """The tools of one call in a commission. The model reads the docstrings."""
+
+    def __init__(self, context: CommissionContext, id: str, contract: Contract, questions: Inquiry, key: str) -> None:
+        self._context = context
+        self._id = id
+        self._contract = contract
+        self._questions = questions
+        self._key = key
+
+    async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
+        """Return the result of the call, with the answers that people have given meanwhile."""
+        return await carried_out(self, tool, call, self._questions.heard)
+
+    async def report_progress(self, summary: str) -> str:
+        """Report your progress: what is done, what you are doing now, what comes next. It replaces your last report.
+
+        Args:
+            summary: A few sentences.
+        """
+        check_words("summary", summary, _MAX_SUMMARY)
+        now = self._context.now()
+        await self._context.store.write(lambda connection: records.change(connection, self._id, now, summary=summary))
+        return "Reported."
+
+    async def log_question(self, question: str) -> str:
+        """Ask a person something that you cannot find out and should not decide. Continue without the answer; if one
+        comes while you work, it is appended to the result of a later call.
+
+        Args:
+            question: The question, understandable without having seen your work.
+        """
+        check_words("question", question, _MAX_QUESTION)
+        await self._questions.ask(self._key, question, False)
+        return "Question recorded. Continue without the answer."
+
+    async def submit_result(self, output: str) -> str:
+        """Submit the result of the commission, when all of the work is in the files. The files and the result are
+        checked; if something is missing, the error says what, and you submit again once it is corrected.
+
+        Args:
+            output: What was done and what came of it. Do not repeat the content of the files.
+        """
+        if isinstance(output, str):  # anything, if there is a schema  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_words("output", output, _MAX_RESULT)
+        try:
+            warning = await submit(self._context, self._id, self._key, self._contract, output)
+        except NotFulfilled as error:
+            raise UsageError(f"Not accepted: {error.message}", hint=error.hint) from None
+        if warning:
+            return f"Result submitted. {warning} Otherwise the commission is complete; finish with a brief message."
+        return "Result submitted. The commission is complete; finish with a brief closing message."

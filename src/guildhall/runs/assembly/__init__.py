@@ -1,0 +1,1 @@
+"""Assembly: puts together what a run is made of before it starts. Executes nothing."""

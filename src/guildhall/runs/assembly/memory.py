@@ -1,0 +1,73 @@
+"""Memory for a run: the last block of its system prompt, and its memory tools.
+
+Does not compact: it passes a CompactionRequest on.
+Invariant: the author of a change is the run that made it. Nothing in a tool call can name another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from guildhall.memory.model import Author
+from guildhall.memory.tools import MemoryTools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from guildhall.core.frame import Frame
+    from guildhall.memory.folder import MemoryFolder
+    from guildhall.memory.service import Memory
+    from guildhall.policy.model import Rule
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Worker
+
+_READ_RULES = frozenset({"memory_read", "memory.read"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionRequest:
+    """A folder that a run has filled so far that compaction is due."""
+
+    folder: MemoryFolder
+    run: str
+    model: str
+    frame: Frame
+    limit_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMemory:
+    """The memory of a hall, as its runs use it."""
+
+    memory: Memory
+    request_compaction: Callable[[CompactionRequest], None]
+
+    def tools(self, worker: Worker, frame: Frame, *, run: str, model: str, limit_tokens: int) -> tuple[Tool, ...]:
+        """Return the memory tools of a run."""
+
+        def request_compaction(folder: MemoryFolder) -> None:
+            self.request_compaction(
+                CompactionRequest(folder=folder, run=run, model=model, frame=frame, limit_tokens=limit_tokens)
+            )
+
+        tools = MemoryTools(
+            memory=self.memory,
+            folders=self.memory.folders(worker, frame),
+            author=Author(kind="worker", worker=worker.name, run=run),
+            limit_tokens=limit_tokens,
+            on_growth=request_compaction,
+        )
+        return tools.toolbox().tools
+
+    async def prompt_block(self, worker: Worker, frame: Frame, rules: Iterable[Rule], *, limit_tokens: int) -> str:
+        """Return the memory block, or an empty string if the worker may not read memory without approval."""
+        if not worker.definition.base or not _may_read(rules):
+            return ""
+        folders = self.memory.folders(worker, frame).values()
+        return await asyncio.to_thread(self.memory.prompt_block, folders, limit_tokens)
+
+
+def _may_read(rules: Iterable[Rule]) -> bool:
+    return all(rule.allowed and not rule.approval_required for rule in rules if rule.name in _READ_RULES)

@@ -1,0 +1,179 @@
+"""Background compaction of memory. The model call is a run of its own, so it is journalled, priced and listed.
+
+Does not decide what is compacted or how (`memory.compaction` does), and never blocks the run that caused it.
+Invariant: whatever fails, the hall and the worker carry on. The outcome is reported in the run that caused the
+compaction, or kept for the hall if that run has ended, and becomes the reason of the compactor's run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic_ai.usage import RequestUsage
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
+from guildhall.core.events import Event
+from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
+from guildhall.runs import records
+from guildhall.runs.model import HALL, RunRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.events import EventBus
+    from guildhall.memory.service import Memory
+    from guildhall.models.model import Source
+    from guildhall.runs.assembly.memory import CompactionRequest
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.store.engine import Store
+
+TIMEOUT_S = 60.0  # how long a closing hall waits for compactions
+_RECORDING_PREFIX = "replay:"
+# The estimates of the model door, on the safe side: 2 bytes per token, and an answer half as long as the prompt.
+_BYTES_PER_TOKEN = 2
+_INSTRUCTION_BYTES = 2_000  # of the prompt, without the notes
+_SAMPLE_BYTES = 1_000_000  # large enough to derive the price of a byte
+
+
+class MemoryCompactor:
+    """All background compactions of a hall, one at a time."""
+
+    def __init__(
+        self,
+        *,
+        memory: Memory,
+        runs: Runs,
+        find_runs: Callable[[str], Runs],
+        store: Store,
+        bus: EventBus,
+        clock: Clock,
+    ) -> None:
+        """`find_runs` returns the part of the hall that owns a run: a workflow can have its own database."""
+        self._memory = memory
+        self._runs = runs
+        self._find_runs = find_runs
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by folder
+        self._futile: set[tuple[str, str]] = set()  # (folder, run) whose compaction changed nothing
+        self._unreported: list[Event] = []
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._tasks)
+
+    def start(self, request: CompactionRequest) -> None:
+        """Start a compaction, unless the folder is being compacted or this run has caused a futile compaction."""
+        name = request.folder.name
+        if name not in self._tasks and (name, request.run) not in self._futile:
+            self._tasks[name] = asyncio.create_task(self._compact(request))
+
+    async def wait(self, timeout_s: float = TIMEOUT_S) -> list[Event]:
+        """Wait for all compactions, cancel the rest, and return the events that no run has reported."""
+        if tasks := set(self._tasks.values()):
+            try:
+                await asyncio.wait(tasks, timeout=timeout_s)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        return self.take_unreported()
+
+    def take_unreported(self) -> list[Event]:
+        """Return the events that no run has reported, once."""
+        events, self._unreported = self._unreported, []
+        return events
+
+    async def _compact(self, request: CompactionRequest) -> None:
+        compactor = _CompactorRun(self._runs, request)
+        try:
+            async with self._one_at_a_time:
+                result = await self._try_compact(request, compactor)
+        except asyncio.CancelledError:
+            result = CompactionResult(scope=request.folder.scope, status="failed", reason="timed out")
+        finally:
+            del self._tasks[request.folder.name]
+        if result.status != "compacted":
+            self._futile.add((request.folder.name, request.run))
+        if run := compactor.run:
+            await self._store.write(lambda connection: records.change_run(connection, run, reason=str(result)))
+        if result.status != "not_needed":
+            self._report(request, result, compactor.run)
+
+    async def _try_compact(self, request: CompactionRequest, compactor: _CompactorRun) -> CompactionResult:
+        try:
+            return await self._memory.compact(
+                request.folder,
+                compactor.ask,
+                limit_tokens=request.limit_tokens,
+                max_note_bytes=compactor.max_note_bytes(),
+            )
+        except GuildError as error:
+            reason = error.message
+        except Exception as error:  # noqa: BLE001 - compaction is best effort: report anything, harm nobody
+            reason = f"{type(error).__name__}: {error}"
+        return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
+
+    def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
+        data = {"text": str(result), **result.as_dict(), "by": compactor_run}
+        runs = self._find_runs(request.run)
+        root = runs.root(request.run)
+        event = Event(type="memory_condensed", run=request.run, root=root, at=stamp(self._clock.now()), data=data)
+        if runs.alive(root):
+            self._bus.publish(event)
+        else:
+            self._unreported.append(event)
+
+
+class _CompactorRun:
+    """The run that makes the model call of one compaction. `run` is its id once it has started."""
+
+    def __init__(self, runs: Runs, request: CompactionRequest) -> None:
+        self.run: str | None = None
+        self._runs = runs
+        self._request = request
+
+    async def ask(self, notes: str) -> str:
+        """Have the model condense the notes. Raise RuntimeFailed if the run does not complete."""
+        request = RunRequest(
+            worker=f"shipped/{COMPACTOR_WORKER}",
+            input=notes,
+            override_model=self._request.model,
+            max_budget_usd=BUDGET_USD,
+            budget=2 * BUDGET_USD,  # more than the limit of the run: reaching the budget would wait for the user
+            mode="strict",
+        )
+        frame = replace(self._request.frame, caller=HALL, interactive=False)
+        run = await self._runs.to_its_end(request, frame, self._set_run)
+        if run.status != "completed":
+            reason = (run.error or {}).get("message") or run.reason or "no reason given"
+            raise RuntimeFailed(f"{run.id} {run.status}: {reason}")
+        return str(run.output)
+
+    def _set_run(self, run: str) -> None:
+        self.run = run
+
+    def max_note_bytes(self) -> int:
+        """Return how many bytes of notes, and an answer half as long, the budget pays for."""
+        if self._request.model.startswith(_RECORDING_PREFIX):
+            raise ModelUnusable("the model of the run is a recording and cannot answer")
+        source = self._runs.source(self._request.model, self._request.frame)
+        fixed = _price(source, prompt_bytes=_INSTRUCTION_BYTES, answer_bytes=0)
+        sample = _price(source, prompt_bytes=_SAMPLE_BYTES, answer_bytes=_SAMPLE_BYTES // 2)
+        if sample <= 0:
+            return _SAMPLE_BYTES
+        return max(int((BUDGET_USD - fixed) / sample * _SAMPLE_BYTES), 0)
+
+
+def _price(source: Source, *, prompt_bytes: int, answer_bytes: int) -> float:
+    usage = RequestUsage(input_tokens=prompt_bytes // _BYTES_PER_TOKEN, output_tokens=answer_bytes // _BYTES_PER_TOKEN)
+    cost = source.cost(usage)
+    if cost is None:
+        raise ModelUnusable(f"the price of {source.name} is unknown, so {BUDGET_USD:.2f} USD cannot be enforced")
+    return cost

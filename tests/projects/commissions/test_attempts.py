@@ -1,0 +1,227 @@
+"""Attempts: failure, cancel, edit, redispatch, delete, and what happens to the work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotDeletable, NotFound, UsageError
+from tests.projects.commissions.workshop import LATE, Workshop, say, submit, write
+
+if TYPE_CHECKING:
+    from guildhall.projects.commissions.model import Commission
+
+
+async def begun(shop: Workshop, **draft: object) -> Commission:
+    """One that is under way, whose worker has written something."""
+    made = await shop.new(**draft)
+    await shop.commissions.dispatch(made.id, shop.frame)
+    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    await shop.so((path / "src/key.py").exists)
+    return shop.commissions.get(made.id)
+
+
+def test_cancel_while_an_approval_is_open(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        await shop.so(lambda: shop.hall.history.get(str(begun.run)).status == "waiting")
+        (ask,) = shop.hall.asks.open()
+        assert (await shop.commissions.cancel(begun.id)).status == "cancelled"
+        assert shop.hall.asks.get(ask.id).status == "withdrawn"
+
+    workshop.inside(work)
+
+
+def test_cancel_after_the_result_completes_it(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), LATE])
+
+    async def work(shop: Workshop) -> None:
+        begun = await shop.commissions.dispatch((await shop.new()).id, shop.frame)
+        await shop.so(lambda: shop.commissions.get(begun.id).result == "Forged.")
+        await shop.so(
+            lambda: any(
+                e.kind == "tool_ended" and "submitted" in str(e.data) for e in shop.hall.history.entries(str(begun.run))
+            )
+        )
+        done = await shop.commissions.cancel(begun.id)
+        assert (done.status, done.result) == ("completed", "Forged.")
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+        assert shop.hall.history.get(str(begun.run)).status == "completed"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+def test_a_failed_run_keeps_its_work(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n")])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done(max_turns=1)
+        assert done.status == "failed"
+        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-30", "WKR-20")
+def test_redispatch_starts_from_scratch_and_keeps_the_old_branch(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), say("No.")])
+
+    async def work(shop: Workshop) -> None:
+        first = await shop.done()
+        assert first.status == "failed"
+        shop.script([write("src/lock.py", "lock\n"), submit("Forged."), say()])
+        again = await shop.commissions.redispatch(first.id, shop.frame)
+        assert again.attempt == 2
+        second = await shop.quiet(first.id)
+        assert second.status == "completed"
+        assert second.run != first.run
+        assert second.branch != first.branch
+        assert shop.repo.at(str(first.branch), "src/key.py") == "half"
+        assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
+        assert shop.repo.at("claude/main", "src/lock.py") == "lock"
+        after = [one.after for one in (await shop.commissions.details(first.id)).timeline if one.after]
+        once = ["pending", "dispatched", "in_progress"]
+        assert after == [*once, "failed", *once, "completed"]
+        # nothing of the old conversation
+        messages = (await shop.client.show(str(second.run))).messages
+        assert "No." not in str(messages)
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-6", "WKR-27")
+def test_cancel_keeps_the_work_on_its_branch(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "half\n"), LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+        await shop.so((path / "src/key.py").exists)
+        done = await shop.commissions.cancel(made.id, "not now")
+        assert (done.status, done.reason) == ("cancelled", "not now")
+        assert shop.hall.history.get(str(done.run)).status == "cancelled"
+        assert shop.repo.at(str(done.branch), "src/key.py") == "half"
+        assert not path.exists()
+        with pytest.raises(Conflict, match="cannot be cancelled"):
+            await shop.commissions.cancel(made.id)
+        with pytest.raises(Conflict, match="cannot be resumed"):
+            await shop.commissions.again(str(done.run), shop.frame)
+        gone = await shop.commissions.abandon(made.id, "never")
+        assert gone.status == "abandoned"
+        assert "status: abandoned" in shop.repo.at("claude/main", made.path)
+
+    workshop.inside(work)
+
+
+def test_cancel_before_it_is_dispatched(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        assert (await shop.commissions.cancel(made.id)).status == "cancelled"
+        with pytest.raises(UsageError, match="reason"):
+            await shop.commissions.abandon(made.id, " ")
+        with pytest.raises(NotFound):
+            await shop.commissions.cancel("c-2222222222")
+
+    workshop.inside(work)
+
+
+def test_cancel_after_redispatch_was_blocked(workshop: Workshop) -> None:
+    workshop.script([say("No.")])
+
+    async def work(shop: Workshop) -> None:
+        failed = await shop.done()
+        await shop.commissions.edit(failed.id, {"dependencies": [".lore/design.md"]}, shop.frame)
+        blocked = await shop.commissions.redispatch(failed.id, shop.frame)
+        assert (blocked.status, blocked.run) == ("blocked", failed.run), "it still has the run of the last attempt"
+        assert (await shop.commissions.cancel(failed.id)).status == "cancelled"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("WKR-27")
+def test_editing_an_active_commission_restarts_it(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        first = await shop.commissions.dispatch(made.id, shop.frame)
+        assert first.status == "in_progress"
+        shop.script([write("src/key.py", "gold\n"), submit("Gold."), say()])
+        edited = await shop.commissions.edit(made.id, {"prompt": "Of gold."}, shop.frame)
+        assert edited.attempt == 2
+        done = await shop.quiet(made.id)
+        assert done.status == "completed"
+        assert shop.hall.history.get(str(first.run)).status == "cancelled"
+        assert "Of gold." in shop.hall.history.get(str(done.run)).request["input"]
+        after = [one.after for one in (await shop.commissions.details(made.id)).timeline if one.after]
+        once = ["pending", "dispatched", "in_progress"]
+        assert after == [*once, "cancelled", *once, "completed"]
+        with pytest.raises(Conflict, match="cannot be edited"):
+            await shop.commissions.edit(made.id, {"prompt": "Silver."}, shop.frame)
+
+    workshop.inside(work)
+
+
+def test_concurrent_edits_are_serialised(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.script([submit("Gold."), say()])
+        changes: list[dict[str, str]] = [{"prompt": "Of gold."}, {"title": "A gold key"}]
+        await asyncio.gather(*(shop.commissions.edit(made.id, one, shop.frame) for one in changes))
+        done = await shop.quiet(made.id)
+        assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
+        assert (await shop.commissions.details(made.id)).worktree is None
+        assert shop.hall.worktrees.activities("shop") == []
+
+    workshop.inside(work)
+
+
+def test_an_edit_may_block_it(workshop: Workshop) -> None:
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        edited = await shop.commissions.edit(made.id, {"dependencies": [".lore/design.md"]}, shop.frame)
+        assert (edited.status, edited.reason) == ("blocked", "waiting for .lore/design.md")
+        assert "status: blocked" in shop.repo.at("claude/main", made.path)
+
+    workshop.inside(work)
+
+
+def test_a_deleted_commission_is_not_rebuilt(workshop: Workshop) -> None:
+    workshop.script([submit("First."), say()], [submit("Second."), say()])
+
+    async def work(shop: Workshop) -> str:
+        made = await shop.new()
+        with pytest.raises(NotDeletable, match="pending") as caught:
+            await shop.commissions.delete(made.id)
+        assert caught.value.hint == f"guild commission abandon {made.id} first."
+        await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.quiet(made.id)
+        after = await shop.new(dependencies=(made.path,))
+        with pytest.raises(NotDeletable, match=f"{after.id} depend on it"):
+            await shop.commissions.delete(made.id)
+        await shop.commissions.abandon(after.id)
+        await shop.commissions.delete(made.id)
+        with pytest.raises(NotFound):
+            await shop.commissions.delete(made.id)
+        return made.id
+
+    async def begun(shop: Workshop) -> list[str]:
+        await shop.commissions.drain()
+        return [one.id for one in await shop.commissions.all()]
+
+    id = workshop.inside(work)
+    assert id not in workshop.inside(begun, recover=True)
+    assert "First." in workshop.repo.at("claude/main", f".lore/commissions/{id}.md")

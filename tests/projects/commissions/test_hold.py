@@ -1,0 +1,201 @@
+"""Holds: a commission that cannot continue says why, and continues when the cause is removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import Conflict
+from guildhall.projects.commissions.recovery import recover
+from tests.projects.commissions.workshop import LATE, Workshop, call, say, submit, write
+from tests.projects.conftest import repository
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from guildhall.projects.commissions.model import Commission
+    from tests.conftest import Guild, GuildWithHall
+
+KEY = {"OPENAI_API_KEY": "sk-test-0123456789abcdef0123"}
+
+
+NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+
+
+async def begun(shop: Workshop, **draft: object) -> Commission:
+    """One that is under way, whose worker has written something."""
+    made = await shop.new(**draft)
+    await shop.commissions.dispatch(made.id, shop.frame)
+    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    await shop.so((path / "src/key.py").exists)
+    return shop.commissions.get(made.id)
+
+
+def renamed(shop: Workshop) -> Callable[[], object]:
+    shop.repo.git("branch", "-m", "main", "trunk")
+    return lambda: shop.repo.git("branch", "-m", "trunk", "main")
+
+
+def miswritten(shop: Workshop) -> Callable[[], object]:
+    right = shop.home.settings.read_text()
+    shop.home.settings.write_text(right.replace("branch: main", "branch: [main]"))
+    return lambda: shop.home.settings.write_text(right)
+
+
+def elsewhere(shop: Workshop) -> Callable[[], object]:
+    other = repository(shop.repo.path.with_name("other"))
+    other.commit({"README.md": "Another\n"})
+    right = shop.home.settings.read_text()
+    shop.home.settings.write_text(right.replace(str(shop.repo.path), str(other.path)))
+    return lambda: shop.home.settings.write_text(right)
+
+
+def moved(shop: Workshop) -> Callable[[], object]:
+    there = shop.repo.path.with_name("there")
+    shop.repo.path.rename(there)
+    return lambda: there.rename(shop.repo.path)
+
+
+def unreviewed(shop: Workshop) -> Callable[[], object]:
+    file = shop.repo.path / "workers/judge.yaml"
+    text = file.read_text()
+    file.unlink()
+    return lambda: file.write_text(text)
+
+
+@pytest.mark.req("COM-14")
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_finished_work_is_on_hold_while_the_branch_is_checked_out(workshop: Workshop, cancelled: bool) -> None:
+    slow = {"sleep": 0.3, **write("src/key.py", "key = 1\n")}
+    workshop.script([call("report_progress", summary="At it."), slow, submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        shop.repo.git("switch", "-q", "claude/main")
+        run = str(shop.commissions.get(made.id).run)
+        await shop.so(lambda: shop.hall.history.get(run).status == "parked")
+        assert shop.commissions.get(made.id).status == "in_progress"
+        assert "cannot be merged now: claude/main is checked out" in (await shop.reasons(made.id))[-1]
+        with pytest.raises(Conflict, match="claude/main is checked out"):
+            await shop.commissions.dispatch((await shop.new(title="Another")).id, shop.frame)
+        if cancelled:
+            ended = await shop.commissions.cancel(made.id)
+            assert ended.status == "cancelled"
+            assert shop.repo.at(str(ended.branch), "src/key.py") == "key = 1"
+            return
+        await recover(shop.commissions.context)
+        assert shop.commissions.get(made.id).status == "in_progress", "it waits for a person"
+        shop.repo.git("switch", "-q", "main")
+        _ = [event async for event in shop.client.resume(run, shop.frame)]
+        done = await shop.quiet(made.id)
+        assert (done.status, done.result, done.attempt) == ("completed", "Forged.", 1), done.reason
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+    workshop.inside(work)
+    workshop.repo.fsck()
+
+
+@pytest.mark.req("COM-27")
+def test_a_missing_key_is_a_hold(workshop: Workshop) -> None:
+    workshop.worker(model="openai:gpt-4o")
+
+    async def begin(shop: Workshop) -> Commission:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, replace(shop.frame, keys=KEY))
+        await shop.until(made.id, "in_progress")
+        return shop.commissions.get(made.id)
+
+    async def without(shop: Workshop) -> Commission:
+        await shop.commissions.drain()
+        return shop.commissions.get(first.id)
+
+    async def with_it(shop: Workshop) -> None:
+        assert first.run is not None
+        await shop.client.resume(first.run, replace(shop.frame, keys=KEY)).__anext__()
+        assert shop.hall.runs.alive(first.run)
+        assert shop.commissions.get(first.id).hold is None
+        await shop.commissions.cancel(first.id)
+
+    first = workshop.inside(begin)
+    for _ in range(2):
+        waits = workshop.inside(without, recover=True)
+        assert (waits.status, waits.run) == ("in_progress", first.run)
+        assert waits.hold is not None
+        assert (waits.hold.kind, "OPENAI_API_KEY is not set" in waits.hold.message) == ("cannot_resume", True)
+        assert f"guild resume {first.id}" in waits.explanation
+    workshop.inside(with_it)
+
+
+@pytest.mark.req("COM-27")
+def test_an_invalid_setting_is_a_hold(guild_hall: GuildWithHall, workshop: Workshop) -> None:
+    workshop.script([write("src/key.py", "key = 1\n"), LATE])
+    id = guild_hall(*NEW, "--dispatch", "--json").json["commission"]
+    guild_hall("hall", "stop")
+    settings = workshop.home.settings
+    right = settings.read_text()
+    settings.write_text(right.replace("  shop:\n", "  shop:\n    max_commissions: lots\n"))
+    guild_hall("dispatch", "nobody", "x")  # which starts a hall
+    waits = guild_hall("wait", id)
+    assert waits.code == 4, waits.err + waits.out
+    assert "expected a whole number" in waits.out
+    assert "expected a whole number" in guild_hall("show", id).out
+    settings.write_text(right)
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+    resumed = guild_hall("resume", id)
+    assert resumed.code == 0, resumed.err
+    assert guild_hall("wait", id).code == 0
+    assert workshop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+
+@pytest.mark.req("COM-14")
+@pytest.mark.parametrize("in_the_way", [renamed, miswritten, elsewhere, moved, unreviewed])
+def test_finished_work_is_on_hold_while_it_cannot_be_merged(
+    workshop: Workshop, in_the_way: Callable[[Workshop], Callable[[], object]]
+) -> None:
+    workshop.worker("judge")
+    review = [call("submit_review", approved=True, comments="Fine."), say()]
+    hold = {"sleep": 0.3, **submit("Forged.")}
+    workshop.script([write("src/key.py", "key = 1\n"), hold, say()], judge=[review])
+
+    async def work(shop: Workshop) -> None:
+        one = await begun(shop, reviewer="judge" if in_the_way is unreviewed else None)
+        assert one.run is not None
+        put_right = in_the_way(shop)
+        await shop.so(lambda: shop.hall.history.get(one.run).status == "parked")
+        waits = shop.commissions.get(one.id)
+        assert (waits.status, waits.hold and waits.hold.kind) == ("in_progress", "cannot_merge"), waits.reason
+        put_right()
+        _ = [event async for event in shop.client.resume(one.run, shop.frame)]
+        done = await shop.quiet(one.id)
+        assert (done.status, done.attempt) == ("completed", 1), done.reason
+        assert shop.repo.at("claude/main", "src/key.py") == "key = 1"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+def test_every_command_shows_the_reason_of_a_hold(guild: Guild, workshop: Workshop) -> None:
+    slow = {"sleep": 0.3, **submit("Forged.")}
+    workshop.script([call("report_progress", summary="At it."), write("src/key.py", "key = 1\n"), slow, say()])
+
+    async def work(shop: Workshop) -> str:
+        one = await begun(shop)
+        renamed(shop)
+        await shop.so(lambda: shop.commissions.get(one.id).hold)
+        return one.id
+
+    id = workshop.inside(work)
+    why = "The work is done but cannot be merged now: the branch 'main' of the project shop is gone"
+    for command in (("commission", "ls"), ("show", id), ("wait", id), ("ls",), ("ls", id)):
+        shown = guild(*command).out.partition("timeline")[0]
+        assert why[:40] in shown
+        assert "smith is working on it" not in shown
+    again = guild("resume", id)
+    assert (again.code, why in again.err) == (4, True), again.err
+    workshop.repo.git("branch", "-m", "trunk", "main")
+    done = guild("resume", id)
+    assert done.code == 0, done.err
+    assert workshop.repo.at("claude/main", "src/key.py") == "key = 1"

@@ -1,0 +1,176 @@
+"""Work that would be lost: files that git cannot merge, and checkouts that were removed."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotFulfilled
+from guildhall.jobs.model import Contract
+from guildhall.projects.commissions.contract import submit as submit_result
+from tests.projects.commissions.workshop import LATE, call, say, submit, write
+from tests.runs.places import until
+
+if TYPE_CHECKING:
+    from tests.conftest import Guild, GuildWithHall
+    from tests.projects.commissions.workshop import Workshop
+
+NEW = ("commission", "new", "--worker", "smith", "Forge a key.")
+
+
+def with_submodule(workshop: Workshop) -> None:
+    """The person's repository has one, which is not checked out for workers."""
+    repo = workshop.repo
+    repo.git("update-index", "--add", "--cacheinfo", f"160000,{repo.git('rev-parse', 'HEAD')},lib")
+    repo.git("commit", "-q", "-m", "A library")
+
+
+@pytest.mark.req("COM-14", "X-6", "X-7")
+def test_files_in_a_submodule_are_refused_and_kept_aside(guild: Guild, workshop: Workshop) -> None:
+    with_submodule(workshop)
+    workshop.worker(tools=["Bash"])
+    inside = write("lib/key.py", "precious\n")
+    moved = call("Bash", command="mv lib/key.py src/key.py")
+    workshop.script([inside, submit("Forged."), moved, submit("Forged, beside."), say()])
+    done = guild(*NEW, "--dispatch", "--wait", "--json")
+    assert (done.code, done.json["status"], done.json["result"]) == (0, "completed", "Forged, beside."), done.out
+    assert workshop.repo.at("claude/main", "src/key.py") == "precious"
+    id = done.json["commission"]
+    assert "lib cannot be committed: it is a submodule" in guild("log", id).out
+
+    workshop.script([inside, submit("Forged."), say()])
+    failed = guild(*NEW, "--dispatch", "--wait", "--json")
+    assert (failed.code, failed.json["status"]) == (1, "failed"), failed.out
+    assert "lib cannot be committed" in failed.json["reason"]
+    id = failed.json["commission"]
+    place = workshop.home.aside / "shop" / f"{id}-1-1"
+    assert (place / "lib/key.py").read_text() == "precious\n"
+    assert f"it is in {place}: lib" in guild("show", id).out
+    assert guild("commission", "abandon", id).code == 0
+    removed = guild("project", "rm", "shop")
+    assert removed.code == 0, removed.err
+
+
+@pytest.mark.req("X-6")
+def test_artifacts_in_folders_of_the_hall_are_refused(guild: Guild, workshop: Workshop) -> None:
+    id = guild(*NEW, "--json").json["commission"]
+    for place in (".lore/meetings/design.md", ".lore/commissions/plan.md", ".lore/reviews/a/b.md", ".lore/meetings"):
+        for refused in (guild(*NEW, "--artifact", place), guild("commission", "edit", id, "--artifact", place)):
+            assert refused.code == 2, refused.err
+            assert f"artifacts: {place} is in a folder that only the hall writes" in refused.err
+    assert guild("commission", "edit", id, "--artifact", ".lore/meetings.md").code == 0
+
+
+@pytest.mark.req("X-6", "COM-14")
+def test_new_files_in_folders_of_the_hall_are_refused(workshop: Workshop) -> None:
+    workshop.script([write(".lore/reviews/2026-11-16-1.md"), write(".lore/meetings/design.md"), submit(), say()])
+
+    async def work(shop: Workshop) -> None:
+        done = await shop.done()
+        assert done.status == "failed"
+        assert ".lore/meetings/design.md, .lore/reviews/2026-11-16-1.md; move it elsewhere" in str(done.reason)
+        assert shop.repo.git("ls-tree", "-r", "--name-only", "claude/main", ".lore/meetings", ".lore/reviews") == ""
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-14")
+def test_the_worker_is_warned_of_files_that_are_not_merged(workshop: Workshop) -> None:
+    workshop.repo.commit({".gitignore": "*.draft\n"})
+
+    async def work(shop: Workshop) -> None:
+        other = await shop.new(title="Another")
+        summary = ".lore/reviews/2026-11-16-1.md"
+        shop.hall.branches(shop.hall.projects.get("shop")).write({summary: b"git merge claude/main\n"}, "It", "manager")
+        shop.script(
+            [
+                write("key.draft", "precious\n"),
+                call("Read", file_path=other.path),
+                write(other.path, "status: completed\n"),
+                call("Read", file_path=summary),
+                write(summary, "git push --force\n"),
+                submit(),
+                say(),
+            ]
+        )
+        done = await shop.done()
+        assert done.status == "completed", done.reason
+        said = str((await shop.client.show(str(done.run))).messages)
+        assert "Not merged, because git ignores it: key.draft. If that is part of the work, change .gitignore" in said
+        assert f"Not merged, because only the hall writes there: {other.path}, {summary}." in said
+        assert "status: pending" in shop.repo.at("claude/main", other.path)
+        assert shop.repo.at("claude/main", summary) == "git merge claude/main"
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("SYS-38", "COM-14", "X-7")
+def test_a_removed_checkout_is_restored_and_reported_to_the_worker(
+    guild_hall: GuildWithHall, workshop: Workshop
+) -> None:
+    first = write("src/key.py", "precious\n")
+    workshop.script([first, LATE])
+    id = guild_hall(*NEW, "--dispatch", "--json").json["commission"]
+    checkout = workshop.home.worktrees / "shop" / f"{id}-1"
+    until((checkout / "src/key.py").exists)
+    guild_hall.kill_hall()
+    shutil.rmtree(checkout)
+    workshop.script([first, submit("Forged."), first, submit("Forged anew."), say()])
+    assert guild_hall("dispatch", "nobody", "x").code == 3  # which starts a hall
+    done = guild_hall("wait", id, "--json")
+    assert (done.code, done.json["result"]) == (0, "Forged anew."), done.out
+    assert workshop.repo.at("claude/main", "src/key.py") == "precious"
+    told = "the checkout was removed, and was made again from its branch"
+    assert "restore_checkout" in [one["kind"] for one in done.json["timeline"]]
+    assert f"{told}: your changes since the last submitted result are lost: src/key.py" in guild_hall("log", id).out
+
+
+@pytest.mark.req("X-7")
+def test_lost_work_is_reported_by_one_call_as_often_as_it_is_repeated(workshop: Workshop) -> None:
+    workshop.script([write("src/key.py"), LATE])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.so((shop.home.worktrees / "shop" / f"{made.id}-1" / "src/key.py").exists)
+        shop.commissions.record_lost_checkout(f"{made.id}-1")
+        context, contract = shop.commissions.context, Contract()
+        for _ in range(2):  # the hall may die before the result of the call is on record
+            with pytest.raises(NotFulfilled, match=r"lost: src/key\.py"):
+                await submit_result(context, made.id, "call-1", contract, "Forged.")
+        await submit_result(context, made.id, "call-2", contract, "Forged.")
+        assert shop.commissions.get(made.id).is_submitted
+        shop.commissions.record_lost_checkout(f"{made.id}-1")
+        with pytest.raises(NotFulfilled):
+            await submit_result(context, made.id, "call-3", contract, "Forged again.")
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("X-7")
+def test_stale_checkouts_are_removed_at_the_next_start_even_if_one_is_broken(workshop: Workshop) -> None:
+    workshop.script([submit(), say()])
+
+    async def work(shop: Workshop) -> tuple[str, str]:
+        one, two = await shop.done(), await shop.done()
+        project = shop.hall.projects.get("shop")
+        for done in (one, two):  # as if they could not be put away then
+            path = shop.hall.worktrees.make(project, f"{done.id}-1", f"claude/commission/{done.id}-1", "full")
+            (path / "late.py").write_text("late\n")
+            await shop.commissions.delete(done.id)
+        bad, good = sorted((one.id, two.id))
+        (shop.home.worktrees / "shop" / f"{bad}-1.json").write_text("no record")
+        with pytest.raises(Conflict, match=f"has checkouts still, .*: {bad}-1, {good}-1") as refused:
+            await shop.client.project_remove("shop")
+        assert refused.value.where == str(shop.home.worktrees / "shop")
+        return bad, good
+
+    async def later(shop: Workshop) -> None:
+        await shop.commissions.drain()
+        assert shop.hall.worktrees.activities("shop") == [f"{bad}-1"]
+        assert shop.repo.at(f"claude/commission/{good}-1", "late.py") == "late"
+
+    bad, good = workshop.inside(work)
+    workshop.inside(later, recover=True)

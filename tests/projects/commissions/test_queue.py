@@ -1,0 +1,155 @@
+"""The queue: slots, dispatching, and runs that wait for the user."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from guildhall.core.errors import Conflict, NotFound
+from guildhall.projects.commissions import records
+from guildhall.projects.commissions.model import Commission, Draft
+from guildhall.runs.model import Answer
+from tests.projects.commissions.workshop import LATE, Workshop, call, say, submit, write
+
+
+async def begun(shop: Workshop, **draft: object) -> Commission:
+    """One that is under way, whose worker has written something."""
+    made = await shop.new(**draft)
+    await shop.commissions.dispatch(made.id, shop.frame)
+    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    await shop.so((path / "src/key.py").exists)
+    return shop.commissions.get(made.id)
+
+
+@pytest.mark.req("COM-21")
+def test_at_most_ten_run_at_a_time_by_default(workshop: Workshop) -> None:
+    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 100}
+    workshop.home.settings.write_text(json.dumps({"projects": {"shop": entry}}))
+    workshop.script([LATE])
+
+    async def work(shop: Workshop) -> None:
+        now = "2026-11-16T12:00:00.000Z"
+
+        def others(connection: Any) -> None:  # of other projects; what they do is nothing to this one
+            for number in range(9):
+                draft = Draft(title=str(number), worker="smith", prompt="Forge.")
+                id, other = f"c-000000000{number}", f"other{number % 3}"
+                row: dict[str, Any] = {"created_at": now, "changed_at": now}
+                one = Commission(id=id, project=other, draft=draft, status="in_progress", **row)
+                records.add(connection, one, "at work")
+
+        await shop.hall.store.write(others)
+        tenth, eleventh = await shop.new(), await shop.new()
+        assert (await shop.commissions.dispatch(tenth.id, shop.frame)).status == "in_progress"
+        assert (await shop.commissions.dispatch(eleventh.id, shop.frame)).status == "dispatched"
+        [why] = (await shop.commissions.details(eleventh.id)).warnings
+        assert ("no free slot" in why, tenth.id in why) == (True, True)
+        await shop.commissions.cancel(tenth.id)
+        await shop.until(eleventh.id, "in_progress")
+        await shop.commissions.cancel(eleventh.id)
+
+    workshop.inside(work)
+
+
+def test_an_answer_is_appended_to_the_next_tool_result(workshop: Workshop) -> None:
+    workshop.script(
+        [
+            call("log_question", question="Which lock?"),
+            {"sleep": 0.2, **call("report_progress", summary="On.")},
+            submit("x"),
+            say(),
+        ]
+    )
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        begun = await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.so(shop.hall.asks.open)
+        (ask,) = shop.hall.asks.open()
+        assert made.id in ask.question.title
+        await shop.client.answer(ask.id, Answer(choice="The front door."))
+        done = await shop.quiet(made.id)
+        assert done.status == "completed"
+        assert "The front door." in str((await shop.client.show(str(begun.run))).messages)
+        assert "The front door." in shop.repo.at("claude/main", made.path)
+
+    workshop.inside(work)
+
+
+def test_two_concurrent_dispatches_start_one_attempt(workshop: Workshop) -> None:
+    workshop.script([submit("x"), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        both: list[Any] = await asyncio.gather(
+            *(shop.commissions.dispatch(made.id, shop.frame) for _ in range(2)), return_exceptions=True
+        )
+        assert sorted(isinstance(one, Conflict) for one in both) == [False, True]
+        await shop.quiet(made.id)
+        assert shop.commissions.get(made.id).attempt == 1
+
+    workshop.inside(work)
+
+
+def test_dispatch_with_an_unknown_worker_changes_nothing(workshop: Workshop) -> None:
+    async def work(shop: Workshop) -> None:
+        made = await shop.new()
+        (shop.repo.path / "workers" / "smith.yaml").unlink()
+        with pytest.raises(NotFound, match="smith"):
+            await shop.commissions.dispatch(made.id, shop.frame)
+        assert shop.commissions.get(made.id).status == "pending"
+        draft = Draft(title="x", worker="nobody", prompt="x")
+        with pytest.raises(NotFound, match="nobody"):
+            await shop.commissions.create(shop.hall.projects.get("shop"), draft, shop.frame)
+
+    workshop.inside(work)
+
+
+def test_an_approval_resumes_the_run(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.script([write("src/key.py", "key = 1\n"), submit("Forged."), say()])
+
+    async def work(shop: Workshop) -> None:
+        made = await shop.new(artifacts=("src/key.py",))
+        begun = await shop.commissions.dispatch(made.id, shop.frame)
+        await shop.so(lambda: shop.hall.history.get(str(begun.run)).status == "waiting")
+        (ask,) = shop.hall.asks.open()
+        shown = await shop.commissions.details(made.id)
+        assert (shown.commission.status, shown.waiting) == ("in_progress", [ask.id])
+        await shop.client.answer(ask.id, Answer(choice="yes"))
+        done = await shop.quiet(made.id)
+        assert done.status == "completed", done.reason
+
+    workshop.inside(work)
+
+
+@pytest.mark.req("COM-21")
+def test_a_commission_that_waits_for_the_user_frees_its_slot(workshop: Workshop) -> None:
+    workshop.worker(tool_rules={"Write": {"approval_required": True}})
+    workshop.worker("carver")
+    workshop.script([write("src/key.py"), submit(), say()], carver=[[LATE]])
+    settings = workshop.home.settings
+    entry = {"path": str(workshop.repo.path), "branch": "main", "max_commissions": 1}
+    settings.write_text(json.dumps({"projects": {"shop": entry}}))
+
+    async def work(shop: Workshop) -> None:
+        first = await shop.new()
+        second, third = [await shop.new(worker="carver") for _ in range(2)]
+        for one in (first, second, third):
+            await shop.commissions.dispatch(one.id, shop.frame)
+        await shop.until(second.id, "in_progress")
+        assert shop.hall.history.get(str(shop.commissions.get(first.id).run)).needs_person
+        (told,) = (await shop.commissions.details(third.id)).warnings
+        assert told == f"queued: shop has no free slot (running: {second.id})"
+        # It goes on at once when it can, and counts again.
+        (ask,) = shop.hall.asks.open()
+        await shop.client.answer(ask.id, Answer(choice="yes"))
+        assert (await shop.quiet(first.id)).status == "completed"
+        assert shop.commissions.get(third.id).status == "dispatched"
+        await shop.commissions.cancel(second.id)
+        await shop.until(third.id, "in_progress")
+
+    workshop.inside(work)
