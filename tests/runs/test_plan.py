@@ -215,6 +215,6 @@ def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "record_decision" in [tool.name for tool in found.tools]
         whole = asyncio.run(hall.planner.plan(new, frame))
-        assert "ZeroDivisionError" in whole.problems[0]
+        assert "ZeroDivisionError" in whole.problems[0].text
     finally:
         hall.release()

@@ -17,6 +17,7 @@
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
     ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    │   ├── HallInUse         another process holds the lock of the home or database
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   ├── KeyRefused        it does not accept the key or the login
@@ -26,7 +27,8 @@
     │   ├── RateLimited       too many requests or tokens in too short a time
     │   ├── Overloaded        it has too much to do
     │   ├── NotReachable      no connection, or no answer in time
-    │   └── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
@@ -205,6 +207,12 @@ class HallUnavailable(GuildError):
     code = "hall_unavailable"
 
 
+class HallInUse(HallUnavailable):
+    """Another process holds the lock of the home, or of the database of a workflow."""
+
+    code = "hall_in_use"
+
+
 class HallGone(HallUnavailable):
     """The process of the hall has ended, has died, or is about to leave."""
 
@@ -283,6 +291,12 @@ class ScriptMismatch(ModelFailed):
     """The scripted model was asked something that its script does not expect."""
 
     code = "script_mismatch"
+
+
+class ScriptExhausted(ModelFailed):
+    """The script of the scripted model has no answer for this call."""
+
+    code = "script_exhausted"
 
 
 class ModelUnusable(GuildError):

@@ -66,6 +66,7 @@ _STATUSES = {
     "member_unreachable": 502,
     "member_refused": 502,
     "hall_unavailable": 503,
+    "hall_in_use": 503,
     "hall_gone": 503,
 }
 _log = logging.getLogger("guildhall.hall")

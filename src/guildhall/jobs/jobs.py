@@ -28,7 +28,7 @@ from guildhall.jobs.contract import as_text, fulfil
 from guildhall.jobs.folder import RESULT
 from guildhall.jobs.inquiry import Inquiry, said
 from guildhall.jobs.model import Contract, Job
-from guildhall.jobs.register import LATE, Register
+from guildhall.jobs.register import Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
 from guildhall.jobs.toolbox import SERVER, Desk, job_tools, not_taken, submitted
 from guildhall.runs import records
@@ -258,7 +258,7 @@ class Jobs(Register):
     def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
         try:
             if submitted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = f"{LATE}{stretch.error['message']}" if stretch.error else None
+                late = stretch.error["message"] if stretch.error else None
                 return Stretch(status="completed", reason=late, output=output)
             if stretch.status == "failed":
                 return stretch

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.store.engine import Store
 
-LATE = "after the result was submitted: "
 _NEAR = 200  # jobs among which the nearest id is looked for
 _log = logging.getLogger("guildhall.jobs")
 
@@ -140,8 +139,8 @@ class Register:
             lost = "there is no run behind it any more: the record of the hall was lost"
             return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
         if run.status == "completed":
-            late = (run.reason or "").removeprefix(LATE) or None
-            return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
+            ended = run.ended_at or now
+            return replace(job, status="completed", completed_at=ended, error=None, late_error=run.reason)
         if run.status == "failed":
             error = run.error or {}
             message = error.get("message") or run.reason or "no reason given"

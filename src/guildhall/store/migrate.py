@@ -31,39 +31,43 @@ Standing = Literal["missing", "old", "current"]
 _MAGIC = b"SQLite format 3\x00"
 _ID_OFFSET = 68  # of the application id, in SQLite's file header
 _MIGRATIONS = Path(__file__).parent / "migrations"
-_ELSEWHERE = "Set GUILDHALL_HOME to another folder."
+SET_HOME = "Set GUILDHALL_HOME to another folder."
 
 
-def prepare(path: Path) -> None:
-    """A database at `path` with today's schema. For the process that holds the home's lock."""
-    standing = standing_of(path)
+def prepare(path: Path, choose_another: str = SET_HOME) -> None:
+    """Create the database at `path`, or upgrade it to the current schema. The caller holds its lock.
+
+    `choose_another`: a hint that tells the user how to use another database. Raise HallUnavailable with that hint if
+    this one cannot be used.
+    """
+    standing = standing_of(path, choose_another)
     if standing == "missing":
-        _create(path)
+        _create(path, choose_another)
     _keep_private(path)
     if standing == "old":
-        _upgrade(path)
+        _upgrade(path, choose_another)
 
 
-def standing_of(path: Path) -> Standing:
-    """How the database stands, looked at without changing it. What cannot be used is an error with the way out."""
+def standing_of(path: Path, choose_another: str = SET_HOME) -> Standing:
+    """Return the state of a database without changing it. Raise HallUnavailable if it cannot be used."""
     try:
         header = _header(path)
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), _ELSEWHERE) from None
+        raise _unusable(path, error.strerror or str(error), choose_another) from None
     if not header:
         return "missing"
     if not header.startswith(_MAGIC):
-        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {_ELSEWHERE}")
+        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {choose_another}")
     if int.from_bytes(header[_ID_OFFSET : _ID_OFFSET + 4], "big") != APPLICATION_ID:
-        raise _unusable(path, "it is the database of another program", _ELSEWHERE)
-    revision = _revision(path)
+        raise _unusable(path, "it is the database of another program", choose_another)
+    revision = _revision(path, choose_another)
     if revision == HEAD:
         return "current"
     if revision is not None and revision not in REVISIONS:
         raise _unusable(
             path,
             f"a newer version of Guildhall made it (schema {revision}, this program knows up to {HEAD})",
-            f"Update Guildhall. Or: {_ELSEWHERE}",
+            f"Update Guildhall. Or: {choose_another}",
         )
     return "old"
 
@@ -83,7 +87,7 @@ def _header(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _revision(path: Path) -> str | None:
+def _revision(path: Path, choose_another: str) -> str | None:
     """The schema's version; None where the first step has not been taken."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
@@ -91,11 +95,11 @@ def _revision(path: Path) -> str | None:
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
-        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {_ELSEWHERE}") from None
+        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {choose_another}") from None
     return row[0] if row else None
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, choose_another: str) -> None:
     """A database with today's tables, made beside its place and then put there: nobody ever sees half of one."""
     draft = path.with_name(f"{path.name}.new")
     try:
@@ -109,7 +113,7 @@ def _create(path: Path) -> None:
         draft.replace(path)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+        raise _unusable(path, f"it cannot be made: {reason}", choose_another) from None
 
 
 @cache
@@ -152,7 +156,7 @@ def _keep_private(path: Path) -> None:
         path.chmod(mode & 0o700)
 
 
-def _upgrade(path: Path) -> None:
+def _upgrade(path: Path, choose_another: str) -> None:
     """Takes every step that is missing, each in a transaction of its own."""
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
@@ -178,7 +182,7 @@ def _upgrade(path: Path) -> None:
                         step.module.upgrade()
                     context.stamp(script, step.revision)
     except DBAPIError as error:
-        raise _unusable(path, f"its schema cannot be brought up to date ({error.orig})", _ELSEWHERE) from error
+        raise _unusable(path, f"its schema cannot be brought up to date ({error.orig})", choose_another) from error
     finally:
         engine.dispose()
 
@@ -188,4 +192,4 @@ def _begin(connection: Connection) -> None:
 
 
 def _unusable(path: Path, reason: str, hint: str) -> HallUnavailable:
-    return HallUnavailable(f"the hall's database cannot be used: {reason}", where=str(path), hint=hint)
+    return HallUnavailable(f"the database cannot be used: {reason}", where=str(path), hint=hint)
