@@ -73,10 +73,7 @@ class Hall(Guild):
         children: bool = False,
         patience: float = LOCK_PATIENCE,
     ) -> None:
-        """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
-
-        `children`: each run is executed in a process of its own; else all of them in this one.
-        """
+        """`process`: others reach this hall. `children`: runs have processes of their own. `patience`: for the lock."""
         if home.keeps is not None and self.own is None and not readonly:
             raise HallUnavailable(
                 f"{home.path} belongs to the member {home.keeps.name}, which does not run",
@@ -92,8 +89,6 @@ class Hall(Guild):
         self.bus = EventBus()
         told = {"boot": self.boot, "hall": process}
         self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
-
-    # the parts: workflows may have databases of their own
 
     @lazy
     def annexes(self) -> Annexes:
