@@ -13,6 +13,7 @@ from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.model import RunRequest
+from guildhall.runs.plan import PlanProblem
 from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.tools.define import tool
@@ -192,7 +193,8 @@ def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, ho
 
 def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:
     first = worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
-    found = planned(project, home, first, facts={"new": Facts(toolboxes={"mail": [send]}, problems=("odd",))})
+    facts = Facts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
+    found = planned(project, home, first, facts={"new": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
     assert (found.unknown, found.problems) == (("desk",), ("odd",))
     assert "refused: send" in found.text()
