@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NEEDED = (
-    "guildhall.cli.commands.answer",
-    "guildhall.cli.commands.commission",
-    "guildhall.cli.commands.replay",
-    "guildhall.cli.commands.resume",
-    "guildhall.cli.commands.run",
+    "guildhall.cli.commands.runs.answer",
+    "guildhall.cli.commands.projects.commission",
+    "guildhall.cli.commands.runs.replay",
+    "guildhall.cli.commands.runs.resume",
+    "guildhall.cli.commands.runs.run",
     "guildhall.cli.main",
     "guildhall.hall.calling",
     "guildhall.hall.cases",

@@ -20,6 +20,7 @@ from guildhall.store.schema import metadata
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from sqlalchemy import Engine
 
     from guildhall.core.paths import Home
