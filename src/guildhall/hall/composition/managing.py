@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.guild import Guild
+    from guildhall.hall.composition.projects import Guild
     from guildhall.projects.manager.pull_request import Review
     from guildhall.projects.model import Project
     from guildhall.tools.model import Tool
