@@ -16,7 +16,7 @@
     ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
-    ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    ├── HallUnavailable       the home cannot be used: foreign, damaged, or of another version
     │   ├── HallInUse         another process holds the lock of the home or database
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
@@ -202,7 +202,7 @@ class TimedOut(GuildError):
 
 
 class HallUnavailable(GuildError):
-    """The home cannot be opened: in use, foreign, or made by a newer version."""
+    """The home cannot be opened: in use, foreign, or made by another version."""
 
     code = "hall_unavailable"
 
