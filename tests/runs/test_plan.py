@@ -196,7 +196,7 @@ def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -
     facts = Facts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
     found = planned(project, home, first, facts={"new": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
-    assert (found.unknown, found.problems) == (("desk",), ("odd",))
+    assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
     assert "refused: send" in found.text()
     assert "network       none" in found.text(), "what is refused reaches nothing"
 
