@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Trusting
-    from guildhall.projects.meetings.model import Exchange, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, MeetingDetails
 
 _HELP = """\
 Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
@@ -258,7 +258,7 @@ class Talk:
         self._code = await self._standing(client, shown, ended) if ended else exit_codes.DONE
         return True
 
-    async def _standing(self, client: HallClient, shown: MeetingShown, ended: str) -> int:
+    async def _standing(self, client: HallClient, shown: MeetingDetails, ended: str) -> int:
         """The exit code after a turn; what keeps an answer from coming is said."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
@@ -286,7 +286,7 @@ class Talk:
         print_meeting(await client.meeting(self._id), self._screen)
         return exit_codes.DONE
 
-    def _say_where_it_was(self, shown: MeetingShown) -> None:
+    def _say_where_it_was(self, shown: MeetingDetails) -> None:
         meeting = shown.meeting
         self._screen.note(
             f"{meeting.id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
-    from guildhall.projects.meetings.model import MeetingShown
+    from guildhall.projects.meetings.model import MeetingDetails
     from guildhall.runs.model import Ask
 
 _SEVERAL = 2
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     return with_hall(work, screen)
 
 
-def _tell_meeting(shown: MeetingShown, screen: Screen) -> int:
+def _tell_meeting(shown: MeetingDetails, screen: Screen) -> int:
     """How the meeting stands that an ask was about."""
     from guildhall.cli.commands.projects.meeting import tell_change
 
