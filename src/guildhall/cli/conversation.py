@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli import exit_codes
 from guildhall.cli.connection import reached, until_stopped
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.jobs import by_job
 from guildhall.cli.format.meetings import print_exchange
 from guildhall.cli.format.runs import how_to_go_on
 from guildhall.cli.trust_prompt import once_trusted
@@ -266,9 +267,9 @@ class Talk:
         if error := run.run.error:
             self._screen.note(f"guild: {error.get('message')}", "red")
             if error.get("hint"):
-                self._screen.note(str(error["hint"]).replace(run.run.id, self._id))
+                self._screen.note(by_job(str(error["hint"]), run.run))
         for line in how_to_go_on(run, self._screen):
-            self._screen.note(line.replace(run.run.id, self._id))
+            self._screen.note(by_job(line, run.run))
         return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
 
     async def _close(self, client: HallClient, frame: Frame) -> int:

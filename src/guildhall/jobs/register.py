@@ -179,9 +179,9 @@ class Register:
 
 
 def _hint(run: Run) -> str | None:
-    """What to do about a job that failed: as its run's error has it, by the id that people know."""
-    said, job = (run.error or {}).get("hint"), run.request.get("job")
-    return str(said).replace(run.id, str(job["id"])) if said and job else None
+    """Return the hint of a failed run, with the id of the job in place of the run's."""
+    hint = str((run.error or {}).get("hint") or "")
+    return hint.replace(run.id, str(run.request["job"]["id"])) if hint and run.request.get("job") else None
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:

@@ -143,7 +143,7 @@ def test_open_meetings_are_capped_for_each_project(parlour: Parlour) -> None:
         made = [await parlour.client.meeting_open("architect", f"topic {n}", parlour.frame) for n in range(2)]
         with pytest.raises(Refused) as refused:
             await parlour.client.meeting_open("architect", "one more", parlour.frame)
-        assert "at most 2" in refused.value.message
+        assert "the maximum is 2" in refused.value.message
         assert all(one.id in refused.value.message for one in made)
         await parlour.client.meeting_close(made[0].id, parlour.frame)
         await parlour.client.meeting_open("architect", "one more", parlour.frame)
