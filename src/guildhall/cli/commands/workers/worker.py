@@ -102,7 +102,7 @@ async def validate(ctx: Context) -> int:
     names = names or [str(one.path) for one in await client.workers(ctx.frame) if one.scope == "project"]
     found = [await _check(name, client, ctx.frame) for name in names]
     ctx.print(found, _print_checked)
-    wrong = [exit_codes.of_error(one.errors[0].code) for one in found if one.errors]
+    wrong = [one.errors[0].exit_code for one in found if one.errors]
     return wrong[0] if wrong else exit_codes.DONE
 
 

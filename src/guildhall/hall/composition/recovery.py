@@ -24,8 +24,8 @@ from guildhall.workflow import records as workflow_records
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from guildhall.hall.guild import Guild
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.projects import Guild
     from guildhall.runs.model import Run
 
 MOST_CRASHES = 3
@@ -66,7 +66,7 @@ def _was_quiet(part: Hall, run: Run) -> bool:
 
 async def go_on(part: Hall, run: Run) -> None:
     """Lets a run that has stopped go on by itself; nobody follows it."""
-    from guildhall.hall.calling import demand_trust_again
+    from guildhall.hall.composition.callee_trust import demand_trust_again
 
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time

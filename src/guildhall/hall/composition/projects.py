@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.frame import Secrets
 from guildhall.core.ids import is_name
-from guildhall.hall.staff import Staff
+from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.runtimes import Staff
 from guildhall.projects.model import Problem
 from guildhall.runs.model import HALL
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.models.model import Source
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
@@ -50,25 +50,27 @@ class Guild(Staff):
 
     if TYPE_CHECKING:
 
-        @cached_property
+        @lazy
         def runs(self) -> Runs: ...
 
-        @cached_property
+        @lazy
         def supply(self) -> Supply: ...
 
         bus: EventBus
         readonly: bool
 
-        @cached_property
+        @lazy
         def planner(self) -> Planner: ...
 
         def settings(self, frame: Frame) -> Settings: ...
 
         def source(self, model: str, frame: Frame, login: bool = False) -> Source: ...
 
+        def is_alive(self, run: str) -> bool: ...
+
         def for_new_work(self, name: str, frame: Frame) -> Worker: ...
 
-    @cached_property
+    @lazy
     def projects(self) -> Projects:
         from guildhall.projects.registry import Projects
 
@@ -85,11 +87,11 @@ class Guild(Staff):
             self._gits[key] = Git(project.path, self.home.desks / project.name)
         return self._gits[key]
 
-    @cached_property
+    @lazy
     def _gits(self) -> dict[Any, Git]:
         return {}
 
-    @cached_property
+    @lazy
     def identities(self) -> Identities:
         from guildhall.projects.identity import Identities
 
@@ -153,12 +155,12 @@ class Guild(Staff):
 
         return Branches(project, self.git(project), self.redact)
 
-    @cached_property
+    @lazy
     def secrets(self) -> Secrets:
         """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
         return Secrets(self.environ)
 
-    @cached_property
+    @lazy
     def redact(self) -> Redactions:
         """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
         from guildhall.projects.redaction import Redactions
@@ -170,7 +172,7 @@ class Guild(Staff):
         self.secrets.learn({**frame.env, **frame.keys})
         return self.for_new_work(name, frame)
 
-    @cached_property
+    @lazy
     def usable_models(self) -> UsableModels:
         """What is known of models before anybody is asked."""
         from guildhall.projects.usable import UsableModels
@@ -180,21 +182,17 @@ class Guild(Staff):
     def _priced(self, model: str, frame: Frame) -> bool | None:
         return self.planner.priced(model, frame)
 
-    def is_alive(self, run: str) -> bool:
-        """Whether a run is executed in this hall; while nobody has asked for one, none is."""
-        return "runs" in vars(self) and self.runs.alive(run)
-
-    @cached_property
+    @lazy
     def worktrees(self) -> Worktrees:
         from guildhall.projects.worktrees import Worktrees
 
         return Worktrees(self.home, self.git)
 
-    @cached_property
+    @lazy
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
-        from guildhall.hall.calling import demand_trust_again
-        from guildhall.hall.recover import frame_at
+        from guildhall.hall.composition.callee_trust import demand_trust_again
+        from guildhall.hall.composition.recovery import frame_at
         from guildhall.projects.meetings.ground import Ground
         from guildhall.projects.meetings.meetings import Meetings
         from guildhall.projects.meetings.register import Register
@@ -265,7 +263,7 @@ class Guild(Staff):
         worker = super().find_worker(name, frame)
         if worker.scope != "shipped":
             return worker
-        from guildhall.hall.managing import ruled
+        from guildhall.hall.composition.managing import ruled
 
         return ruled(worker, self.settings(frame).manager.asks_before)
 
@@ -279,7 +277,7 @@ class Guild(Staff):
         """All who give runs a seat of their own."""
         return (self.commissions, self.meetings)
 
-    @cached_property
+    @lazy
     def commissions(self) -> Commissions:
         """The commissions of all projects."""
         from guildhall.projects.commissions.context import CommissionContext
@@ -318,7 +316,7 @@ class Guild(Staff):
 
     def frame_by_itself(self, folder: Path) -> Frame:
         """Of what the hall does by itself in a folder: with the variables of the terminal that has started it."""
-        from guildhall.hall.recover import frame_at
+        from guildhall.hall.composition.recovery import frame_at
 
         return replace(frame_at(self, folder, folder), caller=HALL)
 
@@ -331,14 +329,14 @@ class Guild(Staff):
         artifacts = self.artifact_tools(project, worker.name, frame) if project is not None else ()
         if worker.scope != "shipped":
             return artifacts
-        from guildhall.hall.managing import managing
+        from guildhall.hall.composition.managing import managing
 
         return (*artifacts, *managing(self, worker, frame, run, context))
 
     def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""
+        from guildhall.projects.artifact_tools import artifact_toolbox
         from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
-        from guildhall.projects.toolbox import artifact_toolbox
 
         own = frame.worktree
         shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)

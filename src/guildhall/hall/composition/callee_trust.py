@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.workers.model import Worker
 
 

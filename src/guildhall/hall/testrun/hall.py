@@ -6,12 +6,12 @@ Everything else is the hall that runs are made by: assembly, the doors, the tool
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.config import WebSearch
 from guildhall.core.errors import ToolUnavailable
-from guildhall.hall.wiring import Hall
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.lazy import lazy
 from guildhall.room.model import Actor
 from guildhall.tools.define import TypedHandler
 from guildhall.tools.model import Text, ToolResult
@@ -68,7 +68,7 @@ class RehearsalHall(Hall):
         """Whatever executes a worker, its doors are the same: a test needs no program of others."""
         return super().replays("pydantic", frame)
 
-    @cached_property
+    @lazy
     def workflows(self) -> Workflows:
         """No command of a setup is run; agents move in the recorded order."""
         workflows = self.conducted(commands=self._commands, pace=self.pace, first_pause=_PAUSE, debounce=_DEBOUNCE)

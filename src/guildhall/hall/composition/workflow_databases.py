@@ -7,15 +7,16 @@ trust, memory, keys, processes) is the whole hall's. The home's database says wh
 from __future__ import annotations
 
 import asyncio
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, HallUnavailable, NotFound
-from guildhall.hall.lock import LOCK_PATIENCE, lock_database
-from guildhall.hall.record import Record
-from guildhall.hall.wiring import Hall
+from guildhall.hall.composition.database import Record
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_database
 from guildhall.workflow import records
 from guildhall.workflow.instance import OVER
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
     from guildhall.runs.tokens import Tokens
@@ -66,7 +68,7 @@ class Annex(Hall):
             ) from None
         self._was = _identity(path)
 
-    @cached_property
+    @lazy
     def annexes(self) -> Annexes:
         return self.whole.annexes
 
@@ -75,29 +77,30 @@ class Annex(Hall):
 
     def still_there(self) -> bool:
         """Whether the file is the one that was opened. One that is at work is not let go of."""
-        return _identity(self.path) == self._was or ("runs" in vars(self) and self.runs.count > 0)
+        runs = Hall.runs.of(self).peek()
+        return _identity(self.path) == self._was or (runs is not None and runs.count > 0)
 
-    @cached_property
+    @lazy
     def memory(self) -> Memory:
         return self.whole.memory
 
-    @cached_property
+    @lazy
     def members(self) -> Members:
         return self.whole.members
 
-    @cached_property
+    @lazy
     def memory_compactor(self) -> MemoryCompactor:
         return self.whole.memory_compactor
 
-    @cached_property
+    @lazy
     def supply(self) -> Supply:
         return self.whole.supply
 
-    @cached_property
+    @lazy
     def planner(self) -> Planner:
         return self.whole.planner
 
-    @cached_property
+    @lazy
     def tokens(self) -> Tokens:
         return self.whole.tokens
 
@@ -184,18 +187,19 @@ class Annexes:
     @property
     def living(self) -> int:
         """How many runs live here that no other one has called."""
-        return sum(part.runs.count for part in self._at_work())
+        return sum(runs.count for runs in self._built_runs())
 
     async def park_all(self, reason: str) -> None:
-        for part in self._at_work():
-            await part.runs.park_all(reason)
+        for runs in self._built_runs():
+            await runs.park_all(reason)
 
     def release(self) -> None:
         for annex in self.opened:
             annex.release()
 
-    def _at_work(self) -> list[Hall]:
-        return [part for part in self.parts() if "runs" in vars(part)]
+    def _built_runs(self) -> list[Runs]:
+        built = (Hall.runs.of(part).peek() for part in self.parts())
+        return [runs for runs in built if runs is not None]
 
     # finding
 

@@ -12,7 +12,7 @@ from guildhall.workers.edit import replace_file
 
 if TYPE_CHECKING:
     from guildhall.core.yaml import Location, Source
-    from guildhall.hall.comparing import Comparison
+    from guildhall.hall.testrun.compare import Comparison
 
 
 def update_file(source: Source, comparison: Comparison) -> bool:

@@ -18,8 +18,8 @@ from guildhall.core.frame import Frame, Redactor
 from guildhall.core.paths import Home
 from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
 from guildhall.hall.client import Deviation, Tested
-from guildhall.hall.comparing import Comparison, difference
-from guildhall.hall.copying import copy_home, copy_project, empty_folder, put_files
+from guildhall.hall.testrun.compare import Comparison, difference
+from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_folder, put_files
 from guildhall.hall.workflows import load_workflow
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script, ScriptSource
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.yaml import Source
-    from guildhall.hall.rehearsal import RehearsalHall
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.testrun.hall import RehearsalHall
     from guildhall.models.case import Case, Reply
     from guildhall.runs.model import Ask
     from guildhall.runs.plan import Plan
@@ -60,7 +60,7 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
         comparison = await _compared(source, script, script.test, hall)
         deviations = comparison.deviations
         if update and deviations:
-            from guildhall.hall.updating import update_file
+            from guildhall.hall.testrun.update import update_file
 
             updated = await asyncio.to_thread(update_file, source, comparison)
             trusted = _still_trusted(source, hall) if updated else None
@@ -143,7 +143,7 @@ class _Stage:
 
 async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
     from guildhall.hall.embedded import EmbeddedHall
-    from guildhall.hall.rehearsal import RehearsalHall
+    from guildhall.hall.testrun.hall import RehearsalHall
 
     data = script.model_dump(by_alias=True, exclude_unset=True)
     placed = Script.model_validate(stage.neutral.restored(data))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, local_zone
@@ -10,8 +10,9 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
 from guildhall.core.ids import new_id
-from guildhall.hall.guild import Guild
-from guildhall.hall.lock import LOCK_PATIENCE, lock_home
+from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
+from guildhall.hall.composition.projects import Guild
 from guildhall.models.keys import joined
 from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.annex import Annexes
+    from guildhall.hall.composition.workflow_databases import Annexes
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.service import Memory
@@ -72,10 +73,7 @@ class Hall(Guild):
         children: bool = False,
         patience: float = LOCK_PATIENCE,
     ) -> None:
-        """`process`: it is a process of its own, which others reach. `patience`: how long a held lock is tried.
-
-        `children`: each run is executed in a process of its own; else all of them in this one.
-        """
+        """`process`: others reach this hall. `children`: runs have processes of their own. `patience`: for the lock."""
         if home.keeps is not None and self.own is None and not readonly:
             raise HallUnavailable(
                 f"{home.path} belongs to the member {home.keeps.name}, which does not run",
@@ -92,11 +90,9 @@ class Hall(Guild):
         told = {"boot": self.boot, "hall": process}
         self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
 
-    # the parts: workflows may have databases of their own
-
-    @cached_property
+    @lazy
     def annexes(self) -> Annexes:
-        from guildhall.hall.annex import Annexes
+        from guildhall.hall.composition.workflow_databases import Annexes
 
         return Annexes(self)
 
@@ -104,13 +100,13 @@ class Hall(Guild):
         """The part that has a run on record; the whole, where none has."""
         return self.annexes.where(lambda connection: find_run(connection, run) is not None)
 
-    @cached_property
+    @lazy
     def memory(self) -> Memory:
         from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
-    @cached_property
+    @lazy
     def memory_compactor(self) -> MemoryCompactor:
         from guildhall.runs.execution.memory_compaction import MemoryCompactor
 
@@ -123,7 +119,7 @@ class Hall(Guild):
             clock=self.clock,
         )
 
-    @cached_property
+    @lazy
     def supply(self) -> Supply:
         """What workers can be given here."""
         from guildhall.runs.supply import Supply
@@ -139,14 +135,14 @@ class Hall(Guild):
             program=self.demand_program,
         )
 
-    @cached_property
+    @lazy
     def members(self) -> Members:
         """The guild members that can be reached from here. None is started before it is needed."""
         from guildhall.members.members import Members
 
         return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
 
-    @cached_property
+    @lazy
     def planner(self) -> Planner:
         """What says beforehand what a worker could do. It starts nothing that could do anything."""
         from guildhall.models.catalog import has_price
@@ -164,7 +160,7 @@ class Hall(Guild):
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
         )
 
-    @cached_property
+    @lazy
     def runs(self) -> Runs:
         """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
         from guildhall.runs.lifecycle import Runs
@@ -183,7 +179,7 @@ class Hall(Guild):
             tokens=self.tokens,
         )
 
-    @cached_property
+    @lazy
     def recordings(self) -> Recordings:
         from guildhall.jobs import jobs
         from guildhall.projects.commissions.service import recorded_hooks
@@ -199,7 +195,7 @@ class Hall(Guild):
             tokens=self.tokens,
         )
 
-    @cached_property
+    @lazy
     def assembler(self) -> Assembler:
         from guildhall.runs.assemble import Assembler
         from guildhall.runs.assembly.memory import RunMemory
@@ -221,7 +217,7 @@ class Hall(Guild):
             project=lambda frame: found.name if (found := self.projects.at(frame.root)) else None,
         )
 
-    @cached_property
+    @lazy
     def rooms(self) -> Rooms:
         from guildhall.room.model import Ears
         from guildhall.room.rooms import Rooms
@@ -232,7 +228,7 @@ class Hall(Guild):
         )
         return Rooms(self.store, self.clock, ears)
 
-    @cached_property
+    @lazy
     def workflows(self) -> Workflows:
         return self.conducted()
 
@@ -253,7 +249,7 @@ class Hall(Guild):
             **otherwise,
         )
 
-    @cached_property
+    @lazy
     def jobs(self) -> Jobs:
         """The jobs that were dispatched here. Reading their directories takes a moment, the first time."""
         from guildhall.jobs.jobs import Jobs
@@ -281,16 +277,21 @@ class Hall(Guild):
 
     def for_new_work(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work, it and all that it may call."""
-        from guildhall.hall.calling import demand_trust
+        from guildhall.hall.composition.callee_trust import demand_trust
 
         worker = self.find_worker(name, frame)
         usable(worker, "name")
         demand_trust(self, worker, frame)
         return worker
 
+    def is_alive(self, run: str) -> bool:
+        """Return True if a run is executed in this hall."""
+        runs = Hall.runs.of(self).peek()
+        return runs is not None and runs.alive(run)
+
     def _ask_closed(self, ask: Ask) -> None:
-        if "workflows" in vars(self):
-            self.workflows.answered(ask)
+        if (workflows := Hall.workflows.of(self).peek()) is not None:
+            workflows.answered(ask)
 
     async def prepare_again(
         self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
@@ -311,7 +312,7 @@ class Hall(Guild):
         else:
             self.runs.launch(prepared)
 
-    @cached_property
+    @lazy
     def forks(self) -> Forks:
         from guildhall.runs.fork import Forks
 
@@ -356,15 +357,16 @@ class Hall(Guild):
 
     def busy(self) -> bool:
         """Whether something lives here: a run, what goes on in the background, or what others have added."""
-        members = "members" in vars(self) and self.members.busy
-        compacting = "memory_compactor" in vars(self) and self.memory_compactor.is_busy
-        return self.annexes.living > 0 or members or compacting or any(lives() for lives in self.lives)
+        members, compactor = Hall.members.of(self).peek(), Hall.memory_compactor.of(self).peek()
+        in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
+        return self.annexes.living > 0 or in_background or any(lives() for lives in self.lives)
 
     async def settle(self, patience: float | None = None) -> list[Event]:
         """Waits for a while for what goes on in the background; what came of it that no stream has told."""
-        if "memory_compactor" not in vars(self):
+        compactor = Hall.memory_compactor.of(self).peek()
+        if compactor is None:
             return []
-        return await (self.memory_compactor.wait() if patience is None else self.memory_compactor.wait(patience))
+        return await (compactor.wait() if patience is None else compactor.wait(patience))
 
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
@@ -374,22 +376,22 @@ class Hall(Guild):
 
     def _keep_still(self) -> None:
         """From now on nothing that waits goes on by itself."""
-        for name in ("jobs", "commissions", "meetings"):
-            if name in vars(self):
-                vars(self)[name].close()
+        for part in (Hall.jobs, Hall.commissions, Hall.meetings):
+            if (built := part.of(self).peek()) is not None:
+                built.close()
 
     async def close(self) -> None:
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         self._keep_still()
         await self.settle()
         await self.annexes.park_all(BY_USER)
-        if "members" in vars(self):
-            await self.members.close()
-        if "nursery" in vars(self) and self.nursery is not None:
-            await self.nursery.close()
+        if (members := Hall.members.of(self).peek()) is not None:
+            await members.close()
+        if (nursery := Hall.nursery.of(self).peek()) is not None:
+            await nursery.close()
         self.release()
 
     def release(self) -> None:
-        if "annexes" in vars(self):
-            self.annexes.release()
+        if (annexes := Hall.annexes.of(self).peek()) is not None:
+            annexes.release()
         super().release()

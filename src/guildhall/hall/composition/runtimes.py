@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.hall.record import Record
+from guildhall.hall.composition.database import Record
+from guildhall.hall.composition.lazy import lazy
 from guildhall.models.keys import joined
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ class Staff(Record):
     environ: Mapping[str, str]
     _children: bool  # each run is executed in a process of its own
 
-    @cached_property
+    @lazy
     def tokens(self) -> Tokens:
         """What opens the doors of live runs from outside."""
         from guildhall.runs.tokens import Tokens
 
         return Tokens()
 
-    @cached_property
+    @lazy
     def boxes(self) -> Boxes:
         """What the code of toolboxes says about itself."""
         from guildhall.runs.boxes import Boxes
 
         return Boxes()
 
-    @cached_property
+    @lazy
     def reception(self) -> Reception:
         """Where the doors of runs are come to by HTTP."""
         from guildhall.hall.reception import Reception
@@ -76,14 +76,14 @@ class Staff(Record):
         if self.starts_programs:
             self.programs.seen_by(frame.keys).demand(row)
 
-    @cached_property
+    @lazy
     def programs(self) -> Programs:
         """The programs of others that execute runs, as far as they are installed here."""
         from guildhall.runtimes.installed import Programs, Versions
 
         return Programs(self.environ, Versions(self.home.programs))
 
-    @cached_property
+    @lazy
     def _child_runtime(self) -> Runtime:
         from guildhall.runtimes.childruntime import ChildRuntime
 
@@ -92,7 +92,7 @@ class Staff(Record):
         most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
         return ChildRuntime(self.nursery, memory_bytes=most)
 
-    @cached_property
+    @lazy
     def nursery(self) -> Nursery | None:
         """Where the processes of runs come from; None: runs are executed here."""
         if not self._children:
