@@ -16,7 +16,8 @@
     ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
-    ├── HallUnavailable       the home is in use, foreign, or of another version
+    ├── HallUnavailable       the home cannot be used: foreign, damaged, or of another version
+    │   ├── HallInUse         another process holds the lock of the home or database
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   ├── KeyRefused        it does not accept the key or the login
@@ -26,7 +27,8 @@
     │   ├── RateLimited       too many requests or tokens in too short a time
     │   ├── Overloaded        it has too much to do
     │   ├── NotReachable      no connection, or no answer in time
-    │   └── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
@@ -223,6 +225,12 @@ class HallUnavailable(GuildError):
     http_status = 503
 
 
+class HallInUse(HallUnavailable):
+    """Another process holds the lock of the home, or of the database of a workflow."""
+
+    code = "hall_in_use"
+
+
 class HallGone(HallUnavailable):
     """The process of the hall has ended, has died, or is about to leave."""
 
@@ -301,6 +309,12 @@ class ScriptMismatch(ModelFailed):
     """The scripted model was asked something that its script does not expect."""
 
     code = "script_mismatch"
+
+
+class ScriptExhausted(ModelFailed):
+    """The script of the scripted model has no answer for this call."""
+
+    code = "script_exhausted"
 
 
 class ModelUnusable(GuildError):
