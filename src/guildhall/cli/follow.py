@@ -19,7 +19,6 @@ from guildhall.core.events import Event
 from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from guildhall.cli.screen import Screen
@@ -27,17 +26,6 @@ if TYPE_CHECKING:
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
 _LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
-_FORMS = ("text", "json", "stream-json")
-
-
-def output_argument(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that follows a run."""
-    parser.add_argument(
-        "--output",
-        choices=_FORMS,
-        default="text",
-        help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
