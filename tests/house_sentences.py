@@ -2,7 +2,7 @@
 
 A program must not depend on the wording of a sentence: a column, an enum or an error class decides. The check follows
 a text through `or`, conditional expressions, `str()`, tuples, comprehensions and local names; it does not follow it
-through calls of functions.
+through calls of functions, and does not see that a line was printed for people.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TEXTS = frozenset({"message", "reason", "hint"})
+LISTS = frozenset({"problems", "warnings"})  # attributes with lists of texts, or of objects with a text
 _CUTS = frozenset(
     {"startswith", "endswith", "partition", "rpartition", "split", "rsplit", "replace", "removeprefix", "removesuffix"}
     | {"find", "rfind", "index", "rindex", "count"}
@@ -75,12 +76,16 @@ def _learn(node: ast.AST, scope: _Scope) -> None:
             scope.texts.add(name)
         case ast.NamedExpr(target=ast.Name(id=name), value=value) if _is_text(value, scope):
             scope.texts.add(name)
-        case ast.For(target=ast.Name(id=name), iter=value) if _is_text(value, scope):
+        case ast.For(target=ast.Name(id=name), iter=value) if _has_texts(value, scope):
             scope.texts.add(name)
-        case ast.comprehension(target=ast.Name(id=name), iter=value) if _is_text(value, scope):
+        case ast.comprehension(target=ast.Name(id=name), iter=value) if _has_texts(value, scope):
             scope.texts.add(name)
         case _:
             pass
+
+
+def _has_texts(node: ast.expr, scope: _Scope) -> bool:
+    return _is_text(node, scope) or (isinstance(node, ast.Attribute) and node.attr in LISTS)
 
 
 def _is_text(node: ast.expr, scope: _Scope) -> bool:
@@ -98,6 +103,10 @@ def _names_text(node: ast.expr, scope: _Scope) -> bool:
             return False  # a column with the number of a message
         case ast.Attribute(value=ast.Name(id=name), attr="args") if name in scope.errors:
             return True
+        case ast.Subscript(
+            value=ast.Subscript(slice=ast.Constant(value="result")), slice=ast.Constant(value="content")
+        ):
+            return True  # what a tool has answered
         case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name))):
             return name in TEXTS
         case ast.Name(id=name):
@@ -129,6 +138,12 @@ def _parts(node: ast.expr) -> list[ast.expr]:
             return [body, orelse]
         case ast.NamedExpr(value=value) | ast.Starred(value=value) | ast.Await(value=value):
             return [value]
+        case ast.FormattedValue(value=value) | ast.Subscript(value=value):
+            return [value]
+        case ast.JoinedStr(values=parts):
+            return parts
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return [left, right]
         case ast.ListComp(elt=value) | ast.SetComp(elt=value) | ast.GeneratorExp(elt=value):
             return [value]
         case _:
@@ -140,6 +155,8 @@ def _is_condition(node: ast.AST, scope: _Scope) -> bool:
         case ast.Compare(left=left, ops=ops, comparators=others):
             compares = any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in ops)
             return compares and any(_is_text(side, scope) for side in (left, *others))
+        case ast.Call(func=ast.Attribute(attr="split"), args=[]):
+            return False  # joined again, it is the same text with other blanks
         case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in _CUTS and _is_text(value, scope):
             return True
         case ast.Call(func=ast.Attribute(attr=name), args=args) if name in _PATTERNS:
