@@ -309,7 +309,8 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))
     record |= {"id": "r-2222222222", "root": "r-2222222222", "worker": "scribe", "model": "none:known"}
     record |= {"status": "completed", "output": "done", "created_at": "2026-01-01T00:00:00.000Z", "usage": Usage()}
-    record["request"] = {"worker": "scribe", "input": "go", "frame": {"cwd": "/nowhere", "root": "/nowhere"}}
+    record["request"] = RunRequest(worker="scribe", input="go")
+    record["frame"] = RecordedFrame(cwd=Path("/nowhere"), root=Path("/nowhere"))
     run = Run(**record)
     made = [Entry(run=run.id, seq=s, kind=k, key=key, data=data, at="") for s, (k, key, data) in enumerate(entries)]
     store: Any = None

@@ -36,10 +36,9 @@ def demand_trust_again(hall: Hall, run: str, frame: Frame, given: Collection[str
     found = hall.history.get(run)
     if found.parent is not None or found.status in ("completed", "cancelled"):
         return
-    then = found.request["frame"]
-    frame = replace(frame, cwd=Path(then["cwd"]), root=Path(then["root"]))
+    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
     try:
-        worker = hall.find_worker(found.request["worker"], frame)
+        worker = hall.find_worker(found.request.worker, frame)
     except GuildError:
         return
     demand_trust(hall, worker, frame, given)

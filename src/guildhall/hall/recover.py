@@ -11,7 +11,6 @@ import logging
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -22,6 +21,8 @@ from guildhall.runs import records
 from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy import Connection
 
     from guildhall.hall.guild import Guild
@@ -76,7 +77,7 @@ async def go_on(part: Hall, run: Run) -> None:
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if (seating := part.seating(run.request)) is not None and not part.runs.alive(run.id):
+        if (seating := part.seating(run.kind)) is not None and not part.runs.alive(run.id):
             await seating.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
@@ -84,8 +85,8 @@ async def go_on(part: Hall, run: Run) -> None:
 
 def _frame(part: Hall, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
-    then = run.request["frame"]
-    return replace(frame_at(part, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
+    then = run.frame
+    return replace(frame_at(part, then.cwd, then.root), caller=then.caller)
 
 
 def frame_at(hall: Guild, cwd: Path, root: Path) -> Frame:
@@ -103,10 +104,10 @@ async def _give_up(part: Hall, run: Run) -> None:
 
     def write(connection: Connection) -> None:
         records.give_up(connection, run.id, error.as_dict(), now)
-        if run.request.get("workflow"):
+        if run.kind == "workflow":
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
-    if (seating := part.seating(run.request)) is not None:
+    if (seating := part.seating(run.kind)) is not None:
         await seating.follow(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Contract
+    from guildhall.runs.purpose import Contract
 
 MOST = 5  # problems that are told at once
 _LONGEST = 300  # characters of one

@@ -260,21 +260,6 @@ class JobResult:
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contract:
-    """What must be there before a job is called completed."""
-
-    artifacts: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of the result
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"artifacts": list(self.artifacts), "schema": self.schema}
-
-    @staticmethod
-    def of(recorded: Mapping[str, Any]) -> Contract:
-        return Contract(artifacts=tuple(recorded["artifacts"]), schema=recorded["schema"])
-
-
 def check_filter(filter: str | None) -> None:
     if filter is not None and (not is_text(filter) or len(filter) > LONGEST_DESCRIPTION):
         raise UsageError(f"filter: expected a pattern such as '*report*' of at most {LONGEST_DESCRIPTION:,} characters")

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import InvalidFile, Refused, UsageError
-from guildhall.jobs.model import Contract, artifact_path
+from guildhall.jobs.model import artifact_path
+from guildhall.runs.purpose import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Asked, Contract
+    from guildhall.jobs.model import Asked
+    from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 SERVER = "job"

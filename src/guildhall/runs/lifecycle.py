@@ -172,7 +172,7 @@ class Runs:
 
     def _executes(self, prepared: Prepared) -> Runtime:
         if prepared.call is not None:
-            return delegate.OneCall(prepared.call)
+            return delegate.OneCall(prepared.call.arguments())
         return self._runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _live(self, live: Live) -> None:

@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
+from guildhall.runs.purpose import (
+    PLAIN,
+    CallPurpose,
+    Purpose,
+    PurposeT,
+    RunKind,
+    WorkflowPurpose,
+    purpose_from_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from guildhall.core.frame import RecordedFrame
     from guildhall.policy.model import Mode
 
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
@@ -126,29 +136,34 @@ class RunRequest:
     max_budget_usd: float | None = None
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
-    call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
-    job: Mapping[str, Any] | None = None  # the job that the run does: its id, description and contract
-    commission: Mapping[str, Any] | None = None  # the commission that the run carries out: its id, attempt, contract
-    meeting: Mapping[str, Any] | None = None  # the meeting that the run is: its id and how-manieth run it is
-    workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
+    purpose: Purpose = PLAIN
 
     def __post_init__(self) -> None:
         check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
+
+    @property
+    def asks_model(self) -> bool:
+        """Return True if the run may ask a model itself."""
+        return not isinstance(self.purpose, CallPurpose | WorkflowPurpose)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def request_of(recorded: Mapping[str, Any]) -> RunRequest:
-    """What was asked for, as the record has it."""
-    known: dict[str, Any] = {one.name: recorded[one.name] for one in fields(RunRequest) if one.name in recorded}
+def request_from_record(record: Mapping[str, Any]) -> RunRequest:
+    """Return the request that `RunRequest.as_dict` stored. Other keys of the record are ignored."""
+    known: dict[str, Any] = {one.name: record[one.name] for one in fields(RunRequest) if one.name in record}
     known["attachments"] = tuple(known["attachments"])
+    known["purpose"] = purpose_from_record(known["purpose"])
     return RunRequest(**known)
 
 
-def asks_model(request: Mapping[str, Any]) -> bool:
-    """Whether a run that was asked for like this asks a model at all."""
-    return request.get("call") is None and request.get("workflow") is None
+@dataclass(frozen=True, kw_only=True)
+class ForkOrigin:
+    """The run and the journal entry from which a run was forked."""
+
+    run: str
+    at: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,13 +213,27 @@ class Run:
     model: str
     status: RunStatus
     reason: str | None
-    request: Mapping[str, Any]
+    request: RunRequest
+    frame: RecordedFrame
     error: Mapping[str, Any] | None
     output: Any
     created_at: str
     ended_at: str | None
+    forked_from: ForkOrigin | None = None
     usage: Usage = field(default_factory=Usage)  # its own
     cost_usd: float | None = None  # at the top of a tree that of all runs in it
+
+    @property
+    def purpose(self) -> Purpose:
+        return self.request.purpose
+
+    @property
+    def kind(self) -> RunKind:
+        return self.request.purpose.kind
+
+    def purpose_as(self, purpose: type[PurposeT]) -> PurposeT | None:
+        """Return the purpose of the run if it is of this type, or None."""
+        return self.request.purpose if isinstance(self.request.purpose, purpose) else None
 
     @property
     def needs_person(self) -> bool:
@@ -215,18 +244,19 @@ class Run:
         """The run as `--json` prints it."""
         return {
             "run": self.id,
+            "kind": self.kind,
             "root": self.root,
             "parent": self.parent,
             "worker": self.worker,
             "model": self.model,
             "status": self.status,
             "reason": self.reason,
-            "input": self.request.get("input"),
+            "input": self.request.input,
             "output": self.output,
             "error": self.error,
             "usage": self.usage.as_dict(),
             "cost_usd": self.cost_usd,
-            "forked_from": self.request.get("forked_from"),
+            "forked_from": asdict(self.forked_from) if self.forked_from else None,
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }

@@ -18,6 +18,7 @@ from sqlalchemy import (
     update,
 )
 
+from guildhall.core.frame import RecordedFrame
 from guildhall.runs.model import (
     ASIDE,
     ENDED,
@@ -27,10 +28,12 @@ from guildhall.runs.model import (
     Answer,
     Ask,
     Entry,
+    ForkOrigin,
     Question,
     Run,
     RunStatus,
     Usage,
+    request_from_record,
 )
 from guildhall.store.tables import asks, journal, runs
 
@@ -52,7 +55,7 @@ _CHANGE_RUN = update(runs).where(runs.c.id == bindparam("which"))
 _FIND_RUN = _RUNS.where(runs.c.id == bindparam("which"))
 _RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call == bindparam("call"))
 _RUNS_OF_WORKER = select(func.count()).where(
-    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), (runs.c.workflow == runs.c.id).is_not(True)
+    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
 )
 _ADD_ENTRY = insert(journal)
 _LAST_KIND = (
@@ -214,7 +217,9 @@ def _run(row: RowMapping) -> Run:
         model=row["model"],
         status=status,
         reason=row["reason"],
-        request=row["request"],
+        request=request_from_record(row["request"]),
+        frame=RecordedFrame.from_record(row["request"]["frame"]),
+        forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
         error=row["error"],
         output=row["output"],
         created_at=row["created_at"],

@@ -14,6 +14,7 @@ from guildhall.cli.reach import with_hall
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE, Answer, choices_in_words
+from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
     import argparse
@@ -57,9 +58,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         if ask.kind == "meeting":
             return _tell_meeting(await client.meeting(ask.key), screen)
         screen.note(f"{name}: {answer.choice}", "dim")
-        told = (await client.show(ask.run)).run.request.get("commission")
-        if ask.kind == "conflict" and told:
-            return await _tell_commission(str(told["id"]), client, screen)
+        commission = (await client.show(ask.run)).run.purpose_as(CommissionPurpose)
+        if ask.kind == "conflict" and commission:
+            return await _tell_commission(commission.id, client, screen)
         return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
 
     return with_hall(work, screen)
@@ -141,11 +142,11 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
     """
     shown = await client.show(run)
     alone = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
-    if alone and (meeting := shown.run.request.get("meeting")):
+    if alone and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.talk import Talk
 
-        return await Talk(screen).once(meeting["id"], client, frame)
-    if shown.run.status == "waiting" and (alone or shown.run.request.get("workflow")):
+        return await Talk(screen).once(meeting.id, client, frame)
+    if shown.run.status == "waiting" and (alone or shown.run.kind == "workflow"):
         return await go_on(run, client, frame, screen)
     for line in how_to_go_on(shown, screen):
         screen.note(line)

@@ -108,7 +108,7 @@ class _Told:
 
     async def _messages(self, shown: Shown) -> list[Message]:
         """What is new in the room; of one agent what it said and what it was told."""
-        if not shown.run.request.get("workflow"):
+        if shown.run.kind != "workflow":
             return []
         found = await self.client.channel(self.run, since=self._said)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
@@ -13,6 +12,7 @@ from guildhall.cli.named import run_named
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.ids import MEETING, is_id
+from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
     import argparse
@@ -38,10 +38,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
-        if meeting := (await client.show(run)).run.request.get("meeting"):
+        if meeting := (await client.show(run)).run.purpose_as(MeetingPurpose):
             from guildhall.cli.talk import Talk
 
-            return await Talk(screen, more=more).once(meeting["id"], client, frame)
+            return await Talk(screen, more=more).once(meeting.id, client, frame)
         return await go_on(run, client, frame, screen, **more)
 
     return with_hall(work, screen)
@@ -51,9 +51,9 @@ async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **mo
     """Go on with a run and follow it; where code that it needs has changed since it was trusted, ask first."""
 
     async def look() -> Trusting:
-        request = (await client.show(run)).run.request
-        then = replace(frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"]))
-        return await client.trust_look(then, worker=request["worker"])
+        stopped = (await client.show(run)).run
+        then = replace(frame, cwd=stopped.frame.cwd, root=stopped.frame.root)
+        return await client.trust_look(then, worker=stopped.request.worker)
 
     code = await once_trusted(
         lambda: Follower(client, screen).follow(client.resume(run, frame, **more)), look, client, screen
@@ -66,7 +66,7 @@ async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **mo
 
 async def _held(run: str, client: HallClient) -> str | None:
     """Why the commission that a run carries out still waits, if it does."""
-    if not (told := (await client.show(run)).run.request.get("commission")):
+    if not (commission := (await client.show(run)).run.purpose_as(CommissionPurpose)):
         return None
-    found = (await client.commission(told["id"])).commission
+    found = (await client.commission(commission.id)).commission
     return found.explanation if found.hold is not None else None

@@ -10,6 +10,7 @@ from guildhall.cli.named import named
 from guildhall.cli.reach import with_hall
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
+from guildhall.runs.purpose import MeetingPurpose
 
 if TYPE_CHECKING:
     import argparse
@@ -80,8 +81,8 @@ async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
     """What fails to stop is told, and keeps nothing else from being stopped."""
     living = {one.run: str(one.target) for one in await client.workflows(over=False)}
     running = [run for run in await client.runs(everything=True) if run.status == "running"]
-    meetings = [run.request["meeting"]["id"] for run in running if run.request.get("meeting")]
-    living |= {run.id: run.id for run in running if not run.request.get("meeting")} | living
+    meetings = [meeting.id for run in running if (meeting := run.purpose_as(MeetingPurpose))]
+    living |= {run.id: run.id for run in running if run.kind != "meeting"} | living
     stopped: list[str] = []
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting

@@ -20,10 +20,10 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
 from guildhall.projects.commissions.conflict import ask_user
 from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work
-from guildhall.projects.commissions.model import Assignment
 from guildhall.projects.commissions.review import require_approval
 from guildhall.runs.model import BY_USER, Stretch
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.records import conclude, find_run, give_up
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         )
     work = await commit_work(context, commission)
     if commission.submitted_commit is None or commission.submitted_commit != work.tip:  # changed since
-        contract = Assignment.from_record(context.history.get(run).request["commission"]).contract
+        contract = context.history.purpose(run, CommissionPurpose).contract
         assert contract is not None
         await check_contract(context, commission, contract, commission.result, work)
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:

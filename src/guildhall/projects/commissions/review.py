@@ -11,7 +11,6 @@ from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.jobs.contract import as_text
 from guildhall.jobs.seating import READING
 from guildhall.jobs.toolbox import check_words
-from guildhall.projects.commissions.model import Assignment
 from guildhall.runs.journal import calls_made
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, Stretch
@@ -118,7 +117,7 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
     request = RunRequest(
         worker=reviewer,
         input=review_message(commission, diff),
-        commission=Assignment.of(commission, None).to_record(),
+        purpose=commission.purpose(None),
     )
     return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_hooks())
 

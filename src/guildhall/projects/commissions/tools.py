@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.jobs.inquiry import Inquiry
-    from guildhall.jobs.model import Contract
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
+    from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 

@@ -27,10 +27,11 @@ from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
 from guildhall.runs.model import BY_USER, PERSON, RunRequest
+from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import Seat
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from sqlalchemy import Connection
 
@@ -233,7 +234,7 @@ class Sittings:
         exchanges = self._register.exchanges(meeting.id)
         last = self._register.history.get(meeting.run) if meeting.run else None
         if frame.model is None and last is not None:  # what the person has named before counts on
-            frame = replace(frame, model=last.request.get("model"))
+            frame = replace(frame, model=last.request.model)
         model = last.model if last else None
         place = self._ground.frame(meeting, frame)
         summary = await self._summaries.of_text(as_text(exchanges, meeting.worker), place, model)
@@ -254,22 +255,22 @@ class Sittings:
         worktree = await ground.checkout(meeting, worker.definition.checkout)
         said = register.words(meeting.id)
         after = said[-1].number if said else 0
-        told = {"id": meeting.id, "sitting": meeting.sittings + 1, "after": after}
-        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, meeting=told, **limits)
-        seat = self.seat(told, reason)
+        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
+        seat = self.seat(purpose, reason)
         place = ground.frame(meeting, frame, worktree)
         return await ground.runs().preparation.prepare(request, place, worker=seated(worker), seat=seat)
 
     async def again(self, run: Run, frame: Frame, grant: Grant | None = None) -> Prepared:
         """The run of a meeting that stopped, ready to go on in its seat."""
-        told = run.request["meeting"]
-        meeting = self._register.get(told["id"])
+        purpose = self._register.history.purpose(run.id, MeetingPurpose)
+        meeting = self._register.get(purpose.id)
         demand_open(meeting)
         await self._ground.checkout(meeting, self._register.scope(meeting))
-        return await self._ground.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=self.seat(told))
+        return await self._ground.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=self.seat(purpose))
 
-    def seat(self, told: Mapping[str, Any], reason: str = "") -> Seat:
-        id, after = str(told["id"]), int(told["after"])
+    def seat(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+        id, after = purpose.id, purpose.after
 
         def began(connection: Connection, run: str) -> None:
             meeting = records.find(connection, id)

@@ -38,6 +38,7 @@ def _runs() -> None:
         sa.Column("parent", sa.Text),
         sa.Column("worker", sa.Text, nullable=False),
         sa.Column("model", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("reason", sa.Text),
         sa.Column("request", sa.JSON, nullable=False),
