@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.cli.commands import cost, ls
-from guildhall.cli.lines import age, entry_line
+from guildhall.cli.commands.runs import cost, ls
+from guildhall.cli.format.runs import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
+from guildhall.core.frame import RecordedFrame
 from guildhall.members.wire import AtWork, JobStanding, Shape
-from guildhall.runs.model import Ask, Entry, Question, Run, Usage
+from guildhall.runs.model import Ask, Entry, Question, Run, RunRequest, Usage
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 from tests.cli.test_screen import SECRET
 

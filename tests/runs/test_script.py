@@ -21,10 +21,11 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict
+from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.script import Script, ScriptSource
 from guildhall.runs import shown
-from guildhall.runs.model import Entry, Run, Usage
+from guildhall.runs.model import Entry, Run, RunRequest, Usage
 from guildhall.runs.script import script_of
 from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from tests.runs.places import (

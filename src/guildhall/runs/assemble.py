@@ -24,6 +24,7 @@ from guildhall.runs.delegate import tree_tools
 from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
 from guildhall.runs.model import RunRequest, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served

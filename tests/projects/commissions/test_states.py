@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from sqlalchemy import update
 
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
+from guildhall.core.frame import RecordedFrame
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import (
@@ -23,14 +25,13 @@ from guildhall.projects.commissions.states import (
     transit,
 )
 from guildhall.projects.records import moments
-from guildhall.runs.model import BY_USER, SHUTDOWN, Run, RunStatus
+from guildhall.runs.model import BY_USER, SHUTDOWN, Run, RunRequest, RunStatus
 from guildhall.store.engine import Store
 from guildhall.store.guild_tables import commissions
 from guildhall.store.migrate import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
 AT = "2026-03-01T12:00:00Z"
 DRAFT = Draft(title="A key", worker="smith", prompt="Forge a key.")
@@ -147,8 +148,20 @@ def test_a_hold_explains_itself() -> None:
 
 
 def run(status: RunStatus, reason: str | None = None) -> Run:
-    more: dict[str, Any] = {"root": "r-1", "parent": None, "worker": "smith", "model": "script:x", "request": {}}
-    more |= {"error": None, "output": None, "created_at": AT, "ended_at": None}
+    more: dict[str, Any] = {
+        "root": "r-1",
+        "parent": None,
+        "worker": "smith",
+        "model": "script:x",
+        "request": RunRequest(worker="smith", input="go"),
+    }
+    more |= {
+        "frame": RecordedFrame(cwd=Path("/"), root=Path("/")),
+        "error": None,
+        "output": None,
+        "created_at": AT,
+        "ended_at": None,
+    }
     return Run(id="r-1", status=status, reason=reason, **more)
 
 
