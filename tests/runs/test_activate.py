@@ -11,6 +11,7 @@ import pytest
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.runs.activate import DEFAULT, Activation, activate, context_of, understood
 from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.load import given
 

@@ -6,13 +6,14 @@ Its function is called once, when the run is made, in a confined child. What it 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.yaml import shown
 from guildhall.runs.model import Bounds, is_text
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.model import View
 from guildhall.workers.code import activation_code
