@@ -12,7 +12,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.runs.model import SHUTDOWN, RunRequest
+from guildhall.runs.model import RunRequest
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
@@ -78,9 +78,9 @@ async def settled(hall: Served, run: str) -> str:
 
 def test_what_was_parked_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home: Home, frame: Frame) -> None:
     run = begun(home, frame)
-    assert row(home, run) == ("parked", SHUTDOWN, 0)
+    assert row(home, run) == ("parked", "shutdown", 0)
     assert inside(home, lambda hall: settled(hall, run)) == "running"
-    assert row(home, run) == ("parked", SHUTDOWN, 0)
+    assert row(home, run) == ("parked", "shutdown", 0)
 
 
 def test_what_was_lost_again_and_again_without_getting_further_is_given_up(

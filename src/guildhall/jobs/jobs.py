@@ -32,7 +32,7 @@ from guildhall.jobs.register import LATE, Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
 from guildhall.jobs.toolbox import SERVER, Desk, job_tools, not_taken, submitted
 from guildhall.runs import records
-from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
+from guildhall.runs.model import ENDED, RunRequest, Stretch
 from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.seat import Seat, seat_on_record
 from guildhall.tools.define import invoke
@@ -205,7 +205,7 @@ class Jobs(Register):
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run, SHUTDOWN)  # who dies now has cancelled nothing: it goes on
+                await self._runs().park(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
             run = self._run_of(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))

@@ -121,6 +121,7 @@ class Forks:
             "worker": run.worker,
             "model": source_name,
             "status": "parked",
+            "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
             "request": {
                 **run.request.as_dict(),

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import LimitReached, UsageError
 from guildhall.runs.purpose import (
     PLAIN,
     CallPurpose,
@@ -28,9 +28,19 @@ if TYPE_CHECKING:
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
-BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
-SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
-PERSON = "person"  # why a conversation waits: for what the person says next
+# Why a run is parked: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
+# after `shutdown` the next hall resumes the run; otherwise the user does.
+ParkCause = Literal["user", "shutdown", "interrupted", "fork"]
+WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
+PauseCause = Literal[ParkCause, WaitCause]
+_PAUSE_REASONS: dict[PauseCause, str] = {
+    "user": "by the user",
+    "shutdown": "shutdown",
+    "interrupted": "interrupted",
+    "ask": "ask",
+    "message": "person",
+}
+
 RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
@@ -171,9 +181,23 @@ class Stretch:
     """How one stretch of a run's life ended: for good, or for now."""
 
     status: RunStatus
-    reason: str | None = None
+    pause: PauseCause | None = None  # why the run is parked or waits
+    reason: str | None = None  # for people; no code reads it
     error: Mapping[str, Any] | None = None
     output: Any = None
+
+    @staticmethod
+    def parked(cause: ParkCause) -> Stretch:
+        return Stretch(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
+
+    @staticmethod
+    def waiting(cause: WaitCause) -> Stretch:
+        return Stretch(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Return True if the run failed because it reached a limit."""
+        return self.error is not None and self.error["code"] == LimitReached.code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +236,8 @@ class Run:
     worker: str
     model: str
     status: RunStatus
-    reason: str | None
+    pause: PauseCause | None = None  # why the run is parked or waits
+    reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
     error: Mapping[str, Any] | None
@@ -237,8 +262,8 @@ class Run:
 
     @property
     def needs_person(self) -> bool:
-        """Whether it was put away, and goes on when a person has done something."""
-        return self.status == "waiting" or (self.status == "parked" and self.reason != SHUTDOWN)
+        """Return True if the run has stopped and only the user can let it resume."""
+        return self.status == "waiting" or (self.status == "parked" and self.pause != "shutdown")
 
     def as_dict(self) -> dict[str, Any]:
         """The run as `--json` prints it."""
@@ -250,6 +275,7 @@ class Run:
             "worker": self.worker,
             "model": self.model,
             "status": self.status,
+            "pause": self.pause,
             "reason": self.reason,
             "input": self.request.input,
             "output": self.output,

@@ -216,7 +216,7 @@ class Preparation:
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
-            columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
+            columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run.id, **columns, owner=self._boot, ended_at=None)
 
         below = tuple(self._history.journal(one.id) for one in self._history.below(run.id))

@@ -86,7 +86,7 @@ class Election:
         if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in stood:
-            raise Stops(Stretch(status="waiting", reason="ask"))
+            raise Stops(Stretch.waiting("ask"))
         await self._close(proposal)
 
     def cut_off(self) -> list[Agent]:

@@ -25,7 +25,7 @@ from guildhall.projects.commissions.states import (
     transit,
 )
 from guildhall.projects.records import moments
-from guildhall.runs.model import BY_USER, SHUTDOWN, Run, RunRequest, RunStatus
+from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
 from guildhall.store.engine import Store
 from guildhall.store.guild_tables import commissions
 from guildhall.store.migrate import prepare
@@ -147,7 +147,7 @@ def test_a_hold_explains_itself() -> None:
     assert replace(held, hold=None).explanation == "smith is working on it"
 
 
-def run(status: RunStatus, reason: str | None = None) -> Run:
+def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
     more: dict[str, Any] = {
         "root": "r-1",
         "parent": None,
@@ -162,7 +162,7 @@ def run(status: RunStatus, reason: str | None = None) -> Run:
         "created_at": AT,
         "ended_at": None,
     }
-    return Run(id="r-1", status=status, reason=reason, **more)
+    return Run(id="r-1", status=status, pause=pause, reason="written for people", **more)
 
 
 @pytest.mark.req("COM-27")
@@ -172,8 +172,8 @@ def run(status: RunStatus, reason: str | None = None) -> Run:
         (None, False, None, "fail"),
         (run("running"), True, None, "none"),
         (run("waiting"), False, None, "none"),
-        (run("parked", BY_USER), False, HOLD, "none"),
-        (run("parked", SHUTDOWN), False, None, "hold"),
+        (run("parked", "user"), False, HOLD, "none"),
+        (run("parked", "shutdown"), False, None, "hold"),
         (run("lost"), False, None, "hold"),
         (run("lost"), False, HOLD, "none"),
         (run("completed"), False, None, "finish"),

@@ -14,7 +14,6 @@ from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
 from guildhall.hall.composition.projects import Guild
 from guildhall.models.keys import joined
-from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
 from guildhall.workers import records
 from guildhall.workers.lifecycle import usable
@@ -372,7 +371,7 @@ class Hall(Guild):
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
         self._keep_still()
-        await self.annexes.park_all(SHUTDOWN)
+        await self.annexes.park_all("shutdown")
         await self.settle(_SETTLING)
 
     def _keep_still(self) -> None:
@@ -385,7 +384,7 @@ class Hall(Guild):
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         self._keep_still()
         await self.settle()
-        await self.annexes.park_all(BY_USER)
+        await self.annexes.park_all("user")
         if (members := Hall.members.of(self).peek()) is not None:
             await members.close()
         if (nursery := Hall.nursery.of(self).peek()) is not None:

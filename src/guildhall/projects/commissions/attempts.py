@@ -23,7 +23,7 @@ from guildhall.projects.commissions.queue import BudgetReserved, attempt_budget
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import SHUTDOWN, RunRequest, Stretch
+from guildhall.runs.model import RunRequest, Stretch
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.records import cancel_tree, find_run
 from guildhall.workers.choose import BY_OPTION
@@ -168,7 +168,7 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     check_event(commission, "cancel")
     if commission.status != "in_progress" or commission.run is None:
         return commission
-    await context.runs().park(commission.run, SHUTDOWN)
+    await context.runs().park(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
         await finish(context, commission, Stretch(status="completed"))

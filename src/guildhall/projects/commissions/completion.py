@@ -21,8 +21,8 @@ from guildhall.projects.commissions.artifact import completed_artifact, write_ar
 from guildhall.projects.commissions.conflict import ask_user
 from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work
 from guildhall.projects.commissions.review import require_approval
-from guildhall.runs.model import BY_USER, Stretch
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.model import Stretch
 from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.records import conclude, find_run, give_up
 
@@ -55,7 +55,7 @@ async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) 
             _log.exception("%s", id)
         known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
         await context.hold(id, "cannot_merge", known)
-        return Stretch(status="parked", reason=BY_USER)
+        return Stretch.parked("user")
 
 
 async def _judge(context: CommissionContext, commission: Commission, run: str, ending: Stretch) -> Stretch:

@@ -92,7 +92,7 @@ async def require_approval(
         raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
-        return Stretch(status=review.status, reason=review.reason)
+        return Stretch(status=review.status, pause=review.pause, reason=review.reason)
     verdicts = calls_made(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = (review.error or {}).get("message") or "the reviewer did not call submit_review"

@@ -30,7 +30,7 @@ from guildhall.projects.commissions.recovery import do_next_step, recover
 from guildhall.projects.commissions.states import ACTIVE
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import SHUTDOWN, Stretch
+from guildhall.runs.model import Stretch
 from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.seat import Seat, seat_on_record
 
@@ -247,7 +247,7 @@ class Commissions:
         if ending.status == "waiting" and self._timers is not None:
             self._timers.expect(run)
         if ending.status not in RUN_ENDED:
-            if ending.reason != SHUTDOWN:  # it waits for the user, so its slot is free
+            if ending.pause != "shutdown":  # it waits for the user, so its slot is free
                 self._start(self._queue.run)
             return
         try:

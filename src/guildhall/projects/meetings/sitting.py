@@ -26,7 +26,7 @@ from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
-from guildhall.runs.model import BY_USER, PERSON, RunRequest
+from guildhall.runs.model import RunRequest
 from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import Seat
 
@@ -142,7 +142,7 @@ class Sittings:
         run = self._register.history.get(ended.run)
         if run.status == "failed":
             return (run.error or {}).get("code") == ContextTooLong.code and self._has_answered(run)
-        return (run.status, run.reason) == ("waiting", PERSON)
+        return run.pause == "message"
 
     def _has_answered(self, run: Run) -> bool:
         """Whether a session has got anywhere: after one that has not, another one would fare no better."""
@@ -189,7 +189,7 @@ class Sittings:
             _refuse_grant(grant, f"the meeting {meeting.id} has not begun")
             return await self._begin(meeting, frame), []
         if renew:
-            await self._ground.runs().park(meeting.run, BY_USER)
+            await self._ground.runs().park(meeting.run, "user")
         await self._ground.runs().gone(meeting.run)
         if self._ground.alive(meeting.run):
             _refuse_grant(grant, f"the meeting {meeting.id} is at work")
@@ -301,7 +301,7 @@ class Sittings:
         """Ends the answer under way. What there was of it is on record as the answer: the next words are heard then."""
         assert meeting.run is not None
         said = self._saying.get(meeting.run, "")
-        await self._ground.runs().park(meeting.run, BY_USER)
+        await self._ground.runs().park(meeting.run, "user")
         await cut_short(self._register.history.journal(meeting.run), said)
 
     # hearing
@@ -334,7 +334,7 @@ class Sittings:
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
         await asyncio.to_thread(self._keep, id)
-        waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
+        waits = stretch.pause == "message"
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
             self._aside(self._go_on(id))
 
