@@ -94,7 +94,7 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     connection.execute(still_waiting.values(**_pause_columns(Stretch.waiting("message"))))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
-    gone = {"reason": "the process that ran it is gone", "status": "lost"}
+    gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
