@@ -15,6 +15,8 @@ from guildhall.tools.model import is_shallow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.activities.model import Asked, Decided
+
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 Detail = Literal["simple", "detailed"]
 
@@ -175,31 +177,6 @@ class Page:
     def as_wire(self, detail: Detail = "simple") -> dict[str, Any]:
         rows = [job.row(detail) for job in self.jobs]
         return {"jobs": rows} if self.next is None else {"jobs": rows, "nextCursor": self.next}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A question that the worker has written down, with what was answered."""
-
-    ask: str  # its id in the inbox
-    at: str
-    question: str
-    answer: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"ask": self.ask, "question": self.question, "answer": self.answer}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decided:
-    """A judgement call that the worker has made."""
-
-    question: str
-    decision: str
-    reasoning: str
-
-    def as_wire(self) -> dict[str, Any]:
-        return {"question": self.question, "decision": self.decision, "reasoning": self.reasoning}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from guildhall.runs.texts import check_line, check_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.jobs.model import Asked, Decided
+    from guildhall.activities.model import Asked, Decided
     from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import Moment
 
