@@ -16,7 +16,7 @@
     ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
-    ├── HallUnavailable       the home is in use, foreign, or newer than this program
+    ├── HallUnavailable       the home is in use, foreign, or of another version
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   ├── KeyRefused        it does not accept the key or the login
@@ -200,7 +200,7 @@ class TimedOut(GuildError):
 
 
 class HallUnavailable(GuildError):
-    """The home cannot be opened: in use, foreign, or made by a newer version."""
+    """The home cannot be opened: in use, foreign, or made by another version."""
 
     code = "hall_unavailable"
 

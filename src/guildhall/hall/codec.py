@@ -30,7 +30,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
 _HOMES = {
     "Added": "guildhall.workers.package_text",
     "Answer": "guildhall.runs.model",
-    "Asked": "guildhall.jobs.model",
+    "Asked": "guildhall.activities.model",
     "Ask": "guildhall.runs.model",
     "AtWork": "guildhall.members.wire",
     "Attachment": "guildhall.runtimes.model",
@@ -40,7 +40,7 @@ _HOMES = {
     "Checked": "guildhall.hall.client",
     "Commission": "guildhall.projects.commissions.model",
     "CommissionDetails": "guildhall.projects.commissions.model",
-    "Decided": "guildhall.jobs.model",
+    "Decided": "guildhall.activities.model",
     "Decision": "guildhall.policy.model",
     "Definition": "guildhall.workers.definition",
     "Dispatch": "guildhall.jobs.model",

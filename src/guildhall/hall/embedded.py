@@ -62,7 +62,7 @@ async def open_hall(
     `children`: runs are executed in processes of their own all the same.
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
-    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock
     hall.runtimes.warm()
     return EmbeddedHall(hall)
 

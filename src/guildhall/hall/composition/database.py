@@ -16,7 +16,7 @@ from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
-from guildhall.store.migrate import prepare, standing_of
+from guildhall.store.migrate import is_created, prepare
 from guildhall.workers import records
 from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from guildhall.workers.trust import Pin
 
 
-_MAKING = 5.0  # seconds that another process may take to make the database, or to bring it up to date
+_MAKING = 5.0  # seconds that another process may take to create the database
 
 
 class Record:
@@ -128,7 +128,7 @@ class Record:
 def _current(database: Path, clock: Clock) -> bool:
     """Whether the database is there as it should be; where another process is just making it, that is waited for."""
     until = clock.monotonic() + _MAKING
-    while standing_of(database) != "current":
+    while not is_created(database):
         if clock.monotonic() >= until:
             return False
         time.sleep(0.02)
