@@ -7,7 +7,6 @@ from typing import Any
 
 READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
 WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
-LATE = "after the result was submitted: "  # begins the reason of a run that failed with an accepted result
 
 
 @dataclass(frozen=True, kw_only=True)
