@@ -72,6 +72,12 @@ def _learn(node: ast.AST, scope: _Scope) -> None:
     match node:
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_text(value, scope):
             scope.texts.add(name)
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            scope.texts |= {
+                name.id
+                for name, value in zip(names, values, strict=False)
+                if isinstance(name, ast.Name) and _is_text(value, scope)
+            }
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if _is_text(value, scope):
             scope.texts.add(name)
         case ast.NamedExpr(target=ast.Name(id=name), value=value) if _is_text(value, scope):

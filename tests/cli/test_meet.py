@@ -352,7 +352,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "nobody", "hello"), 3, "nobody"),
     (("meet", "architect"), 2, "empty"),
     (("meet", "t-7k2m9x4qpw", "hello"), 3, "no meeting"),
-    (("meet", "t-nope", "hello"), 3, "there is no meeting 't-nope', and no worker of that name"),
+    (("meet", "t-nope", "hello"), 3, "no meeting 't-nope', and no worker of that name"),
     (("meet", "r-7k2m9x4qpw", "hello"), 3, "is a run, not a worker"),
     (("meeting", "show", "a-7k2m9x4qpw"), 3, "is an ask, not a meeting"),
     (("meet", "architect", "hello", "--project", "ship"), 3, "ship"),

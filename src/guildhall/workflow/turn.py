@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import LimitReached
 from guildhall.room import inbox
 from guildhall.room.channel import tell
 from guildhall.room.model import PERSON, SYSTEM, Actor
@@ -96,7 +95,7 @@ class AgentTurn:
     def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
         attempts = self._attempts(connection) + 1
         disturbed = _disturbed(connection, run, stretch)
-        if (stretch.error or {}).get("code") == LimitReached.code:
+        if stretch.is_at_limit:
             self._stands(connection, "failed", run=run, attempts=attempts - 1)  # with more, it goes on
         elif disturbed and attempts <= RETRIES:
             pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))

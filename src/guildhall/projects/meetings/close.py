@@ -22,7 +22,6 @@ from guildhall.projects.meetings.states import check_event
 from guildhall.projects.meetings.summary import Summary, summarise
 from guildhall.projects.meetings.transcript import render_transcript
 from guildhall.runs import records as run_records
-from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -44,7 +43,7 @@ async def close(context: MeetingContext, id: str, frame: Frame, closing: Closing
     meeting = context.get(id)
     check_event(meeting, "close")
     if meeting.run is not None and context.is_alive(meeting.run):
-        await context.runs().park(meeting.run, BY_USER)
+        await context.runs().park(meeting.run, "user")
     meeting = await context.store.write(lambda c: _begin(c, id, closing, context.now()))
     summary = await _summary(context, meeting, frame) if closing.summarise else Summary()
     try:

@@ -78,7 +78,8 @@ def worktree(context: MeetingContext, meeting: Meeting) -> str | None:
     """Return the path of the checkout of an open meeting, or None if it has none."""
     if meeting.run is None or meeting.status != "open":
         return None
-    return context.history.get(meeting.run).request["frame"].get("worktree")
+    path = context.history.get(meeting.run).frame.worktree
+    return str(path) if path is not None else None
 
 
 def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:

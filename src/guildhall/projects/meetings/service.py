@@ -24,6 +24,7 @@ from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
 from guildhall.runs.fit import refuse_talking
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import seat_on_record
 
 if TYPE_CHECKING:
@@ -216,13 +217,12 @@ class Meetings:
     # the owner of runs (Seating)
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
-        found = self.context.history.get(run)
-        async with self._sessions.locks[found.request["meeting"]["id"]]:
-            return await self._sessions.resume(found, frame, grant)
+        async with self._sessions.locks[self.context.history.purpose(run, MeetingPurpose).id]:
+            return await self._sessions.resume(run, frame, grant)
 
     async def stop(self, run: str) -> list[str]:
         """Close the meeting of a run without asking for a summary."""
-        meeting = self.get(str(self.context.history.get(run).request["meeting"]["id"]))
+        meeting = self.get(self.context.history.purpose(run, MeetingPurpose).id)
         if meeting.status != "open":
             message = f"meeting {meeting.id} is {meeting.status}: there is nothing to stop"
             raise Conflict(message, hint=f"guild show {meeting.id}")
@@ -301,6 +301,6 @@ class Meetings:
 
 def recorded_session_hooks(run: Run) -> Seat | None:
     """Return the hooks of a run of a meeting, for a replay, or None for other runs."""
-    if not run.request.get("meeting"):
+    if run.kind != "meeting":
         return None
     return seat_on_record(meeting_tools(), meeting_profile, converses=True, server=SERVER)

@@ -35,12 +35,13 @@ from guildhall.projects.meetings.tools import (
 from guildhall.projects.meetings.transcript import render_transcript
 from guildhall.runs.cutting import cut_short
 from guildhall.runs.limits import Spent, in_force
-from guildhall.runs.model import BY_USER, PERSON, RunRequest
+from guildhall.runs.model import RunRequest
+from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import Seat
 from guildhall.tools.define import call_method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from sqlalchemy import Connection
 
@@ -154,7 +155,7 @@ class Sessions:
         if run.status == "failed":  # a session without any answer would only fail again
             has_answered = bool(context.history.journal(run.id).kind("model_answered"))
             return (run.error or {}).get("code") == ContextTooLong.code and has_answered
-        return (run.status, run.reason) == ("waiting", PERSON)
+        return run.pause == "message"
 
     def _attend(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
         """Count the user as present in a run, and return the function that counts them as gone."""
@@ -194,7 +195,7 @@ class Sessions:
             _refuse_grant(grant, f"meeting {meeting.id} has not begun")
             return await self._start(meeting, frame), []
         if renew:
-            await context.runs().park(meeting.run, BY_USER)
+            await context.runs().park(meeting.run, "user")
         await context.runs().gone(meeting.run)
         if context.is_alive(meeting.run):
             _refuse_grant(grant, f"meeting {meeting.id} is running")
@@ -203,7 +204,7 @@ class Sessions:
         context.check_trust(run.id, frame)
         try:
             _check_resumable(run, renew=renew)
-            return await self.resume(run, frame, grant), []
+            return await self.resume(run.id, frame, grant), []
         except (Conflict, Refused, ContextTooLong, RuntimeFailed) as error:
             prepared = await self._renew(meeting, frame, why=error.message, grant=grant)
             return prepared, [self._renewed_event(prepared.run, error)]
@@ -225,7 +226,7 @@ class Sessions:
         all_exchanges = exchanges(context, meeting.id)
         last = context.history.get(meeting.run) if meeting.run else None
         if frame.model is None and last is not None:  # the model that the user named before still applies
-            frame = replace(frame, model=last.request.get("model"))
+            frame = replace(frame, model=last.request.model)
         model = last.model if last else None
         transcript = render_transcript(all_exchanges, meeting.worker)
         summary = await summarise(context, transcript, context.project_frame(meeting, frame), model)
@@ -245,25 +246,26 @@ class Sessions:
             meeting = await context.store.write(lambda c: records.change(c, meeting.id, now, branch=branch))
         path = await context.check_out(meeting, worker.definition.checkout)
         after = context.last_message(meeting.id)
-        assignment = {"id": meeting.id, "sitting": meeting.sittings + 1, "after": after}
-        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, meeting=assignment, **limits)
+        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
         run_frame = context.project_frame(meeting, frame, path)
-        hooks = self._hooks(assignment, reason)
+        hooks = self._hooks(purpose, reason)
         return await context.runs().preparation.prepare(request, run_frame, worker=meeting_profile(worker), seat=hooks)
 
-    async def resume(self, run: Run, frame: Frame, grant: Grant | None = None) -> Prepared:
+    async def resume(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a meeting to resume in its checkout."""
-        context, assignment = self._context, run.request["meeting"]
-        meeting = context.get(assignment["id"])
+        context = self._context
+        purpose = context.history.purpose(run, MeetingPurpose)
+        meeting = context.get(purpose.id)
         check_open(meeting)
         await context.check_out(meeting, checkout_scope(context, meeting))
-        hooks = self._hooks(assignment)
-        return await context.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=hooks)
+        hooks = self._hooks(purpose)
+        return await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
 
     # the hooks of a run that is a session of a meeting
 
-    def _hooks(self, assignment: Mapping[str, Any], reason: str = "") -> Seat:
-        context, id, after = self._context, str(assignment["id"]), int(assignment["after"])
+    def _hooks(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+        context, id, after = self._context, purpose.id, purpose.after
 
         def record_start(connection: Connection, run: str) -> None:
             records.add_session(connection, id, Session(run=run, after=after), reason, context.now())
@@ -293,7 +295,7 @@ class Sessions:
         """Stop the answer in progress. The text so far is recorded as the answer."""
         assert meeting.run is not None
         answer = self._partial_answers.get(meeting.run, "")
-        await self._context.runs().park(meeting.run, BY_USER)
+        await self._context.runs().park(meeting.run, "user")
         await cut_short(self._context.history.journal(meeting.run), answer)
 
     async def _wait_for_message(self, id: str, after: int, number: int) -> str:
@@ -320,27 +322,24 @@ class Sessions:
     def _write_transcript(self, id: str) -> None:
         """Write the transcript of an open meeting. Render the notes too, which stores their redacted texts."""
         context = self._context
-        shown = details(context, id)
-        meeting = shown.meeting
-        render_notes(shown, Summary(), context.redact)
-        if meeting.status != "open":
-            return
-        title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
-        text = title + render_transcript(shown.exchanges, meeting.worker)
-        path = context.transcript_path(meeting)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(f".{token_hex(4)}.fresh")  # several threads may write it at once
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        except OSError as error:
-            _log.warning("%s: the transcript cannot be written: %s", id, error)
+        meeting = context.get(id)
+        if meeting.status == "open":
+            title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
+            text = title + render_transcript(exchanges(context, id), meeting.worker)
+            path = context.transcript_path(meeting)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                draft = path.with_suffix(f".{token_hex(4)}.fresh")  # several threads may write it at once
+                draft.write_text(text, encoding="utf-8")
+                draft.replace(path)
+            except OSError as error:
+                _log.warning("%s: the transcript cannot be written: %s", id, error)
+        render_notes(details(context, id), Summary(), context.redact)
 
     async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
         """Resume a run that stopped while a message arrived, unless a caller of `turn` does."""
         await asyncio.to_thread(self._write_transcript, id)
-        is_waiting = (ending.status, ending.reason) == ("waiting", PERSON)
-        if is_waiting and not self._followers[id] and unanswered(self._context, id) is not None:
+        if ending.pause == "message" and not self._followers[id] and unanswered(self._context, id) is not None:
             self._start_task(self._answer_in_background(id))
 
     async def _answer_in_background(self, id: str) -> None:
