@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from sqlalchemy import update
@@ -16,7 +18,10 @@ from guildhall.projects.meetings.states import (
     STATUSES,
     TRANSITIONS,
     Closing,
+    Creation,
+    Event,
     MeetingStatus,
+    Note,
     check_open,
     next_step,
     transit,
@@ -28,7 +33,6 @@ from guildhall.store.migrate import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
 AT = "2026-03-01T12:00:00Z"
 LATER = "2026-03-02T12:00:00Z"
@@ -58,6 +62,12 @@ def test_the_transitions_are_those_of_the_document() -> None:
             found[source].add(transition.target)
     assert found == {before: set(after.split()) for before, after in PERMITTED.items()}
     assert {status for status, after in PERMITTED.items() if not after} == ENDED
+
+
+@pytest.mark.parametrize("kind", sorted({*get_args(Event), *get_args(Note), *get_args(Creation)}))
+def test_every_kind_of_a_timeline_entry_is_documented(kind: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "meetings.md").read_text()
+    assert re.search(rf"`{kind}`|^\| {kind}\b", page, re.MULTILINE)
 
 
 def test_every_event_in_every_state(store: Store) -> None:
