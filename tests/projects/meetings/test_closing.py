@@ -147,7 +147,7 @@ def test_a_message_withdraws_an_interrupted_close(parlour: Parlour) -> None:
 def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> None:
     """Unlike a merge conflict: something outside of the meeting is wrong."""
     meeting = parlour.inside(parlour.opened)
-    parlour.repo.git("branch", "-m", "main", "trunk")
+    parlour.repo.git("checkout", "-q", "claude/main")  # nobody else can move it now
 
     async def fails() -> None:
         with pytest.raises(GuildError):
@@ -156,7 +156,7 @@ def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> N
         assert (found.status, next_step(found)) == ("open", "close")
 
     parlour.inside(fails)
-    parlour.repo.git("branch", "-m", "trunk", "main")
+    parlour.repo.git("checkout", "-q", "main")
 
     async def recovers() -> None:
         await Recovery(parlour.hall).go_on()
