@@ -28,7 +28,6 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.http import Listener
 from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.packaging import log_invalid
@@ -37,6 +36,7 @@ from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
 from guildhall.hall.wiring import Hall
+from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,9 +24,9 @@ from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.serve import Process
 from guildhall.hall.wiring import Hall
-from guildhall.members.endpoint import PATH, Endpoint
 from guildhall.members.model import MANIFEST
 from guildhall.models.keys import travelling
+from guildhall.rpc.endpoint import PATH, Endpoint
 from guildhall.workers.load import SUFFIXES
 from guildhall.workers.model import WORKERS
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.config import Settings
     from guildhall.hall.log import Log
-    from guildhall.members.endpoint import Offer
+    from guildhall.rpc.endpoint import Offer
 
 
 class SmallHall(Hall):

@@ -36,9 +36,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         from guildhall import __version__
-        from guildhall.hall.http import Listener
         from guildhall.hall.operations import Operations
-        from guildhall.members.endpoint import PATH, Endpoint, Offer
+        from guildhall.rpc.endpoint import PATH, Endpoint, Offer
+        from guildhall.rpc.listener import Listener
 
         worker = await client.worker(args.worker, frame)
         operations = Operations(client, args.worker, lambda: frame, name=worker.name)
