@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.log import Log
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.serve import Process
 from guildhall.hall.start import find
-from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

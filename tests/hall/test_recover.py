@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.recover import MOST_CRASHES
 from guildhall.runs.model import SHUTDOWN, RunRequest
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker

@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
-from guildhall.core import errors
-from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.errors import GuildError, UsageError, error_class
 from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
 _HOMES = {
     "Added": "guildhall.workers.package_text",
     "Answer": "guildhall.runs.model",
-    "Asked": "guildhall.jobs.model",
+    "Asked": "guildhall.activities.model",
     "Ask": "guildhall.runs.model",
     "AtWork": "guildhall.members.wire",
     "Attachment": "guildhall.runtimes.model",
@@ -40,7 +39,7 @@ _HOMES = {
     "Checked": "guildhall.hall.client",
     "Commission": "guildhall.projects.commissions.model",
     "CommissionDetails": "guildhall.projects.commissions.model",
-    "Decided": "guildhall.jobs.model",
+    "Decided": "guildhall.activities.model",
     "Decision": "guildhall.policy.model",
     "Definition": "guildhall.workers.definition",
     "Dispatch": "guildhall.jobs.model",
@@ -332,16 +331,10 @@ def texts_in(value: Any) -> Iterator[str]:
 # errors
 
 
-@cache
-def _classes() -> dict[str, type[GuildError]]:
-    every = (value for value in vars(errors).values() if isinstance(value, type))
-    return {kind.code: kind for kind in every if issubclass(kind, GuildError)}
-
-
 def error_of(data: Any) -> GuildError:
     """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
     told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    kind = _classes().get(str(told.get("code")), GuildError)
+    kind = error_class(str(told.get("code")))
     more = {name: told.get(name) for name in kind.more}
     message = str(told.get("message") or "no reason given")
     return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

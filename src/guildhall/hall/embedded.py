@@ -13,13 +13,13 @@ from guildhall.core.errors import UsageError
 from guildhall.core.frame import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.commission_verbs import CommissionVerbs
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.job_verbs import JobVerbs
 from guildhall.hall.meeting_verbs import MeetingVerbs
 from guildhall.hall.package_verbs import PackageVerbs
 from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
-from guildhall.hall.wiring import Hall
 from guildhall.memory.model import PERSON
 from guildhall.runs.records import find_ask
 from guildhall.runs.transcript import conversation
@@ -62,7 +62,7 @@ async def open_hall(
     `children`: runs are executed in processes of their own all the same.
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
-    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock
     hall.warm()
     return EmbeddedHall(hall)
 
@@ -82,7 +82,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.calling import demand_trust
+        from guildhall.hall.composition.callee_trust import demand_trust
 
         if request.call is None:  # else it calls one worker only, and that is held to it then
             worker = self._hall.find_worker(request.worker, frame)
@@ -102,7 +102,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.calling import demand_trust_again
+        from guildhall.hall.composition.callee_trust import demand_trust_again
         from guildhall.runs.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
@@ -137,12 +137,13 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
         part = self._hall.where(run)
         part.history.get(run)
-        began = part.runs.began(run) if "runs" in vars(part) else None
-        if began is None:
+        runs = Hall.runs.of(part).peek()
+        began = runs.began(run) if runs is not None else None
+        if runs is None or began is None:
             return
         with part.bus.listening(began.root, self._most) as events:
             people = int(frame.interactive)
-            part.runs.hold(began.root, people)
+            runs.hold(began.root, people)
             try:
                 yield began
                 async for event in events:
@@ -150,13 +151,13 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                part.runs.hold(began.root, -people)
+                runs.hold(began.root, -people)
 
     async def park(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
-        if "runs" in vars(part):
-            await part.runs.park(run)
+        if (runs := Hall.runs.of(part).peek()) is not None:
+            await runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
         part = self._hall.where(run)
@@ -185,7 +186,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
-        from guildhall.hall.trial import tested
+        from guildhall.hall.testrun.runner import tested
 
         for file in files:
             yield await tested(file, self._hall, update=update)
@@ -232,11 +233,11 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
 
     async def _answered(self, ask: Ask) -> None:
         """Whoever has given the run its seat hears of it, and it goes on if that is what it waits for."""
-        from guildhall.hall.recover import go_on
+        from guildhall.hall.composition.recovery import go_on
 
         part = self._hall.where(ask.root)
-        if "runs" in vars(part):
-            await part.runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
+        if (runs := Hall.runs.of(part).peek()) is not None:
+            await runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
         root = part.history.get(ask.root)
         if (seating := self._hall.seating(root.request)) is None:
             return
@@ -305,7 +306,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_of_all(self, worker: str, frame: Frame) -> list[str]:
-        from guildhall.hall.calling import untrusted_of_all
+        from guildhall.hall.composition.callee_trust import untrusted_of_all
 
         return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.workers.package_text import Added, Kind, PackageShown
     from guildhall.workers.packages import PackageListed
 

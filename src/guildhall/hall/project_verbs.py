@@ -12,7 +12,7 @@ from guildhall.core.ids import is_name
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.projects.model import Problem, Project, ProjectShown
 
 

@@ -27,15 +27,15 @@ from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.locks import LOCK_PATIENCE
+from guildhall.hall.composition.recovery import Recovery, frame_at
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.packaging import log_invalid
-from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
-from guildhall.hall.wiring import Hall
 from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
@@ -153,9 +153,8 @@ class Process:
         self.leave()
 
     def _log_compactions(self) -> None:
-        if "memory_compactor" not in vars(self._hall):  # asking for it would create it
-            return
-        for event in self._hall.memory_compactor.take_unreported():
+        compactor = Hall.memory_compactor.of(self._hall).peek()
+        for event in compactor.take_unreported() if compactor is not None else ():
             _log.info("%s: %s", event.run, event.data.get("text"))
 
     def _busy(self) -> bool:
@@ -179,6 +178,7 @@ class Process:
             return Welcome(env=(), problem=error)
 
     def _standing(self) -> dict[str, Any]:
+        members = Hall.members.of(self._hall).peek()
         return {
             "pid": self._address.pid,
             "boot": self._address.boot,
@@ -187,7 +187,7 @@ class Process:
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
             "runs": self._hall.annexes.living,
-            "members": self._hall.members.standing() if "members" in vars(self._hall) else [],
+            "members": members.standing() if members is not None else [],
             "clients": self._listener.clients - 1,
             "idle": self._idle,
         }

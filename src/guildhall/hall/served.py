@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from guildhall.hall.composition.hall import Hall
     from guildhall.hall.embedded import EmbeddedHall
-    from guildhall.hall.wiring import Hall
     from guildhall.rpc.http import Message
 
 PREFIX = "/workers/"

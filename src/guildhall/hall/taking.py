@@ -11,7 +11,7 @@ from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.jobs.model import Dispatch
     from guildhall.members.model import Member
 

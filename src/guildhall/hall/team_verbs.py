@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.room.model import Message
     from guildhall.room.room import Room
     from guildhall.room.shelves import Listed as DocumentListed
@@ -68,7 +68,7 @@ class TeamVerbs(ABC):
         return await part.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
-        from guildhall.hall.calling import demand_trust
+        from guildhall.hall.composition.callee_trust import demand_trust
         from guildhall.runs.prepare import Prepared
 
         frame = replace(frame, interactive=False)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import find_or_start, process_of, wait_for_end
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
 from guildhall.testing.table import Table

@@ -1,0 +1,73 @@
+"""`guild hall status` and `stop`: the process that owns the state of a home."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli.command import JSON, Context, command
+from guildhall.cli.format.runs import age
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import GuildError
+from guildhall.core.paths import Home
+from guildhall.hall.postcard import Postcard, run_without_event_loop
+from guildhall.hall.start import find, process_of
+from guildhall.hall.start import stop as stop_process
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.hall.start import Address
+
+
+@command(JSON)
+def status(ctx: Context) -> None:
+    address = find(Home.locate(dict(os.environ)))
+    told = {"running": address is not None, **(run_without_event_loop(_status(address)) if address else {})}
+    ctx.print(told, _print_status)
+
+
+async def _status(address: Address) -> dict[str, Any]:
+    """Return the status that the hall reports, or what its address file says if it does not answer."""
+    from guildhall.hall.remote import RemoteHall
+
+    client = RemoteHall(address, Postcard(address))
+    try:
+        return await client.status()
+    except GuildError:
+        told = asdict(address)
+        del told["token"]
+        return {**told, "state": "not answering", "runs": None, "members": None, "clients": None, "idle": None}
+    finally:
+        await client.close()
+
+
+def _print_status(told: dict[str, Any], screen: Screen) -> None:
+    if not told["running"]:
+        screen.result("No hall is running. A command that needs one starts it.")
+        return
+    rows = [
+        ["hall", f"process {told['pid']}, {told['state']}"],
+        ["at", told["url"]],
+        ["version", told["version"]],
+        ["started", age(told["since"], SystemClock().now())],
+    ]
+    if told["runs"] is not None:
+        rows += [["runs", str(told["runs"])], ["clients", str(told["clients"])]]
+        rows += [["member", _member(one)] for one in told.get("members") or ()]
+        idle = told["idle"]
+        rows += [["leaves", "when it is told to" if idle is None else f"after {idle:g} s without either"]]
+    screen.table(rows)
+
+
+def _member(told: dict[str, Any]) -> str:
+    return f"{told['member']}, {told['state']}" + (f", jobs that go on: {told['jobs']}" if told["jobs"] else "")
+
+
+@command(JSON)
+def stop(ctx: Context) -> None:
+    pid = process_of(Home.locate(dict(os.environ)))
+    if pid is not None:
+        stop_process(pid)
+    text = f"The hall (process {pid}) has left. What ran there goes on when the next one starts."
+    ctx.print({"stopped": pid is not None, "pid": pid}, "No hall is running." if pid is None else text)

@@ -1,0 +1,94 @@
+"""`guild mcp`: the hall as tools of another program's model, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import Context, Work, command
+from guildhall.cli.connection import connect
+from guildhall.core.errors import HallGone, UsageError
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+
+
+_LARGEST = 64 * 1024**2  # bytes of a file
+
+
+@command()
+def mcp(ctx: Context) -> Work:
+    if sys.stdin.isatty():
+        raise UsageError(
+            "mcp: this is for a program, which writes to its standard input",
+            hint="Name the command in that program's settings, such as: claude mcp add guild -- guild mcp",
+        )
+    return _serve(ctx.screen)
+
+
+async def _serve(screen: Screen) -> None:
+    from guildhall import __version__
+    from guildhall.hall.outside import outside_tools
+    from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
+
+    connection = _Connection(screen)
+    lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    reading = await _read(lines)
+    try:
+        tools = outside_tools(connection.reach)
+        await StdioServer(tools, name="guild", version=__version__, write=_say).serve(lines)
+    except BrokenPipeError:  # nobody listens any more
+        pass
+    finally:
+        if reading is not None:
+            reading.close()
+        await connection.close()
+
+
+async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
+    """Lets what comes in be read; a file, or nothing at all in the place of a program, is read at once."""
+    kind = os.fstat(0).st_mode
+    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+        loop = asyncio.get_running_loop()
+        return (await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin))[0]
+    lines.feed_data(sys.stdin.buffer.read(_LARGEST))
+    lines.feed_eof()
+    return None
+
+
+def _say(line: bytes) -> None:
+    """Writes a line whole."""
+    while line:
+        line = line[os.write(1, line) :]
+
+
+class _Connection:
+    """The hall that there is. One that had nothing to do may have left; then another one is found or started."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._there: tuple[HallClient, Frame] | None = None
+        self._finding = asyncio.Lock()
+
+    async def reach(self) -> tuple[HallClient, Frame]:
+        from guildhall.hall.remote import RemoteHall
+
+        async with self._finding:
+            if self._there is not None and isinstance(self._there[0], RemoteHall):
+                try:
+                    await self._there[0].hello(self._there[1].root)
+                except HallGone:
+                    await self.close()
+            if self._there is None:
+                self._there = await connect(self._screen)
+            return self._there
+
+    async def close(self) -> None:
+        if self._there is not None:
+            there, self._there = self._there, None
+            await there[0].close()

@@ -1,0 +1,54 @@
+"""`guild serve`: a worker at a port of this machine, as a member is, until it is interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+
+from guildhall.cli.command import Context, argument, command
+from guildhall.core.errors import UsageError
+from guildhall.members.model import SECRET_VARIABLE
+
+_MIN_SECRET_CHARS = 16
+_MAX_PORT = 65_535
+_CLOSE_TIMEOUT_S = 2.0  # for clients that are reading their answers
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and (number := int(text[:12])) <= _MAX_PORT:
+        return number
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port: a number from 1 to 65535, or 0 for any that is free")
+
+
+@command(
+    argument("worker", metavar="WORKER", help="name or file of the worker"),
+    argument("--port", metavar="N", type=_port, default=0, help="where to serve; not given: any free port"),
+    argument("--json", action="store_true", help="print an object with url and secret"),
+)
+async def serve(ctx: Context) -> None:
+    secret = os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32)
+    if len(secret) < _MIN_SECRET_CHARS:
+        message = f"{SECRET_VARIABLE} has fewer than {_MIN_SECRET_CHARS} characters"
+        raise UsageError(message, hint="Unset it: one is made up.")
+    client = await ctx.connect()
+    from guildhall import __version__
+    from guildhall.hall.operations import Operations
+    from guildhall.rpc.endpoint import PATH, Endpoint, Offer
+    from guildhall.rpc.listener import Listener
+
+    worker = await client.worker(ctx.args.worker, ctx.frame)
+    operations = Operations(client, ctx.args.worker, lambda: ctx.frame, name=worker.name)
+    listener = Listener(port=ctx.args.port)
+    offer = Offer(name=worker.name, version=__version__, worker=operations)
+    await listener.listen(Endpoint.of_one(offer, secret))
+    url = f"http://127.0.0.1:{listener.port}{PATH}"
+    text = f"{worker.name} serves at {url}\nAuthorization: Bearer {secret}"
+    ctx.print({"worker": worker.name, "url": url, "secret": secret}, text)
+    if not ctx.args.json:
+        ctx.screen.note("Ctrl-C ends it; jobs go on.", "dim")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await listener.close(_CLOSE_TIMEOUT_S)

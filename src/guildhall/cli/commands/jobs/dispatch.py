@@ -1,0 +1,86 @@
+"""`guild dispatch`: hand a task over and get the id of the job; the work goes on in the hall."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.commands.runs.wait import wait_stopped
+from guildhall.cli.format.jobs import label_of
+from guildhall.cli.format.member_jobs import print_end, told_end, until_over
+from guildhall.cli.format.runs import print_ending
+from guildhall.cli.parser import json_object, read_text
+from guildhall.cli.targets import Resolved, worker_name
+from guildhall.core.errors import UsageError
+from guildhall.hall.start import is_embedded
+from guildhall.members.model import of_member
+
+if TYPE_CHECKING:
+    from guildhall.jobs.model import Dispatch, Job
+
+
+@command(
+    argument(
+        "worker",
+        metavar="WORKER|MEMBER",
+        type=worker_name,
+        help="a worker's name (`guild worker ls`), its file, or a guild member's name (`guild member ls`)",
+    ),
+    argument("task", metavar="TASK", nargs="?", help="all that it is told; `-` reads standard input"),
+    argument("--description", metavar="D", help="a short label for listings; without it the first line"),
+    argument(
+        "--config",
+        metavar="JSON",
+        help="an object: maxTurns, maxBudgetUsd, artifacts, model, and whatever the worker is to read",
+    ),
+    argument("--wait", action="store_true", help="wait for the result and print it"),
+    JSON,
+)
+def dispatch(ctx: Context) -> Work:
+    from guildhall.jobs.model import Dispatch
+
+    if not ctx.args.wait and is_embedded(os.environ):
+        raise UsageError(
+            "dispatch: nothing would keep the job going: this command is the hall itself",
+            hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
+        )
+    task, given = read_text(ctx.args.task, "task"), ctx.args.config
+    dispatch = Dispatch(
+        description=label_of(task) if ctx.args.description is None else ctx.args.description,
+        task=task,
+        config={} if given is None else json_object(given, "--config", """--config '{"maxTurns": 20}'"""),
+    )
+    dispatch.check()
+    for name, meant in dispatch.near_misses.items():
+        known = ctx.screen.one_line(name, 40)
+        ctx.screen.note(f"--config: {known} is for the worker to read. Did you mean {meant}?", "yellow")
+    return _dispatch(ctx, dispatch)
+
+
+async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
+    client, name = await ctx.connect(), ctx.args.worker
+    job = await ctx.run_trusted(lambda: client.dispatch(name, dispatch, ctx.frame), worker=name)
+    if ctx.args.wait:
+        return await _wait(ctx, job)
+    ctx.print({"jobId": job.id}, job.id)
+    if not ctx.args.json:
+        ctx.screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
+    return None
+
+
+async def _wait(ctx: Context, job: Job) -> int:
+    client, screen = ctx.client, ctx.screen
+    screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
+    if (theirs := of_member(job.id)) is not None:
+        standing = await until_over(*theirs, client, ctx.frame)
+        return await (told_end if ctx.args.json else print_end)(theirs[0], standing, client, ctx.frame, screen)
+    assert job.run is not None
+    code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
+    if ctx.args.json:
+        told = (await client.job(job.id)).as_dict()
+        screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
+    else:
+        print_ending(shown, screen)
+    return code

@@ -1,0 +1,63 @@
+"""`guild doc ls`, `read`, `write` and `append`: the documents that a workflow works on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.parser import read_text
+from guildhall.cli.targets import parse_target
+
+if TYPE_CHECKING:
+    from guildhall.hall.team_client import Document
+
+_TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
+_FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
+_TEXT = argument("--text", metavar="T", help="the text; without it standard input is read")
+
+
+@command(_TARGET, JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.documents(ctx.args.target)
+    data = {"documents": [{"path": one.path, "size": one.size} for one in found]}
+    ctx.print_table([[one.path, f"{one.size:,} bytes"] for one in found], data, empty="No documents yet.")
+
+
+@command(_TARGET, _FILE, JSON)
+async def read(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    document = await client.document_read(ctx.args.target, file=ctx.args.file)
+    ctx.print(document, document.content)
+
+
+@command(
+    _TARGET,
+    _FILE,
+    _TEXT,
+    argument("--base", metavar="HASH", help="only if the document is still the one with this hash"),
+    JSON,
+)
+def write(ctx: Context) -> Work:
+    return _write(ctx, read_text(ctx.args.text, "text"))
+
+
+async def _write(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    _print_written(ctx, await client.document_write(ctx.args.target, text, file=ctx.args.file, base=ctx.args.base))
+
+
+@command(_TARGET, _FILE, _TEXT, JSON)
+def append(ctx: Context) -> Work:
+    return _append(ctx, read_text(ctx.args.text, "text"))
+
+
+async def _append(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    _print_written(ctx, await client.document_append(ctx.args.target, text, file=ctx.args.file))
+
+
+def _print_written(ctx: Context, document: Document) -> None:
+    size = len(document.content.encode())
+    data = {"path": document.path, "digest": document.digest, "size": size}
+    ctx.print(data, f"{document.path}: {size:,} bytes")

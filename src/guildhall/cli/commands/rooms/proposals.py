@@ -1,0 +1,27 @@
+"""`guild proposals`: what a team has put to the vote, and what came of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import parse_target
+
+if TYPE_CHECKING:
+    from guildhall.hall.team_client import Voted
+
+
+@command(argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag"), JSON, event_loop=False)
+async def proposals(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.proposals(ctx.args.target)
+    data = {"proposals": [one.as_dict() for one in found]}
+    ctx.print_table([_row(one) for one in found], data, empty="Nothing was put to the vote.")
+
+
+def _row(one: Voted) -> list[str]:
+    proposal = one.proposal
+    came = f"{proposal.status}: {proposal.result}" if proposal.result else proposal.status
+    kind = f"{'binding ' if proposal.binding else ''}{proposal.type}"
+    votes = ", ".join(f"{vote.agent} {vote.choice}" for vote in one.votes)
+    return [proposal.id, kind, proposal.title, came, votes or "no votes"]

@@ -1,0 +1,47 @@
+"""`guild schedule`: when an agent, or all of a workflow, wake without being mentioned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import parse_target
+from guildhall.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from guildhall.workflow.instance import Schedule
+
+
+@command(
+    argument(
+        "target", metavar="TARGET", type=parse_target, help="agent@workflow:tag; @workflow:tag: all without their own"
+    ),
+    argument("verb", metavar="set|show|clear", choices=("set", "show", "clear"), help="what to do"),
+    argument("when", metavar="WHEN", nargs="?", help='30s, 5m, 1h, or a cron line: "0 9 * * 1-5"'),
+    argument("--prompt", metavar="P", help="what the agent is told then"),
+    JSON,
+)
+async def schedule(ctx: Context) -> None:
+    target, verb, when, prompt = ctx.args.target, ctx.args.verb, ctx.args.when, ctx.args.prompt
+    if verb == "set" and when is None:
+        raise UsageError("schedule: when is it to wake?", hint=f"guild schedule {target} set 5m")
+    if verb != "set" and (when is not None or prompt is not None):
+        raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="They go with `set`.")
+    client = await ctx.connect("read" if verb == "show" else "start")
+    if verb == "clear":
+        was_set = await client.schedule_clear(target)
+        ctx.print({"cleared": was_set}, "Cleared." if was_set else "Nothing was set.")
+        return
+    if verb == "set":
+        schedules = [await client.schedule_set(target, ctx.args.when, prompt=prompt)]
+    else:
+        schedules = await client.schedules(target)
+    rows = [_row(one) for one in schedules]
+    ctx.print_table(rows, {"schedules": [one.as_dict() for one in schedules]}, empty="Nothing is set.")
+
+
+def _row(schedule: Schedule) -> list[str]:
+    from guildhall.core.clock import moment
+
+    due = f"next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+    return [schedule.agent or "all", str(schedule.wakeup), due, schedule.prompt or ""]

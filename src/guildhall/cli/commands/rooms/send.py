@@ -1,0 +1,44 @@
+"""`guild send`: say something to an agent, or to all of a workflow. It is woken at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.parser import read_text
+from guildhall.cli.targets import parse_target
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.workflow.instance import Sent
+
+
+@command(
+    argument(
+        "target", metavar="TARGET", type=parse_target, help="agent@workflow:tag; @workflow:tag: those mentioned, or all"
+    ),
+    argument("message", metavar="MESSAGE", nargs="?", help="what to say; `-` reads standard input"),
+    JSON,
+)
+def send(ctx: Context) -> Work:
+    return _send(ctx, read_text(ctx.args.message, "message"))
+
+
+async def _send(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    ctx.print(await client.send(ctx.args.target, text), _print)
+
+
+def _print(sent: Sent, screen: Screen) -> None:
+    posted = sent.posted
+    to = f"to {', '.join(posted.reached)}" if posted.reached else "to nobody: nobody is mentioned"
+    screen.result(f"#{posted.id} {to}")
+    if posted.missed:
+        screen.note(f"Not there: {', '.join('@' + name for name in posted.missed)}", "yellow")
+    if posted.overlooked:
+        screen.note(f"Not told, because they stand in code or a quotation: {', '.join(posted.overlooked)}", "yellow")
+    if sent.stopped:
+        agents = [f"{name}{sent.target.team!s}" for name in sent.stopped]
+        screen.note(f"Stopped, so that nobody reads it yet: guild start {agents[0]}", "yellow")
+    if sent.status == "paused":
+        screen.note(f"{sent.target.team} is paused; it is read when it goes on: guild resume {sent.run}", "yellow")

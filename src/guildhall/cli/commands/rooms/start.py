@@ -1,0 +1,136 @@
+"""`guild start`: a workflow that stays until it is stopped, or a worker that stands alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from guildhall.cli import exit_codes
+from guildhall.cli.command import OUTPUT, Context, argument, command
+from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
+from guildhall.cli.follow import Follower, calm
+from guildhall.cli.screen import ReaderGone
+from guildhall.cli.targets import parse_target, worker_name
+from guildhall.core.errors import GuildError, UsageError
+from guildhall.hall.start import is_embedded
+from guildhall.workflow.recognise import SUFFIXES, is_workflow
+from guildhall.workflow.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from guildhall.core.events import Event
+    from guildhall.workflow.instance import WorkflowShown
+
+
+@command(
+    argument(
+        "worker",
+        metavar="FILE|WORKER",
+        type=worker_name,
+        help=(
+            "the file of a workflow; a worker, which then stands alone;"
+            " or an agent@workflow:tag that was stopped or failed"
+        ),
+    ),
+    argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
+    *MODELS,
+    *LIMITS,
+    MODES,
+    *WORKFLOW,
+    FRESH,
+    argument("--json", action="store_true", help="with --background: print an object"),
+    OUTPUT,
+)
+async def start(ctx: Context) -> int | None:
+    args, name = ctx.args, ctx.args.worker
+    if args.json and not args.background:
+        raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
+    if args.background and is_embedded(os.environ):
+        raise UsageError(
+            "start: nothing would keep it in the background: this command is the hall itself",
+            hint="Leave out --background, or unset GUILDHALL_EMBEDDED.",
+        )
+    if is_workflow(file_of(name)):
+        return await run_workflow(ctx, "start", background=args.background)
+    if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
+        hint = "Of a worker only the model and --max-turns can be chosen."
+        raise UsageError("start: these options go with a workflow's file", hint=hint)
+    if "@" not in name or Path(name).exists():  # noqa: ASYNC240 - a command has nothing else to do
+        return await _start_worker(ctx)
+    target = parse_target(name)
+    client = await ctx.connect()
+    _print_started(ctx, await client.start_agent(target), target)
+    return None
+
+
+async def _start_worker(ctx: Context) -> int | None:
+    """Start a worker as an agent of global:main. In the foreground, it is stopped when the command ends."""
+    request, name = request_of(ctx.args), ctx.args.worker
+    target = Target(Path(name).stem if name.endswith(SUFFIXES) else name.rpartition("/")[2])
+    client = await ctx.connect(model=ctx.args.model)
+    shown = await ctx.run_trusted(lambda: client.start_worker(request, ctx.frame), worker=request.worker)
+    if ctx.args.background:
+        _print_started(ctx, shown, target)
+        return None
+    ctx.screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
+    return await _follow(ctx, shown.run, target)
+
+
+async def _follow(ctx: Context, run: str, target: Target) -> int:
+    client, screen = ctx.client, ctx.screen
+    follower, own = Follower(client, screen), Own(run, target.agent or "")
+    code = exit_codes.DONE
+    try:
+        async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, ctx.frame))) as events:
+            async for event in events:
+                if event.run != run and own.unknown(event):
+                    shown = await client.workflow(target)
+                    own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
+                if own.concerns(event):
+                    await follower.tell(event)
+    except (asyncio.CancelledError, ReaderGone):
+        code = exit_codes.INTERRUPTED
+        calm()
+    with suppress(GuildError):  # it was stopped from elsewhere
+        await client.stop_agent(target)
+    screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
+    return code
+
+
+class Own:
+    """Selects the events of one agent among those of global:main, and its runs."""
+
+    def __init__(self, root: str, name: str) -> None:
+        self._root = root
+        self._name = name
+        self._others: set[str] = set()
+        self.runs: set[str] = set()
+
+    def unknown(self, event: Event) -> bool:
+        """Return True for events of a run that started before this command subscribed."""
+        return event.type != "run_started" and event.run not in self.runs | self._others
+
+    def concerns(self, event: Event) -> bool:
+        if event.run == self._root:
+            data = event.data
+            return event.type in ("run_started", "run_ended") or self._name in (
+                data.get("actor"),
+                *(data.get("reached") or ()),
+            )
+        if event.type == "run_started":
+            parent = event.data.get("parent")
+            mine = parent in self.runs or (parent == self._root and event.data.get("worker") == self._name)
+            (self.runs if mine else self._others).add(event.run)
+        elif event.run not in self.runs:
+            self._others.add(event.run)
+        return event.run in self.runs
+
+
+def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
+    ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
+    if not ctx.args.json:
+        ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")

@@ -1,0 +1,31 @@
+"""`guild fork`: a new run that begins with a part of another one's record, and goes on by itself."""
+
+from __future__ import annotations
+
+from guildhall.cli.command import OUTPUT, Context, argument, command
+from guildhall.cli.commands.runs.run import LIMITS, limits_of
+from guildhall.cli.follow import Follower
+from guildhall.cli.parser import entry_number
+from guildhall.cli.targets import run_id
+
+
+@command(
+    argument("run", metavar="RUN", type=run_id, help="the id of the run"),
+    argument(
+        "--at",
+        metavar="N",
+        type=entry_number,
+        required=True,
+        help="the last entry to keep, as `guild log` numbers them",
+    ),
+    argument("--model", metavar="M", help="another model from there on"),
+    *LIMITS,
+    OUTPUT,
+)
+async def fork(ctx: Context) -> int:
+    client, run, at = await ctx.connect(), ctx.args.run, ctx.args.at
+    forked = await client.fork(run, at, ctx.frame, model=ctx.args.model)
+    back = "" if forked.at == at else f", the last before {at} from which it can go on"
+    ctx.screen.note(f"{forked.run} is forked from {run} after entry {forked.at} ({forked.kind}){back}.")
+    stream = client.resume(forked.run, ctx.frame, **limits_of(ctx.args))
+    return await Follower(client, ctx.screen).follow(stream)

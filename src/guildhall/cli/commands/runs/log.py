@@ -1,0 +1,116 @@
+"""`guild log`: the journal of a run, line by line, and on as it grows; of a workflow with what is said in its room."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from guildhall.cli.command import Context, argument, command
+from guildhall.cli.format.rooms import message_line
+from guildhall.cli.format.runs import entry_line, how_to_go_on
+from guildhall.cli.targets import resolve
+from guildhall.core.clock import SystemClock
+from guildhall.runs.model import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from guildhall.cli.screen import Screen
+    from guildhall.cli.targets import Resolved
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient, Shown
+    from guildhall.room.model import Message
+    from guildhall.runs.model import Run
+
+_POLL_S = 0.2  # if the run is not alive in the hall that is asked
+
+
+@command(
+    argument("id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"),
+    argument("-f", "--follow", action="store_true", help="go on for as long as the run is working"),
+    argument("--json", action="store_true", help="print each entry as an object with all its data"),
+)
+async def log(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await resolve(ctx.args.id, client)
+    journal = _Printer(client, ctx.screen, found, as_json=ctx.args.json)
+    shown = await journal.print_new()
+    if not ctx.args.follow:
+        return
+    while shown.run.status == "running":
+        shown = await _follow(journal, replace(ctx.frame, interactive=False))
+    for line in how_to_go_on(shown, ctx.screen):
+        ctx.screen.note(line)
+
+
+async def _follow(journal: _Printer, frame: Frame) -> Shown:
+    """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
+    async with aclosing(cast("AsyncGenerator[Event]", journal.client.follow(journal.run, frame))) as events:
+        async for event in events:
+            if event.type != "text_delta":
+                await journal.print_new()
+    shown = await journal.print_new()
+    if shown.run.status == "running":
+        await SystemClock().sleep(_POLL_S)
+    return shown
+
+
+class _Printer:
+    """Prints the journal of a run, of the runs that it called, and the messages of their room, each entry once."""
+
+    def __init__(self, client: HallClient, screen: Screen, found: Resolved, *, as_json: bool) -> None:
+        self.client = client
+        self.run = found.run
+        self._agent = found.agent.name if found.agent else None
+        self._screen = screen
+        self._as_json = as_json
+        self._last: dict[str, int] = {}
+        self._last_message = 0
+        self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
+
+    async def print_new(self) -> Shown:
+        """Print what was not printed yet, and return the state of the run."""
+        shown = await self.client.show(self.run)
+        runs = self._wanted([shown.run, *shown.below])
+        labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
+        open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
+        new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        self._ended_at = {one.id: one.ended_at for one in runs}
+        items: list[Entry | Message] = [*await self._messages(shown), *new]
+        for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
+            if isinstance(item, Entry):
+                self._last[item.run] = item.seq
+                self._print_entry(item, labels[item.run])
+            else:
+                self._last_message = item.id
+                self._print_message(item)
+        return shown
+
+    def _wanted(self, runs: list[Run]) -> list[Run]:
+        """Return all runs, or those of one agent and the runs that these have called."""
+        if self._agent is None:
+            return runs
+        kept: dict[str, Run] = {}
+        for run in runs:
+            if (run.parent == self.run and run.worker == self._agent) or run.parent in kept:
+                kept[run.id] = run
+        return list(kept.values())
+
+    async def _messages(self, shown: Shown) -> list[Message]:
+        """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
+        if not shown.run.request.get("workflow"):
+            return []
+        found = await self.client.channel(self.run, since=self._last_message)
+        return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
+
+    def _print_entry(self, entry: Entry, label: str) -> None:
+        told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
+        self._screen.json(told.as_dict()) if self._as_json else self._screen.result(label + entry_line(told))
+
+    def _print_message(self, message: Message) -> None:
+        if self._as_json:
+            self._screen.json({"type": "message", **message.as_dict()})
+        else:
+            self._screen.result(message_line(message))

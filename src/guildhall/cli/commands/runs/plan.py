@@ -1,0 +1,37 @@
+"""`guild plan`: what could happen if a worker ran or a workflow was started, before anything does."""
+
+from __future__ import annotations
+
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.commands.runs.run import LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of
+from guildhall.cli.targets import worker_name
+from guildhall.core.errors import UsageError
+from guildhall.workflow.params import parse_params
+from guildhall.workflow.recognise import is_workflow
+from guildhall.workflow.target import MAIN
+
+
+@command(
+    argument(
+        "worker",
+        metavar="WORKER|FILE",
+        type=worker_name,
+        help="a worker's name (`guild worker ls`), or the file of a worker or a workflow",
+    ),
+    *WORKFLOW,
+    *MODELS,
+    *LIMITS,
+    MODES,
+    JSON,
+)
+async def plan(ctx: Context) -> None:
+    request, params = request_of(ctx.args), parse_params(ctx.args.param)
+    file = file_of(request.worker)
+    client = await ctx.connect("read", model=ctx.args.model)
+    if is_workflow(ctx.frame.cwd / file):
+        plan = await client.plan_workflow(request, ctx.frame, tag=ctx.args.tag or MAIN, params=params)
+    elif ctx.args.tag or params:
+        raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")
+    else:
+        plan = await client.plan(request, ctx.frame)
+    ctx.print(plan, plan.text())

@@ -1,0 +1,66 @@
+"""`guild resume`: go on with a run, exactly where it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes
+from guildhall.cli.command import OUTPUT, Context, Work, argument, command
+from guildhall.cli.commands.runs.run import LIMITS, limits_of
+from guildhall.cli.follow import Follower
+from guildhall.cli.targets import resolve_run
+from guildhall.cli.trust_prompt import run_trusted
+from guildhall.core.ids import MEETING, is_id
+
+if TYPE_CHECKING:
+    from guildhall.hall.client import HallClient
+
+
+@command(
+    argument("run", metavar="ID|TARGET", help="of the run, the job, the commission or the meeting; @workflow:tag"),
+    *LIMITS,
+    OUTPUT,
+)
+def resume(ctx: Context) -> int | Work:
+    if is_id(ctx.args.run, MEETING):
+        from guildhall.cli.commands.projects.meet import go_back
+
+        return go_back(ctx.args.run, ctx.screen, **limits_of(ctx.args))
+    return _resume(ctx)
+
+
+async def _resume(ctx: Context) -> int:
+    client, limits = await ctx.connect(), limits_of(ctx.args)
+    run = await resolve_run(ctx.args.run, client)
+    if meeting := (await client.show(run)).run.request.get("meeting"):
+        from guildhall.cli.conversation import Conversation
+
+        return await Conversation(ctx.screen, more=limits).once(meeting["id"], client, ctx.frame)
+    return await resume_run(ctx, run, **limits)
+
+
+async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
+    """Resume a run and follow it. If code that it needs has changed since it was trusted, ask first."""
+    client, screen = ctx.client, ctx.screen
+    request = (await client.show(run)).run.request
+    code = await run_trusted(
+        lambda: Follower(client, screen).follow(client.resume(run, ctx.frame, **limits)),
+        client,
+        replace(ctx.frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"])),
+        screen,
+        worker=request["worker"],
+    )
+    if code == exit_codes.INTERRUPTED and (why := await _hold_of(run, client)):
+        screen.note(f"guild: {why}", "red")
+        return exit_codes.NEEDS_YOU
+    return code
+
+
+async def _hold_of(run: str, client: HallClient) -> str | None:
+    """Return why the commission of a run is on hold, or None if it is not."""
+    if not (commission := (await client.show(run)).run.request.get("commission")):
+        return None
+    found = (await client.commission(commission["id"])).commission
+    return found.explanation if found.hold is not None else None

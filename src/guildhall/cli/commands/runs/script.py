@@ -1,0 +1,70 @@
+"""`guild script`: a recorded run as a script that answers in the model's place, with a test in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import resolve_run
+from guildhall.cli.trust_prompt import trust_own_files
+from guildhall.core.errors import Conflict, GuildError, UsageError
+from guildhall.tools.source import pin_of
+
+if TYPE_CHECKING:
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client import HallClient
+    from guildhall.workers.trust import Seen
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@command(
+    argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag"),
+    argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output"),
+    argument("--force", action="store_true", help="overwrite a file that is there"),
+    JSON,
+)
+async def script(ctx: Context) -> None:
+    file, screen = None if ctx.args.out == "-" else _file(ctx.args.out), ctx.screen
+    client = await ctx.connect("read")
+    run = await resolve_run(ctx.args.run, client)
+    text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
+    untrusted: list[Seen] = []
+    if file is not None:
+        _write(file, text, force=ctx.args.force)
+        untrusted = await _to_trust(file, text, client, ctx.frame)
+    ctx.print({"run": run, "path": str(file) if file else None, "script": text}, str(file) if file else text)
+    for line in text.splitlines():
+        if line.startswith("# Left out: "):
+            screen.note(line.removeprefix("# "), "yellow")
+    if file is not None:
+        screen.note(f"Run it with: guild test {file}")
+    await trust_own_files(untrusted, ctx)
+
+
+async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
+    """Return the file if it must be trusted before it can be tested."""
+    try:
+        looking = await client.trust_look(frame, at=file)
+    except GuildError:  # there is no test in it
+        return []
+    return [seen for seen in looking.open if seen.digest == pin_of(text.encode())]
+
+
+def _file(name: str) -> Path:
+    if not name.endswith(_SUFFIXES):
+        raise UsageError(f"--out: {name!r} does not end in .yaml", hint="A script is a YAML file: tests/NAME.yaml.")
+    return Path(name).expanduser()
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise Conflict(f"{path} is there already", hint="Name another file, or overwrite it with --force.") from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise Conflict(f"{path} cannot be written: {said}", hint="Name another file.") from None

@@ -1,0 +1,139 @@
+"""`guild show`: all about one run, job or ask, one workflow or one agent of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli.command import Context, argument, command
+from guildhall.cli.format.commissions import print_commission, warn_if_stopped
+from guildhall.cli.format.jobs import print_job
+from guildhall.cli.format.meetings import print_meeting
+from guildhall.cli.format.runs import how_to_answer, how_to_go_on, text_of, used
+from guildhall.cli.format.workflows import print_workflow
+from guildhall.cli.targets import resolve
+from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
+from guildhall.runtimes.catalog import ROWS
+from guildhall.runtimes.model import labelled
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.cli.targets import Resolved
+    from guildhall.hall.client import Shown
+    from guildhall.runs.model import Ask
+
+
+@command(
+    argument(
+        "id",
+        metavar="ID|TARGET",
+        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+    ),
+    argument("--json", action="store_true", help="print an object, with the whole conversation of a run"),
+    event_loop=False,
+)
+async def show(ctx: Context) -> None:
+    client, id = await ctx.connect("read"), ctx.args.id
+    if is_id(id, ASK):
+        ctx.print(await client.ask(id), _print_ask)
+    elif is_id(id, JOB):
+        ctx.print(await client.job(id), print_job)
+    elif is_id(id, MEETING):
+        ctx.print(await client.meeting(id), print_meeting)
+    elif is_id(id, COMMISSION):
+        details = await client.commission(id)
+        ctx.print(details, print_commission)
+        await warn_if_stopped(details, client, ctx.screen)
+    else:
+        found = await resolve(id, client)
+        shown = await client.show(found.run)
+        if found.workflow is None:
+            ctx.print(shown, _print_run, data=_run_data(shown))
+        else:
+            _print_team(ctx, found, shown)
+
+
+def _run_data(shown: Shown) -> dict[str, Any]:
+    return {
+        **shown.run.as_dict(),
+        "runtime": shown.runtime,
+        "usage": shown.usage.as_dict(),
+        "cost_usd": shown.usage.cost_usd,
+        "attachments": list(shown.attachments),
+        "below": [run.as_dict() for run in shown.below],
+        "asks": [ask.as_dict() for ask in shown.asks],
+        "messages": list(shown.messages),
+    }
+
+
+def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
+    """Print a workflow, or one agent of it, with its asks."""
+    workflow, agent, screen = found.workflow, found.agent, ctx.screen
+    assert workflow is not None
+    if ctx.args.json:
+        asks = [ask.as_dict() for ask in shown.asks if agent is None or ask.run == agent.run]
+        screen.json({**(agent or workflow).as_dict(), "asks": asks})
+        return
+    print_workflow(workflow if agent is None else replace(workflow, agents=(agent,)), screen)
+    if asks := [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]:
+        screen.heading("\nasks")
+        screen.table(asks, indent="  ")
+    if text := text_of(shown.run.output):
+        screen.heading("\noutput")
+        screen.result(text)
+    for line in how_to_go_on(shown, screen):
+        screen.note(line)
+
+
+def _print_ask(ask: Ask, screen: Screen) -> None:
+    rows = [
+        ["ask", ask.id],
+        ["of run", ask.run],
+        ["kind", ask.kind.replace("_", " ")],
+        ["status", ask.status],
+        ["asked", ask.created_at],
+    ]
+    if ask.expires_at:
+        rows.append(["expires", ask.expires_at])
+    if ask.answer:
+        note = f" ({ask.answer.note})" if ask.answer.note else ""
+        rows.append(["answer", f"{ask.answer.choice}{note}, by {ask.answer.by}"])
+    screen.table(rows)
+    screen.result(screen.exactly(ask.question.title))
+    if ask.question.body:
+        screen.result(screen.barred(ask.question.body, wrapped=screen.out.isatty()))
+    if ask.status == "open":
+        screen.note(f"Answer with: {how_to_answer(ask, here=True)}")
+
+
+def _print_run(shown: Shown, screen: Screen) -> None:
+    run = shown.run
+    rows = [
+        ["run", run.id],
+        ["worker", run.worker],
+        ["model", run.model],
+        ["status", f"{run.status} ({run.reason})" if run.reason else run.status],
+        ["started", run.created_at],
+    ]
+    if (row := ROWS[shown.runtime]).program is not None:
+        rows.insert(2, ["runtime", row.title])
+    if run.parent:
+        rows.insert(1, ["called by", run.parent])
+    if origin := run.request.get("forked_from"):
+        rows.append(["forked from", f"{origin['run']} after entry {origin['at']}"])
+    if run.ended_at:
+        rows.append(["ended", run.ended_at])
+    rows += [["attached", labelled(file)] for file in shown.attachments]
+    rows.append(["used", used(shown)])
+    for name in ("code", "message", "where", "hint"):
+        if run.error and run.error.get(name):
+            rows.append(["error" if name == "code" else name, str(run.error[name])])
+    rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
+    rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
+    screen.table(rows)
+    for name, text in (("input", str(run.request.get("input") or "")), ("output", text_of(run.output))):
+        if text:
+            screen.heading(f"\n{name}")
+            screen.result(text)
+    for line in how_to_go_on(shown, screen):
+        screen.note(line)

@@ -1,0 +1,21 @@
+"""`guild doctor`: what is there, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from guildhall.cli import exit_codes
+from guildhall.cli.command import JSON, Context, command
+
+
+@command(JSON)
+async def doctor(ctx: Context) -> int:
+    client = await ctx.connect("read")
+    checks = await client.doctor(ctx.frame)
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}: {check.detail}")
+        if check.hint:
+            lines.append(f"         {check.hint}")
+    ctx.print([asdict(check) for check in checks], "\n".join(lines))
+    return exit_codes.DONE if all(check.ok for check in checks) else exit_codes.FAILED

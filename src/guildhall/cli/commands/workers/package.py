@@ -1,0 +1,160 @@
+"""`guild package ls`, `show`, `validate`, `new`, `add` and `rm`: workers and toolboxes as folders of their own."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes
+from guildhall.cli.command import JSON, Context, argument, command, exclusive
+from guildhall.cli.prompt import agrees
+from guildhall.core.errors import Conflict, GuildError, Refused
+
+if TYPE_CHECKING:
+    from guildhall.cli.screen import Screen
+    from guildhall.workers.package_text import PackageShown, PackageTool
+
+_LONGEST = 2_000  # characters of a posture that are shown before it is added
+
+_NAME = argument("name", metavar="NAME", help="the package")
+
+
+@command(JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    packages = await client.packages()
+    rows = [
+        [
+            one.name,
+            "invalid" if one.error else ", ".join(one.types),
+            ctx.screen.one_line(one.error or one.description or "", 200),
+        ]
+        for one in packages
+    ]
+    empty = "There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one."
+    ctx.print_table(rows, packages, head=["name", "type", "what it is for"], empty=empty)
+
+
+@command(_NAME, JSON)
+async def show(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    ctx.print(await client.package(ctx.args.name, ctx.frame), _print)
+
+
+def _print(shown: PackageShown, screen: Screen) -> None:
+    package = shown.package
+    rights = shown.rights or {}
+    rows = [
+        ["package", package.name],
+        ["type", ", ".join(package.types)],
+        ["what it is for", screen.one_line(package.description or "", 200)],
+        ["version", package.version or ""],
+        ["folder", str(package.path)],
+        *([name, screen.one_line(_said(value), 400)] for name, value in rights.items()),
+        ["runs code", ", ".join(one for one in (shown.activate, shown.export) if one)],
+    ]
+    screen.table([row for row in rows if row[1]])
+    if shown.tools:
+        screen.heading("\ntools for others")
+        screen.table([_line(tool, screen) for tool in shown.tools])
+    if shown.posture:
+        screen.heading("\nposture")
+        more = len(shown.posture) - _LONGEST
+        screen.result(screen.barred(shown.posture[:_LONGEST], wrapped=screen.out.isatty()))
+        screen.note(f"... and {more:,} more characters") if more > 0 else None
+    screen.heading("\nfiles")
+    files = [[screen.exactly(file.path), f"{file.size:,} bytes", "runs" if file.runs else ""] for file in shown.files]
+    screen.table(files)
+    for problem in shown.problems:
+        screen.note(f"guild: {problem}", "yellow")
+
+
+def _line(tool: PackageTool, screen: Screen) -> list[str]:
+    return [screen.one_line(said, 100) for said in (tool.name, ", ".join(tool.capabilities), tool.description)]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+@command(argument("names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"), JSON)
+async def validate(ctx: Context) -> int:
+    client, screen = await ctx.connect("read"), ctx.screen
+    names: list[str] = ctx.args.names or [one.name for one in await client.packages()]
+    found: list[dict[str, Any]] = []
+    for name in names:
+        problems: list[str] = []
+        try:
+            if "/" in name or name in (".", ".."):
+                await client.package_look(ctx.frame.cwd / name)
+            else:
+                problems = [*(await client.package(name, ctx.frame)).problems]
+        except GuildError as error:
+            problems = [str(error), *getattr(error, "others", ())]
+        found.append({"package": name, "ok": not problems, "problems": problems})
+        if not ctx.args.json:
+            screen.result(f"{name}: {'ok' if not problems else 'cannot be used'}")
+            for problem in problems:
+                screen.result("".join(f"  {line}\n" for line in screen.exactly(problem).splitlines()).rstrip("\n"))
+    if ctx.args.json:
+        screen.json(found)
+    elif not names:
+        screen.note("There are no packages.")
+    if wrong := sum(not one["ok"] for one in found):
+        screen.note(f"{wrong} of {len(found)} cannot be used.")
+    return exit_codes.FAILED if wrong else exit_codes.DONE
+
+
+@command(
+    argument("name", metavar="NAME", help="its name"),
+    exclusive(
+        argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is"),
+        argument("--from", dest="template", metavar="PACKAGE", help="a copy of one that comes with Guildhall"),
+    ),
+    JSON,
+)
+async def new(ctx: Context) -> None:
+    client, name = await ctx.connect(), ctx.args.name
+    path = await client.package_new(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
+    ctx.print({"package": name, "path": str(path)}, str(path))
+    ctx.screen.note(f"Look at it: guild package show {name}")
+
+
+@command(
+    argument("folder", metavar="DIR", help="the folder with its pyproject.toml"),
+    argument("--yes", action="store_true", help="add it without asking"),
+    argument("--force", action="store_true", help="in the place of one that is there, which is kept"),
+    JSON,
+)
+async def add(ctx: Context) -> int | None:
+    client, screen = await ctx.connect(), ctx.screen
+    folder = ctx.frame.cwd / ctx.args.folder
+    looked = await client.package_look(folder)
+    if not ctx.args.json:
+        _print(looked, screen)
+    name = looked.package.name
+    if not ctx.args.force and any(one.name == name for one in await client.packages()):
+        hint = "Use --force to put it in its place; the old one is kept aside."
+        raise Conflict(f"there is already a package {name!r}", hint=hint)
+    if not ctx.args.yes:
+        if not screen.interactive:
+            raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
+        if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
+            screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
+            return exit_codes.NEEDS_YOU
+    added = await client.package_add(folder, seen=looked.digest, force=ctx.args.force)
+    kept = str(added.kept) if added.kept else None
+    ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
+    if kept and not ctx.args.json:
+        screen.note(f"The one that was there is kept: {kept}")
+    return None
+
+
+@command(_NAME, JSON)
+async def rm(ctx: Context) -> None:
+    client, name = await ctx.connect(), ctx.args.name
+    kept = await client.package_rm(name)
+    ctx.print({"package": name, "kept": str(kept)}, str(kept))
+    ctx.screen.note(f"The package {name} is out of use. Its files are kept there.")

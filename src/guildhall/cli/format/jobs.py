@@ -1,0 +1,91 @@
+"""Jobs, as people name and read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guildhall.cli.screen import money, one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from guildhall.activities.model import Decided
+    from guildhall.cli.screen import Screen
+    from guildhall.jobs.model import JobShown
+    from guildhall.runs.model import Run
+
+_MAX_LABEL_CHARS = 80
+
+
+def id_of(run: Run) -> str:
+    """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
+    told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
+    return str(told["id"]) if told and not told.get("review") else run.id
+
+
+def by_job(text: str, run: Run) -> str:
+    """A text about a run, in which it is called as a person calls it."""
+    return text.replace(run.id, id_of(run))
+
+
+def task_of(run: Run) -> str:
+    """What a run is about."""
+    if (job := run.request.get("job")) is not None:
+        return str(job["description"])
+    commission = run.request.get("commission")
+    return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
+
+
+def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
+    """The judgement calls of a worker, in whatever it was at."""
+    if decisions:
+        screen.heading("\ndecisions")
+    for one in decisions:
+        screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
+
+
+def print_job(shown: JobShown, screen: Screen) -> None:
+    """All about a job but for its result."""
+    job = shown.job
+    rows = [
+        ["job", job.id],
+        ["worker", job.worker],
+        ["description", screen.exactly(job.description)],
+        ["status", job.status + (" (waits for you)" if shown.waiting else "")],
+        ["started", job.started_at],
+        ["ended", job.completed_at or ""],
+        ["error", screen.exactly(job.error or "")],
+        ["late error", screen.exactly(job.late_error or "")],
+        ["run", job.run or ""],
+        ["directory", screen.exactly(shown.directory or "")],
+        ["cost", money(shown.cost_usd)],
+        *(["artifact", path] for path in shown.artifacts),
+    ]
+    screen.table([row for row in rows if row[1]])
+    if job.summary:
+        screen.heading("\nsummary")
+        screen.result(job.summary)
+    if shown.asked:
+        screen.heading("\nquestions")
+        wrapped = screen.out.isatty()
+        for one in shown.asked:
+            screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
+            screen.result(
+                f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}"
+                if one.answer
+                else f"guild answer {one.ask} ..."
+            )
+    print_decisions(shown.decisions, screen)
+    if job.status == "completed":
+        screen.note(f"The result: guild job result {job.id}")
+    elif job.status == "failed":
+        screen.note(shown.hint or f"Go on with it: guild resume {job.id}")
+        screen.note(f"Delete it: guild job rm {job.id} --force")
+    for ask in shown.waiting:
+        screen.note(f"It waits for an answer: guild show {ask}")
+
+
+def label_of(text: str) -> str:
+    """Return the first line of a text, shortened: the label of a job or commission that has no other."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return one_line(lines[0].strip(), _MAX_LABEL_CHARS) if lines else ""

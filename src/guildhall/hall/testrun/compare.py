@@ -1,0 +1,171 @@
+"""A run of a test held against its script: what the model was shown and told, and how it ended."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.errors import ScriptExhausted
+from guildhall.hall.client import Deviation
+from guildhall.models.script import ANYONE
+from guildhall.runs.neutral import Neutral, system_of, told, tools_of
+from guildhall.runs.script import ending
+from guildhall.runtimes.judge import OUTPUT_TOOL
+
+if TYPE_CHECKING:
+    from guildhall.core.yaml import Location
+    from guildhall.models.case import Case
+    from guildhall.models.script import Answer, Script
+    from guildhall.runs.history import History
+    from guildhall.runs.journal import Journal
+    from guildhall.runs.model import Run
+
+_MOST_LINES = 60
+_AROUND = 2  # lines that are the same, before and after those that are not
+
+
+class Comparison:
+    """Finds every deviation, and where in the file it would have to be written."""
+
+    def __init__(self, script: Script, case: Case, history: History, neutral: Neutral) -> None:
+        self.deviations: list[Deviation] = []
+        self.changes: dict[Location, Any] = {}  # what the file would have to say; None: nothing at all
+        self.final = True  # the file could be brought up to date
+        self._script = script
+        self._case = case
+        self._history = history
+        self._neutral = neutral
+
+    def compare(self, run: str, *, stopped: bool) -> None:
+        """`stopped`: the run was not let go on, so that how it ended says nothing."""
+        counted: dict[str, int] = defaultdict(int)
+        tree = self._history.tree(run)
+        if self._case.workflow is not None:
+            self._compare_setup(self._history.journal(run))
+            tree = tree[1:]
+        for one in tree:
+            self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
+            counted[one.worker] += 1
+            error = one.error or {}
+            if error.get("code") == ScriptExhausted.code:  # the outcome of a run without answers is not expected
+                self._unfixable(str(error["message"]), one.worker)
+        for worker, runs in self._script.workers.items():
+            if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
+                self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)
+        self.final = self.final and not stopped
+        if not stopped:
+            self._compare_end(self._history.get(run))
+
+    def _compare_setup(self, journal: Journal) -> None:
+        """The commands of a setup: what they are now, against what the record has an output of."""
+        asked = [entry.data["arguments"] for entry in journal.kind("tool_started")]
+        if len(asked) != len(self._case.setup):
+            text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
+            self.deviations.append(Deviation(text=text))
+            self.final = False
+        for number, (then, now) in enumerate(zip(self._case.setup, asked, strict=False)):
+            for name in ("command", "variables"):
+                recorded, value = getattr(then, name), self._neutral.value(now[name])
+                if recorded != value:
+                    label = f"the {name} of setup step {number + 1} {'is' if name == 'command' else 'are'} not the same"
+                    shown = [one if name == "command" else _plain(one) for one in (recorded, value)]
+                    self.deviations.append(Deviation(text=difference(label, *shown)))
+                    self.changes["test", "setup", number, name] = value
+
+    def _compare_run(self, run: Run, ordinal: int, journal: Journal, *, stopped: bool) -> None:
+        if ordinal == 0:
+            self._compare_shown(run.worker, journal)
+        answers = self._script.run_of(run.worker, ordinal) or []
+        steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
+        asked = {entry.key: entry for entry in journal.kind("model_asked")}
+        for number, (place, answer) in enumerate(steps, 1):
+            entry = asked.get(f"m{number}")
+            if entry is None:
+                if not stopped:
+                    text = f"answer {number} of {len(steps)} is in the script; now the run does not come to it"
+                    self._unfixable(text, run.worker, ordinal, number)
+                return
+            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data["message"], self._neutral))
+
+    def _compare_sent(
+        self, worker: str, ordinal: int, place: int, number: int, answer: Answer, now: str | list[str]
+    ) -> None:
+        if answer.sent is None or answer.sent == now:
+            return
+        text = difference("what the model is told is not the same", answer.sent, now)
+        self.deviations.append(Deviation(text=text, worker=worker, run=ordinal + 1, answer=number))
+        section = worker if worker in self._script.workers else ANYONE
+        runs = len(self._script.workers[section])
+        self.changes["workers", section, min(ordinal, runs - 1), place, "sent"] = now
+
+    def _compare_shown(self, worker: str, journal: Journal) -> None:
+        shown = self._case.shown.get(worker)
+        if shown is None:
+            return
+        frozen = journal.entries[0].data
+        system = system_of(frozen, self._neutral)
+        if shown.system is not None and shown.system.rstrip() != system:
+            text = difference("the system prompt is not the same", shown.system.rstrip(), system)
+            self.deviations.append(Deviation(text=text, worker=worker))
+            self.changes["test", "shown", worker, "system"] = system
+        tools = tools_of(frozen, OUTPUT_TOOL)
+        if shown.tools is not None and shown.tools != tools:
+            text = difference(
+                "the tools that the model is shown are not the same", _listed(shown.tools), _listed(tools)
+            )
+            self.deviations.append(Deviation(text=text, worker=worker))
+            self.changes["test", "shown", worker, "tools"] = tools
+
+    def _compare_end(self, run: Run) -> None:
+        now = ending(run, self._neutral)
+        case = self._case
+        then: dict[str, Any] = {"status": case.status}
+        if case.status == "completed" and "output" in case.model_fields_set:
+            then["output"] = case.output
+        elif case.status == "failed" and case.error is not None:
+            then["error"] = case.error
+        differing = {name: now.get(name) for name in then if then[name] != now.get(name)}
+        if not differing:
+            return
+        label = "how it ended is not the same" if "status" in differing else "the result is not the same"
+        detail = (run.error or {}).get("message") if run.error else None
+        after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
+        self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
+        if run.status not in {"completed", "failed"}:
+            self.final = False
+        self.changes |= {("test", name): now.get(name) for name in {"status", "output", "error"} if name in now}
+        self.changes |= {("test", name): None for name in ("output", "error") if name not in now}
+
+    def _unfixable(self, text: str, worker: str, ordinal: int | None = None, number: int | None = None) -> None:
+        run = None if ordinal is None else ordinal + 1
+        self.deviations.append(Deviation(text=text, worker=worker, run=run, answer=number))
+        self.final = False
+
+
+def difference(label: str, recorded: Any, now: Any) -> str:
+    """What differs, and the lines: `-` recorded, `+` now, the rest around them."""
+    lines = difflib.unified_diff(_lines(recorded), _lines(now), n=_AROUND, lineterm="")
+    shown = ["..." if line.startswith("@@") else line for line in lines if not line.startswith(("---", "+++"))]
+    cut = [f"... {len(shown) - _MOST_LINES} more lines"] if len(shown) > _MOST_LINES else []
+    return "\n".join([label, *shown[1:_MOST_LINES], *cut])
+
+
+def _lines(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [line for number, part in enumerate(value, 1) for line in (f"({number})", *_lines(part))]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return str(value).splitlines()
+
+
+def _listed(tools: dict[str, str]) -> str:
+    return "\n".join(f"{name} {mark}" for name, mark in tools.items())
+
+
+def _plain(ended: dict[str, Any]) -> str:
+    """An ending as text: text as it is, anything else as JSON."""
+    lines: list[str] = []
+    for name, value in ended.items():
+        text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+    return "\n".join(lines)

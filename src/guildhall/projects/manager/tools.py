@@ -1,0 +1,291 @@
+"""The tools of the manager.
+
+A system toolbox: only the manager that comes with Guildhall has it (WKR-26). A repeated call with the same key has no
+second effect, because what it creates bears the mark of the call. The checks of a commission and its model are not
+arguments: the user sets them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from guildhall.core.errors import Refused, UsageError
+from guildhall.projects.commissions.model import Draft, repository_path
+from guildhall.projects.commissions.states import parse_status
+from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
+from guildhall.projects.meetings.model import checked_topic
+from guildhall.runs.texts import check_text
+from guildhall.tools.define import bind_tools, with_call_keys
+from guildhall.workers.registry import SHIPPED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from guildhall.core.frame import Frame
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.commissions.service import Commissions
+    from guildhall.projects.manager.pull_request import Review
+    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.model import Meeting
+    from guildhall.projects.model import Project
+    from guildhall.projects.registry import Projects
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Worker
+
+NAME = "manager"
+CONTEXTS = ("run", "meeting")  # in which it has them: when it works for a person, and not for another run
+_READS: frozenset[str] = frozenset()
+_COMMISSIONS = frozenset({"commission"})
+TOOLS = {
+    "list_workers": _READS,
+    "list_projects": _READS,
+    "list_commissions": _READS,
+    "create_commission": _COMMISSIONS,
+    "dispatch_commission": _COMMISSIONS,
+    "redispatch_commission": _COMMISSIONS,
+    "cancel_commission": _COMMISSIONS,
+    "wait_for_commissions": _READS,
+    "open_pull_request": frozenset({"pull_request", "net"}),
+    "request_meeting": frozenset({"meeting"}),
+}
+_SHOWN = 200  # commissions in a listing
+_MOST = 50  # that are waited for at once
+
+
+def is_manager(worker: Worker) -> bool:
+    """Whether it is the one that comes with Guildhall. One of the same name elsewhere is a worker like others."""
+    return worker.scope == "shipped" and worker.path == SHIPPED / f"{NAME}.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerContext:
+    """What the tools of one run of the manager act on."""
+
+    run: str
+    frame: Frame
+    projects: Projects
+    commissions: Callable[[], Commissions]
+    meetings: Callable[[], Meetings]
+    workers: Callable[[Frame], Sequence[Worker]]  # those that can be given work
+    review: Callable[[Project, str, str], Review]  # puts work up: title and body
+    began: Callable[[str], str | None]  # when the call of a key began, the first time
+
+    def project(self, name: str | None) -> Project:
+        """The one of this name; without a name, the one that the run is in."""
+        if name is not None:
+            return self.projects.get(name)
+        if (found := self.projects.at(self.frame.root)) is not None:
+            return found
+        known = ", ".join(one.name for one in self.projects.sound()) or "none"
+        raise UsageError("project: this folder is in no registered project", hint=f"Name one of: {known}.")
+
+    def within(self, project: Project) -> Frame:
+        """The frame of what is done in a project: it is the project's own folder that workers are looked for in."""
+        return replace(self.frame, cwd=project.path, root=project.path, worktree=None, interactive=False)
+
+    def mark(self, key: str) -> str:
+        """What a thing that was made by a call says of who made it."""
+        return f"{self.run}#{key}"
+
+
+def manager_tools(context: ManagerContext) -> tuple[Tool, ...]:
+    """Return the tools of one run of the manager."""
+    tools = bind_tools(ManagerTools, TOOLS, runs_in="hall")
+    return with_call_keys(tools, lambda key: ManagerTools(context, key))
+
+
+_Project = Annotated[str | None, Field(description="The project's name; leave it out for the one that you are in.")]
+_Id = Annotated[str, Field(description="The id of the commission, such as c-1a2b3c.", max_length=100)]
+_Paths = Annotated[list[str] | None, Field(max_length=100)]
+
+
+class ManagerTools:
+    """The tools of one call of the manager. The model reads the docstrings."""
+
+    def __init__(self, context: ManagerContext, key: str) -> None:
+        self._context = context
+        self._key = key
+
+    async def list_workers(self, project: _Project = None) -> str:
+        """The workers that commissions can be given to in a project: names, what each is for, what it can use."""
+        frame = self._context.within(self._context.project(project))
+        return worker_lines(await asyncio.to_thread(self._context.workers, frame))
+
+    async def list_projects(self) -> str:
+        """The registered projects, with how many commissions of each stand how."""
+        context = self._context
+        every = await asyncio.to_thread(context.projects.all)
+        return project_lines(every, await context.commissions().all(), here=context.projects.at(context.frame.root))
+
+    async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
+        """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
+
+        Args:
+            status: Only those that stand so: pending, blocked, dispatched, in_progress, completed, failed, cancelled or
+                abandoned.
+        """
+        context, of = self._context, self._context.project(project)
+        only = None if status is None else parse_status(status)
+        found = (await context.commissions().all(of.name, only))[::-1]
+        shown = [await context.commissions().details(one.id) for one in found[:_SHOWN]]
+        lines = [commission_line(one) for one in shown]
+        if (more := len(found) - _SHOWN) > 0:
+            lines.append(f"... and {more:,} older ones.")
+        return "\n".join(lines) or f"There are no such commissions in {of.name}."
+
+    async def create_commission(
+        self,
+        title: str,
+        worker: str,
+        prompt: str,
+        dependencies: _Paths = None,
+        artifacts: _Paths = None,
+        linked: _Paths = None,
+        reviewer: str | None = None,
+        project: _Project = None,
+    ) -> str:
+        """Create a commission: a piece of work for one worker, in a checkout of its own. It begins when it is
+        dispatched, and when all that it depends on is there. The user sees it, and can change it or call it off.
+
+        Args:
+            title: What it is about, in one line.
+            worker: Who is to do it, as list_workers names them.
+            prompt: All that the worker has to know. It sees nothing of this conversation.
+            dependencies: Paths in the project that must be there before it can begin, such as .lore/plan.md.
+            artifacts: Paths in the project that it must have made or kept when it is done.
+            linked: Paths in the project that it should read.
+            reviewer: A worker that must approve of the work before it is complete.
+        """
+        context, of = self._context, self._context.project(project)
+        draft = Draft(
+            title=title,
+            worker=worker,
+            prompt=prompt,
+            dependencies=tuple(dependencies or ()),
+            artifacts=tuple(artifacts or ()),
+            linked=tuple(linked or ()),
+            reviewer=reviewer,
+        )
+        draft.check()
+        made = await self._made(of.name)
+        if made is None:
+            if worker.rpartition("/")[2] == NAME:
+                raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
+            frame, mark = context.within(of), context.mark(self._key)
+            made = await context.commissions().create(of, draft, frame, by="manager", made_by=mark)
+        return f"{made.id} is {made.status}: {made.title} ({made.worker})."
+
+    async def _made(self, project: str) -> Commission | None:
+        """What this very call has made before."""
+        mark = self._context.mark(self._key)
+        return next((one for one in await self._context.commissions().all(project) if one.made_by == mark), None)
+
+    async def dispatch_commission(self, id: _Id) -> str:
+        """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
+        found = self._somebodys(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._context.commissions().dispatch(id, self._in(found))
+        return f"{id} is {found.status}."
+
+    async def redispatch_commission(self, id: _Id) -> str:
+        """Try a commission anew that has failed or was cancelled: on a new branch, from how the project is now. What it
+        did before is kept, and not told to the worker."""
+        found = self._somebodys(id)
+        if not await self._happened(id, "dispatched"):
+            found = await self._context.commissions().redispatch(id, self._in(found))
+        return f"{id} is {found.status}; attempt {found.attempt}."
+
+    async def cancel_commission(self, id: _Id, reason: str) -> str:
+        """Call off a commission that the manager has made. What it did so far is kept on its branch.
+
+        Args:
+            reason: Why; the user reads it.
+        """
+        found, why = self._known(id), check_text("reason", reason, 2_000).strip()
+        if found.by != NAME:
+            raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
+        if not await self._happened(id, "cancelled"):
+            found = await self._context.commissions().cancel(id, f"by the manager: {why}")
+        return f"{id} is {found.status}."
+
+    async def _happened(self, id: str, after: str) -> bool:
+        """Whether it has become so since this call began: it was cut off, and is made again."""
+        began = self._context.began(self._key)
+        timeline = (await self._context.commissions().details(id)).timeline
+        return began is not None and any(one.after == after and one.at >= began for one in timeline)
+
+    async def wait_for_commissions(
+        self,
+        ids: Annotated[list[str], Field(min_length=1, max_length=_MOST)],
+        minutes: Annotated[int, Field(ge=1, le=24 * 60)] = 60,
+    ) -> str:
+        """Wait until each of these commissions has ended, or waits for a person or for something that nothing makes.
+        Says how each stands then, what it gave, or why it failed.
+
+        Args:
+            ids: The commissions, by their ids.
+            minutes: For how long at most; then it says how far they are.
+        """
+        for id in ids:
+            self._known(id)
+        commissions = self._context.commissions()
+        await commissions.wait_idle(ids, minutes * 60)
+        return "\n\n".join([outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
+
+    async def open_pull_request(self, title: str, body: str, project: _Project = None) -> str:
+        """Put all work that is complete up for the user's review: as a pull request from the integration branch, or on
+        a review branch where there can be none. One that is open already is brought up to date. Nothing is merged.
+
+        Args:
+            title: One line: what the user gets.
+            body: What was done and why, what was decided on the way, what is still open. Markdown.
+        """
+        context, of = self._context, self._context.project(project)
+        return (await asyncio.to_thread(context.review, of, title, body)).text()
+
+    async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
+        """Ask the user for a meeting: about a decision that is theirs, a finding, work that is stuck. You are told when
+        it takes place, in that meeting; go on with what does not hang on it.
+
+        Args:
+            topic: The question or the finding, what you know about it, the choices, and what you would do.
+            linked: Paths in the project that it is about.
+        """
+        context, of = self._context, self._context.project(project)
+        words, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
+        for path in paths:
+            repository_path("linked", path)
+        made = self._asked_before(of, words)
+        if made is None:
+            made = await context.meetings().request(
+                of, f"shipped/{NAME}", words, by=NAME, made_by=context.run, linked=paths
+            )
+        return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
+
+    def _asked_before(self, project: Project, topic: str) -> Meeting | None:
+        """The meeting that this very call has asked for, whatever the user has said to that since."""
+        context, began, about = self._context, self._context.began(self._key), checked_topic(topic)
+        for one in context.meetings().register.all(project.name) if began is not None else ():
+            if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):
+                return one
+        return None
+
+    def _known(self, id: str) -> Commission:
+        found = self._context.commissions().get(id)
+        self._context.projects.get(found.project)  # one that is registered no more is left alone
+        return found
+
+    def _somebodys(self, id: str) -> Commission:
+        found = self._known(id)
+        if found.by == "artifact":
+            raise Refused(
+                f"{id} was made again from its artifact: a person has to dispatch it", hint="Ask for a meeting."
+            )
+        return found
+
+    def _in(self, commission: Commission) -> Frame:
+        return self._context.within(self._context.projects.get(commission.project))
