@@ -359,7 +359,7 @@ WRONG: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("meet", "architect", "hello", "--renew"), 2, "--renew"),
     (("meeting", "show", "x"), 3, "Meetings look like"),
     (("meeting", "close", "t-7k2m9x4qpw"), 3, "no meeting"),
-    (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "no date"),
+    (("meeting", "defer", "t-7k2m9x4qpw", "soon"), 2, "not a date"),
     (("meeting", "ls", "--project", "ship"), 3, "ship"),
     (("meet", "guide", "hello"), 2, "Give one with --model"),
     (("meet", "guide", "hello", "--model", "script:nope.yaml"), 2, "nope.yaml"),
