@@ -22,6 +22,7 @@ from guildhall.room.rooms import Rooms
 from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
 from guildhall.room.toolbox import Desk as RoomDesk
 from guildhall.room.toolbox import room_tools
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.runs.seat import Seat
 from guildhall.tools.http_guard import bearer, refused
 from guildhall.tools.http_messages import MAX_BODY
@@ -413,7 +414,7 @@ def test_the_same_id_is_the_same_call_also_while_it_is_under_way(home: Home, pro
                         assert "result" in await http.call("note", {"number": 6}, id=odd)
                 for _ in range(2):
                     await http.call("note", {"number": 4})
-            keys = [entry.key for entry in hall.hall.history.journal(run).kind("tool_started")]
+            keys = [entry.key for entry in hall.hall.history.journal(run).all(ToolStarted)]
             assert keys[:2] == ["mcp/toolu_1", "mcp/call-1"]
 
     asyncio.run(work())

@@ -356,10 +356,10 @@ def test_what_a_job_stores_is_known_to_the_next_one(shop: Shop) -> None:
 
     async def work(shop: Shop) -> None:
         first = await shop.done()
-        results = [e.data["result"] for e in shop.hall.history.entries(first.run) if e.kind == "tool_ended"]
+        results = [e.data.result for e in shop.hall.history.entries(first.run) if e.kind == "tool_ended"]
         assert [result["is_error"] for result in results] == [False, True]
         second = await shop.done()
-        assert "It is green." in shop.hall.history.entries(second.run)[0].data["system_prompt"]
+        assert "It is green." in shop.hall.history.entries(second.run)[0].data.system_prompt
 
     shop.inside(work)
 

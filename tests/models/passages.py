@@ -23,7 +23,9 @@ from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.model import Bounds
 from guildhall.runs.patience import Patience
+from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.records import add_run
+from tests.entries import assembly
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -180,7 +182,7 @@ class Passage:
             }
             counts = {"turns": 0, "input_tokens": 0, "output_tokens": 0, "running_seconds": 0.0}
             await self.store.write(lambda c: add_run(c, id=self.run, root=self.run, **row, **counts))
-            await self.journal.append("assembled", {"bounds": self._bounds.as_dict()})
+            await self.journal.append(assembly(bounds=self._bounds.as_dict()))
         ledger = LiveLedger(
             worker="w",
             identity="project:w",
@@ -208,7 +210,7 @@ class Passage:
         return [entry.kind for entry in self.journal.entries[1:]]
 
     def keys(self) -> list[str]:
-        return [entry.key or "" for entry in self.journal.kind("model_answered")]
+        return [entry.key or "" for entry in self.journal.all(ModelAnswered)]
 
     def text(self) -> str:
         """All that is on record."""

@@ -16,6 +16,7 @@ from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
+from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -203,13 +204,14 @@ class Follower:
         shown = await self._client.show(run)
         for one in (shown.run, *shown.below):
             entries = await self._client.journal(one.id)
-            harmless = {"worker_call", *(entries[0].data.get("repeatable", ()) if entries else ())}
-            calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
-            for entry in calls.values():
-                if entry.kind != "tool_started" or entry.data.get("tool") in harmless:
+            first = entries[0].data if entries else None
+            harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
+            calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
+            for call in calls.values():
+                if not isinstance(call, ToolStarted) or call.tool in harmless:
                     continue
                 self._screen.note(
-                    f"{entry.data.get('tool')} was cut off before its end; "
+                    f"{call.tool} was cut off before its end; "
                     "when the run goes on you may be asked whether it took effect.",
                     "yellow",
                 )

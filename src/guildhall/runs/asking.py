@@ -12,6 +12,7 @@ from guildhall.core.events import Event
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.runs import records
 from guildhall.runs.model import Ask
+from guildhall.runs.record.entries import Answered, Payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.events import EventBus, EventType
     from guildhall.runs.asks import Asks
-    from guildhall.runs.journal import Journal, Kind
+    from guildhall.runs.journal import Journal
     from guildhall.runs.model import AskKind, Question
     from guildhall.runs.patience import Patience
     from guildhall.store.engine import Store
@@ -54,13 +55,12 @@ class Asking:
         key: str,
         subject: Any,
         question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
+        entry: Callable[[str], Payload],
         seconds: float | None = None,
         patience: Patience | None = None,
     ) -> Ask:
         """The ask about exactly this, once it is closed: an earlier one if there is one, else a new one."""
-        ask = await self.opened(kind, key, subject, question, entry, data, seconds)
+        ask = await self.opened(kind, key, subject, question, entry, seconds)
         return await self.closed(ask, patience)
 
     async def opened(
@@ -69,11 +69,13 @@ class Asking:
         key: str,
         subject: Any,
         question: Question,
-        entry: Kind,
-        data: Mapping[str, Any],
+        entry: Callable[[str], Payload],
         seconds: float | None = None,
     ) -> Ask:
-        """The ask about exactly this: an earlier one, open or closed, if there is one, else a new one."""
+        """Return the ask about exactly this: an earlier one, open or closed, or else a new one.
+
+        `entry` makes the payload of the journal entry from the id of a new ask.
+        """
         mark = fingerprint(subject)
         ask = self._store.read(lambda connection: records.ask_of_call(connection, self.run, key, mark))
         # Withdrawn: by a failure that the run was resumed from. A limit for which the answer was no: the same.
@@ -95,7 +97,7 @@ class Asking:
             def also(connection: Connection) -> None:
                 records.add_ask(connection, made)
 
-            await self.journal.append(entry, {**data, "ask": ask.id}, key=key, also=also)
+            await self.journal.append(entry(ask.id), key=key, also=also)
         if ask.status == "open":
             self.publish("ask_opened", ask=ask.as_dict())
         return ask
@@ -109,7 +111,12 @@ class Asking:
         return ask
 
     async def apply(
-        self, ask: Ask, key: str, data: Mapping[str, Any], then: Callable[[Connection], None] | None = None
+        self,
+        ask: Ask,
+        key: str,
+        *,
+        bounds: Mapping[str, Any] | None = None,
+        then: Callable[[Connection], None] | None = None,
     ) -> None:
         """Puts an answer into the journal, exactly once, and makes what follows from it in the same transaction."""
         if ask.status != "answered" or ask.answer is None:
@@ -120,7 +127,7 @@ class Asking:
             if then is not None:
                 then(connection)
 
-        await self.journal.append("answered", {"ask": ask.id, **asdict(ask.answer), **data}, key=key, also=also)
+        await self.journal.append(Answered(ask=ask.id, **asdict(ask.answer), bounds=bounds), key=key, also=also)
 
 
 def _expect(applied: bool) -> None:

@@ -298,21 +298,6 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One line of a run's journal."""
-
-    run: str
-    seq: int
-    kind: str
-    key: str | None
-    data: Mapping[str, Any]
-    at: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"run": self.run, "seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Question:
     """What the person is shown: one line, then the whole of it."""
 

@@ -17,6 +17,8 @@ from guildhall.room.model import PERSON, SYSTEM, Actor
 from guildhall.room.rendering import as_said
 from guildhall.room.turn import take
 from guildhall.runs import records as run_records
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ModelCallFailed
 from guildhall.workflow import loops, records
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class AgentTurn:
 def _disturbed(connection: Connection, run: str, stretch: Stretch) -> bool:
     """Whether a run failed for a reason that passes by itself, so that it is gone on with and not begun again."""
     code = (stretch.error or {}).get("code")
-    failures = [entry for entry in run_records.entries(connection, run) if entry.kind == "model_failed"]
-    if failures and failures[-1].data.get("code") == code:
-        return bool(failures[-1].data.get("transient"))
+    failures = entries_with(run_records.entries(connection, run), ModelCallFailed)
+    if failures and failures[-1].data.code == code:
+        return failures[-1].data.transient
     return code in _DISTURBED

@@ -15,6 +15,7 @@ from guildhall.runs.grants import has_price
 from guildhall.runs.limits import in_force
 from guildhall.runs.model import RunRequest
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import Resumed
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
 from guildhall.workflow import looking, records, standalone
@@ -344,5 +345,5 @@ class Workflows:
 
 def _granted(prepared: Prepared) -> Mapping[str, Any] | None:
     """What a person who goes on with a workflow that has failed lets it use up; None: nobody does."""
-    last = prepared.journal.entries[-1]
-    return last.data["bounds"] if last.kind == "resumed" and last.data["from"] == "failed" else None
+    last = prepared.journal.entries[-1].data
+    return last.bounds if isinstance(last, Resumed) and last.was == "failed" else None

@@ -10,14 +10,36 @@ from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
 from guildhall.runs.model import AMOUNT, DATE, WORDS
 from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.runs.record.entries import (
+    Answered,
+    Assembly,
+    Crashed,
+    Ended,
+    LimitAsked,
+    LoopAsked,
+    ModelAnswered,
+    ModelAsked,
+    ModelCallFailed,
+    Paused,
+    QuestionAsked,
+    Resumed,
+    Said,
+    ToolAsked,
+    ToolDoubted,
+    ToolEnded,
+    ToolRefused,
+    ToolStarted,
+    WorkerCreated,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client import HallClient, Shown
-    from guildhall.runs.model import Ask, Entry, Run
+    from guildhall.runs.model import Ask, Run
+    from guildhall.runs.record.entries import Entry, Payload
 
 _LONG = 160
 # Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
@@ -42,87 +64,90 @@ def _span(seconds: float) -> str:
     return ""
 
 
-def entry_line(entry: Entry) -> str:
+def entry_line(entry: Entry[Payload]) -> str:
     """An entry of a journal in one line."""
     key = one_line(entry.key or "-", 20)
-    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
+    told = one_line(_describe(entry.data), _LONG)
+    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {told}".rstrip()
 
 
-def _told(entry: Entry) -> str:
-    """What matters most in an entry; what is not known here is shown as it is."""
-    tell = _TELLERS.get(entry.kind, _json)
-    return one_line(tell(entry.data), _LONG)
+def _describe(data: Payload) -> str:
+    """Return the main facts of an entry."""
+    match data:
+        case Assembly():
+            from guildhall.runtimes.model import labelled
+
+            return "; ".join([data.model, *map(labelled, data.attachments)])
+        case ModelAsked():
+            again = f"attempt {data.attempt + 1}: " if data.attempt else ""
+            return again + "; ".join(_text(part.get("content")) for part in data.message)
+        case ModelAnswered():
+            return "; ".join(_spoken(data.response))
+        case ModelCallFailed() | Crashed():
+            return data.message
+        case Said():
+            return data.words
+        case Answered():
+            return " ".join(filter(None, (data.ask, data.choice, data.note))) + _more(data.bounds)
+        case Resumed():
+            return f"was {data.was}{_more(data.bounds)}"
+        case Ended():
+            return _stopped(data.status, (data.error or {}).get("message") or data.reason)
+        case Paused():
+            return _stopped(data.status, data.reason)
+        case WorkerCreated():
+            return _json(data.to_record())
+        case _:
+            return _describe_call(data)
+
+
+def _describe_call(data: Payload) -> str:
+    match data:
+        case ToolRefused():  # with what the model reads: who refused it, and why
+            return f"{_call(data)}: {_content(data.result) or data.reason or ''}"
+        case ToolAsked() | ToolStarted() | ToolDoubted():
+            return _call(data)
+        case ToolEnded():
+            text = _content(data.result)
+            return f"error: {text}" if data.result.get("is_error") else text
+        case LoopAsked():
+            return f"{data.title}, {data.ask} asks whether they may go on"
+        case QuestionAsked():
+            return f"{data.ask} asks: {data.question}"
+        case LimitAsked():
+            return f"{data.limit} {data.value} is used up, {data.ask} asks for more"
+        case _:
+            return ""
 
 
 def _json(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False, default=str) if data else ""
 
 
-def _assembled(data: Mapping[str, Any]) -> str:
-    from guildhall.runtimes.model import labelled
-
-    return "; ".join([str(data.get("model") or ""), *map(labelled, _parts(data.get("attachments")))])
-
-
-def _asked(data: Mapping[str, Any]) -> str:
-    again = f"attempt {data['attempt'] + 1}: " if data.get("attempt") else ""
-    return again + "; ".join(_text(part.get("content")) for part in _parts(data.get("message")))
-
-
-def _answered(data: Mapping[str, Any]) -> str:
-    told: list[str] = []
-    for part in _parts(_inside(data, "response").get("parts")):
+def _spoken(response: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the model says and calls in an answer."""
+    for part in _parts(response.get("parts")):
         if part.get("part_kind") == "tool-call":
-            told.append(f"calls {part.get('tool_name')}")
+            yield f"calls {part.get('tool_name')}"
         elif part.get("content"):
-            told.append(f"says {_text(part['content'])}")
-    return "; ".join(told)
+            yield f"says {_text(part['content'])}"
 
 
-def _call(data: Mapping[str, Any]) -> str:
-    return f"{data.get('tool')} {_json(data.get('arguments'))}"
+def _call(data: ToolRefused | ToolAsked | ToolStarted | ToolDoubted) -> str:
+    return f"{data.tool} {_json(data.arguments)}"
 
 
-def _refused(data: Mapping[str, Any]) -> str:
-    """With what the model reads: who refused it, and why."""
-    return f"{_call(data)}: {_content(data) or data.get('reason') or ''}"
+def _content(result: Mapping[str, Any]) -> str:
+    return "; ".join(_text(block.get("text") or block) for block in _parts(result.get("content")))
 
 
-def _result(data: Mapping[str, Any]) -> str:
-    text = _content(data)
-    return f"error: {text}" if _inside(data, "result").get("is_error") else text
-
-
-def _content(data: Mapping[str, Any]) -> str:
-    blocks = _parts(_inside(data, "result").get("content"))
-    return "; ".join(_text(block.get("text") or block) for block in blocks)
-
-
-def _resumed(data: Mapping[str, Any]) -> str:
-    return f"was {data.get('from')}{_more(data)}"
-
-
-def _said(data: Mapping[str, Any]) -> str:
-    return _words("ask", "choice", "note")(data) + _more(data)
-
-
-def _more(data: Mapping[str, Any]) -> str:
+def _more(bounds: Mapping[str, Any] | None) -> str:
     """The limits that were granted."""
-    return "".join(f", {name} now {value}" for name, value in _inside(data, "bounds").items())
+    return "".join(f", {name} now {value}" for name, value in (bounds or {}).items())
 
 
-def _ended(data: Mapping[str, Any]) -> str:
-    said = _inside(data, "error").get("message") or data.get("reason")
-    return f"{data.get('status')}: {said}" if said else str(data.get("status"))
-
-
-def _words(*names: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda data: " ".join(str(data[name]) for name in names if isinstance(data.get(name), str))
-
-
-def _inside(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = data.get(name)
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _stopped(status: str, reason: str | None) -> str:
+    return f"{status}: {reason}" if reason else status
 
 
 def _parts(value: Any) -> list[dict[str, Any]]:
@@ -131,29 +156,6 @@ def _parts(value: Any) -> list[dict[str, Any]]:
 
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else _json(content)
-
-
-_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "assembled": _assembled,
-    "model_asked": _asked,
-    "model_failed": _words("message"),
-    "model_answered": _answered,
-    "tool_refused": _refused,
-    "tool_asked": _call,
-    "tool_started": _call,
-    "tool_doubted": _call,
-    "tool_ended": _result,
-    "loop_asked": lambda data: f"{data.get('title')}, {data.get('ask')} asks whether they may go on",
-    "question_asked": lambda data: f"{data.get('ask')} asks: {data.get('question')}",
-    "limit_asked": lambda data: f"{data.get('limit')} {data.get('value')} is used up, {data.get('ask')} asks for more",
-    "answered": _said,
-    "listening": lambda data: "",
-    "said": _words("words"),
-    "crashed": _words("message"),
-    "resumed": _resumed,
-    "paused": _ended,
-    "ended": _ended,
-}
 
 
 async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from guildhall.core.errors import ScriptExhausted
 from guildhall.hall.client import Deviation
 from guildhall.models.script import ANYONE
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
+from guildhall.runs.record.entries import ModelAsked, ToolStarted
 from guildhall.runs.script import ending
 from guildhall.runtimes.judge import OUTPUT_TOOL
 
@@ -60,7 +61,7 @@ class Comparison:
 
     def _compare_setup(self, journal: Journal) -> None:
         """The commands of a setup: what they are now, against what the record has an output of."""
-        asked = [entry.data["arguments"] for entry in journal.kind("tool_started")]
+        asked = [entry.data.arguments or {} for entry in journal.all(ToolStarted)]
         if len(asked) != len(self._case.setup):
             text = f"{len(self._case.setup)} commands of the setup are on record; now there are {len(asked)}"
             self.deviations.append(Deviation(text=text))
@@ -79,7 +80,7 @@ class Comparison:
             self._compare_shown(run.worker, journal)
         answers = self._script.run_of(run.worker, ordinal) or []
         steps = [(place, answer) for place, answer in enumerate(answers) if answer.fail is None]
-        asked = {entry.key: entry for entry in journal.kind("model_asked")}
+        asked = {entry.key: entry for entry in journal.all(ModelAsked)}
         for number, (place, answer) in enumerate(steps, 1):
             entry = asked.get(f"m{number}")
             if entry is None:
@@ -87,7 +88,7 @@ class Comparison:
                     text = f"answer {number} of {len(steps)} is in the script; now the run does not come to it"
                     self._unfixable(text, run.worker, ordinal, number)
                 return
-            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data["message"], self._neutral))
+            self._compare_sent(run.worker, ordinal, place, number, answer, told(entry.data.message, self._neutral))
 
     def _compare_sent(
         self, worker: str, ordinal: int, place: int, number: int, answer: Answer, now: str | list[str]
@@ -104,7 +105,7 @@ class Comparison:
         shown = self._case.shown.get(worker)
         if shown is None:
             return
-        frozen = journal.entries[0].data
+        frozen = journal.assembly
         system = system_of(frozen, self._neutral)
         if shown.system is not None and shown.system.rstrip() != system:
             text = difference("the system prompt is not the same", shown.system.rstrip(), system)

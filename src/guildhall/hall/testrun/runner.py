@@ -26,6 +26,7 @@ from guildhall.models.script import Script, ScriptSource
 from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
+from guildhall.runs.record.entries import LimitAsked, ToolAsked
 from guildhall.workers.trust import Trust
 from guildhall.workflow.instance import Start
 from guildhall.workflow.start import values_of
@@ -255,9 +256,10 @@ class _Play:
         return True
 
     def _reply(self, ask: Ask) -> Reply | None:
-        entry = self.test.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
-        data: Mapping[str, Any] = entry.data if entry else {}
-        about = (data.get("tool"), data.get("limit"), ask.kind == "loop")
+        entry = self.test.hall.history.journal(ask.run).last(ask.key, ToolAsked, LimitAsked)
+        asked = entry.data if entry else None
+        tool = asked.tool if isinstance(asked, ToolAsked) else None
+        about = (tool, asked.limit if isinstance(asked, LimitAsked) else None, ask.kind == "loop")
         mine = self.test.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]

@@ -15,6 +15,7 @@ from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MeetingShown
 from guildhall.projects.meetings.transcript import as_text, exchanges, followups
 from guildhall.projects.records import moments, note, transitions
+from guildhall.runs.record.entries import Listening, ModelAnswered, Said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Exchange, Meeting, MeetingStatus, Words
     from guildhall.projects.model import Moment, Scope
     from guildhall.runs.history import History
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.store.engine import Store
 
 _log = logging.getLogger("guildhall.meetings")
@@ -91,7 +92,7 @@ class Register:
         """All that was said, over all sittings."""
         return exchanges(self.words(id), [(one.after, self.entries(one)) for one in self.sittings(id)])
 
-    def entries(self, sitting: Sitting) -> Sequence[Entry]:
+    def entries(self, sitting: Sitting) -> Sequence[Entry[Payload]]:
         return self.history.entries(sitting.run)
 
     def unanswered(self, id: str) -> list[Words] | None:
@@ -113,12 +114,12 @@ class Register:
 
     def _is_cut_off(self, sitting: Sitting) -> bool:
         """Whether the last that its run has said was ended by the person, who has said nothing since."""
-        told = [one for one in self.entries(sitting) if one.kind in ("listening", "said", "model_answered")]
-        return bool(told) and bool(told[-1].data.get("cut_off"))
+        spoken = [one.data for one in self.entries(sitting) if isinstance(one.data, Listening | Said | ModelAnswered)]
+        return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
 
     def stands_at(self, run: str) -> int:
         """The how-manieth words a run waits for, or is about to answer; 0: it is at its first message."""
-        heard = [one for one in self.history.entries(run) if one.kind in ("listening", "said")]
+        heard = [one for one in self.history.entries(run) if isinstance(one.data, Listening | Said)]
         return int((heard[-1].key or "u0")[1:]) if heard else 0
 
     def shown(self, id: str) -> MeetingShown:
@@ -149,7 +150,7 @@ class Register:
         """How much of the project its worker has in its checkout, as it was when the last sitting began."""
         if meeting.run is None:
             return "sparse"
-        definition = self.history.entries(meeting.run)[0].data["worker"]["definition"]
+        definition = self.history.journal(meeting.run).assembly.worker["definition"]
         return "full" if definition.get("checkout") == "full" else "sparse"
 
     def keep_transcript(self, id: str) -> None:

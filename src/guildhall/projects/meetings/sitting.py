@@ -28,6 +28,7 @@ from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
 from guildhall.runs.model import RunRequest
 from guildhall.runs.purpose import MeetingPurpose
+from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.seat import Seat
 from guildhall.tools.define import call_method
 
@@ -148,7 +149,7 @@ class Sittings:
 
     def _has_answered(self, run: Run) -> bool:
         """Whether a session has got anywhere: after one that has not, another one would fare no better."""
-        return bool(self._register.history.journal(run.id).kind("model_answered"))
+        return bool(self._register.history.journal(run.id).all(ModelAnswered))
 
     def _hold(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
         """Somebody is there now; what to call when they are not any more."""

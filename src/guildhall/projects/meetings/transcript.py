@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.projects.meetings.model import Exchange, FollowUp
+from guildhall.runs.record.entries import ModelAnswered, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.projects.meetings.model import Words
     from guildhall.projects.model import Moment
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
 
 FOLLOWUP = "followup"  # what a line of the timeline has under this name is one
 
 
-def exchanges(said: Sequence[Words], sittings: Iterable[tuple[int, Sequence[Entry]]]) -> list[Exchange]:
+def exchanges(said: Sequence[Words], sittings: Iterable[tuple[int, Sequence[Entry[Payload]]]]) -> list[Exchange]:
     """The exchanges in their order. A sitting: the number of the last words that its first message has, its journal.
 
     What one sitting has left without an answer is answered in the next.
@@ -29,11 +30,11 @@ def exchanges(said: Sequence[Words], sittings: Iterable[tuple[int, Sequence[Entr
         if number not in found or not found[number].answer:
             found[number] = _begun(number, texts)
         for entry in entries:
-            if entry.kind == "said":
+            if isinstance(entry.data, Said):
                 number = after + int((entry.key or "u0")[1:])
                 found[number] = _begun(number, texts)
-            elif entry.kind == "model_answered":
-                found[number] = _continued(found[number], entry)
+            elif isinstance(entry.data, ModelAnswered):
+                found[number] = _continued(found[number], entry.data, entry.at)
     for number in texts:
         found.setdefault(number, _begun(number, texts))
     return [found[number] for number in sorted(found)]
@@ -44,12 +45,12 @@ def _begun(number: int, texts: Mapping[int, Words]) -> Exchange:
     return Exchange(number=number, words=words.words if words else "", answer="", at=words.at if words else "")
 
 
-def _continued(exchange: Exchange, entry: Entry) -> Exchange:
-    parts = cast("list[dict[str, Any]]", entry.data["response"]["parts"])
+def _continued(exchange: Exchange, answered: ModelAnswered, at: str) -> Exchange:
+    parts = cast("list[dict[str, Any]]", answered.response["parts"])
     text = "".join(part["content"] for part in parts if part["part_kind"] == "text").strip()
     calls = tuple(part["tool_name"] for part in parts if part["part_kind"] == "tool-call")
     answer = f"{exchange.answer}\n\n{text}" if exchange.answer and text else exchange.answer or text
-    return replace(exchange, answer=answer, calls=(*exchange.calls, *calls), at=exchange.at or entry.at)
+    return replace(exchange, answer=answer, calls=(*exchange.calls, *calls), at=exchange.at or at)
 
 
 def as_text(exchanges: Iterable[Exchange], worker: str) -> str:
