@@ -15,7 +15,15 @@ from guildhall.cli.format.runs import how_to_go_on, result_of, text_of, used
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
-from guildhall.core.events import Event
+from guildhall.core.events import (
+    AskOpenedData,
+    ErrorData,
+    Event,
+    MessageData,
+    RunStartedData,
+    TextDeltaData,
+    ToolUseData,
+)
 from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
@@ -82,43 +90,42 @@ class Follower:
         """Shows an event; a person who is there is asked what it asks."""
         self._learn(event)
         self._tell(event)
-        if event.type == "ask_opened" and self._screen.interactive:
-            await self._ask(event.data["ask"])
+        if self._screen.interactive and (opened := event.read(AskOpenedData)) is not None:
+            await self._ask(opened["ask"])
 
     def _learn(self, event: Event) -> None:
         """Keeps what later lines need to know."""
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
-        if event.type == "run_started" and event.run != self._run:
-            self._called[event.run] = self._called_run(event)
+        if event.run != self._run and (started := event.read(RunStartedData)) is not None:
+            self._called[event.run] = self._called_run(started)
         if event.type == "turn_end":
             self._calls = {call: told for call, told in self._calls.items() if call[0] != event.run}
-        if event.type == "tool_use":
-            said = _arguments(self._screen.scrubbed(event.data.get("arguments")))
-            self._calls[event.run, str(event.data.get("id"))] = said
+        if (use := event.read(ToolUseData)) is not None:
+            self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
         if event.run != self._run:
             return
-        if event.type == "message":
-            self._said = str(event.data.get("content"))
+        if event.type == "message" and (message := event.read(MessageData)) is not None:
+            self._said = message["content"]
         if event.type == "turn_end":
             self._turn_over = True
-        elif event.type == "text_delta":
-            self._streamed = ("" if self._turn_over else self._streamed) + event.data.get("text", "")
+        elif (piece := event.read(TextDeltaData)) is not None:
+            self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
             self._turn_over = False
-        elif event.type == "error" and not event.data.get("transient"):
-            self._error = event.data
+        elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
+            self._error = error
 
-    def _called_run(self, event: Event) -> _CalledRun:
+    def _called_run(self, started: RunStartedData) -> _CalledRun:
         """Return the depth of a run that another run has called, and its number among the runs of its worker."""
-        parent, worker = self._called.get(str(event.data.get("parent"))), str(event.data.get("worker"))
+        parent, worker = self._called.get(started["parent"] or ""), started["worker"]
         number = 1 + sum(run.worker == worker for run in self._called.values())
         return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
 
     def _tell(self, event: Event) -> None:
         held = self._held.setdefault(event.run, HeldBack())
-        if event.type == "text_delta":
-            self._piece(event, held.add(event.data.get("text", "")))
+        if (piece := event.read(TextDeltaData)) is not None:
+            self._piece(event, held.add(piece["text"]))
             return
         self._piece(event, held.rest())
         if self._screen.wanted.form == "stream-json":
@@ -146,7 +153,7 @@ class Follower:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event(type="text_delta", run=event.run, root=event.root, at=event.at, data={"text": text})
+            piece = Event.of(TextDeltaData, event.run, event.root, event.at, text=text)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # texts that are written side by side cannot be read
             self._screen.delta(text)

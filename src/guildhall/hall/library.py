@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
 from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError
+from guildhall.core.events import AskOpenedData
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import Home
@@ -346,8 +347,8 @@ async def _answering(
 ) -> AsyncGenerator[Event]:
     async for event in events:
         yield event
-        if event.type == "ask_opened" and approver is not None:
-            ask = event.data["ask"]
+        if approver is not None and (opened := event.read(AskOpenedData)) is not None:
+            ask = opened["ask"]
             said = approver(ask)
             said = await said if inspect.isawaitable(said) else said
             with suppress(Conflict):  # too late: the run has been told that nobody answered in time

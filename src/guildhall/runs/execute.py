@@ -17,6 +17,7 @@ from guildhall.core.errors import (
     RuntimeFailed,
     RuntimeToolless,
 )
+from guildhall.core.events import ErrorData, RunEndedData
 from guildhall.runs import records, talking
 from guildhall.runs.model import ParkCause, Stretch
 from guildhall.runs.record.entries import Crashed, Ended, Paused, Payload, Unjudged
@@ -265,7 +266,7 @@ class Execution:
                 if crash == _CRASHES:
                     raise
                 await self._ledger.journal.append(_crash(error))
-                self._ledger.publish("error", **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
+                self._ledger.publish(ErrorData, **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -367,8 +368,8 @@ class Execution:
         if self._seat is not None and self._seat.settled is not None:
             await self._seat.settled(self._ledger.run, stretch)
         if stretch.error is not None:
-            self._ledger.publish("error", **stretch.error)
-        self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)
+            self._ledger.publish(ErrorData, **stretch.error)
+        self._ledger.publish(RunEndedData, status=stretch.status, reason=stretch.reason)
 
 
 def _crash(error: RuntimeCrashed) -> Crashed:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import LimitReached, RuntimeFailed
+from guildhall.core.events import ErrorData, ListeningData, TextDeltaData, ToolResultData, ToolUseData, TurnEndData
 from guildhall.core.ids import fingerprint
 from guildhall.models.door import ATTEMPTS, OUTPUT_CEILING, OUTPUT_FLOOR
 from guildhall.runs import limits, records, shown, talking
@@ -145,7 +146,7 @@ class LiveLedger(Asking):
         spoken = bool(self.journal.all(Said)) and not limits.turns(self.journal)  # the question is the person's
         if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish("error", code=RuntimeFailed.code, message=said, transient=True)
+            self.publish(ErrorData, code=RuntimeFailed.code, message=said, transient=True)
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
@@ -167,7 +168,7 @@ class LiveLedger(Asking):
             await self.journal.append(failure, key=call.key, also=also)
 
     def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
-        self.publish("error", **error.as_dict(), transient=True, attempt=attempt, attempts=ATTEMPTS, pause=pause)
+        self.publish(ErrorData, **error.as_dict(), transient=True, attempt=attempt, attempts=ATTEMPTS, pause=pause)
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
@@ -180,10 +181,10 @@ class LiveLedger(Asking):
                 also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
             )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
-        self.publish("turn_end", turn=total.turns, **usage, cost_usd=cost)
+        self.publish(TurnEndData, turn=total.turns, **usage, cost_usd=cost)
 
     def on_text(self, text: str) -> None:
-        self.publish("text_delta", text=text)
+        self.publish(TextDeltaData, text=text)
 
     # what a person says
 
@@ -198,8 +199,8 @@ class LiveLedger(Asking):
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
         if first and (problem := talking.unusable(self.journal)) is not None:
-            self.publish("error", code=RuntimeFailed.code, message=f"the turn is over: {problem}")
-        self.publish("listening", number=number)
+            self.publish(ErrorData, code=RuntimeFailed.code, message=f"the turn is over: {problem}")
+        self.publish(ListeningData, number=number)
 
     async def hears(self, number: int, words: str) -> None:
         await self.journal.append(Said(words=words), key=talking.key_of(number))
@@ -343,7 +344,7 @@ class LiveLedger(Asking):
             result=result.as_dict(),
         )
         await self.journal.append(refused, key=call.key)
-        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
+        self.publish(ToolUseData, id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
@@ -356,14 +357,14 @@ class LiveLedger(Asking):
             reason=verdict.reason,
         )
         await self.journal.append(started, key=call.key, durable=not tool.repeatable)
-        self.publish("tool_use", id=call.key, tool=call.tool, arguments=call.arguments)
+        self.publish(ToolUseData, id=call.key, tool=call.tool, arguments=call.arguments)
 
     async def ended(self, call: ToolCall, result: ToolResult) -> None:
         await self.journal.append(ToolEnded(result=result.as_dict()), key=call.key)
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
-        self.publish("tool_result", id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        self.publish(ToolResultData, id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
 
 
 def _diverged(key: str) -> RuntimeFailed:

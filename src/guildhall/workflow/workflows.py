@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ModelUnusable, NotFound
-from guildhall.core.events import Event
+from guildhall.core.events import Event, ToolOutputData
 from guildhall.room import inbox
 from guildhall.room.rooms import Furnishing
 from guildhall.runs.grants import has_price
@@ -256,7 +256,7 @@ class Workflows:
 
         def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
+                self._runs.ledger(run).publish(ToolOutputData, id=key, tool=shell_tool.name, text=text)
 
             return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 

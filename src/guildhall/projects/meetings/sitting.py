@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
-from guildhall.core.events import Event
+from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.allowance import left
 from guildhall.projects.meetings.model import branch_of, demand_open
@@ -123,7 +123,8 @@ class Sittings:
                 yield event
             async for event in events:
                 self._listen_in(run, event)
-                heard = event.data["number"] - 1 + after if event.type == "listening" and event.run == run else -1
+                listening = event.read(ListeningData) if event.run == run else None
+                heard = listening["number"] - 1 + after if listening is not None else -1
                 if mine or event.type in _ALWAYS:
                     yield event
                 mine = mine or heard == number - 1
@@ -132,8 +133,8 @@ class Sittings:
 
     def _listen_in(self, run: str, event: Event) -> None:
         """Keeps what the worker is just saying, in case that it is cut off."""
-        if event.run == run and event.type == "text_delta":
-            self._saying[run] = self._saying.get(run, "") + str(event.data["text"])
+        if event.run == run and (piece := event.read(TextDeltaData)) is not None:
+            self._saying[run] = self._saying.get(run, "") + piece["text"]
         elif event.run == run and event.type in ("turn_end", "run_started", "listening", "run_ended"):
             self._saying.pop(run, None)
 
@@ -223,8 +224,8 @@ class Sittings:
 
     def _told(self, run: str, error: GuildError) -> Event:
         said = f"the session was renewed, with a summary of what was said so far: {error.message}"
-        data = {"code": error.code, "message": said, "transient": True, "renewed": True}
-        return Event(type="error", run=run, root=run, at=self._register.now(), data=data)
+        at = self._register.now()
+        return Event.of(ErrorData, run, run, at, code=error.code, message=said, transient=True, renewed=True)
 
     async def _begin(self, meeting: Meeting, frame: Frame) -> Prepared:
         said = self._register.words(meeting.id)
@@ -327,7 +328,7 @@ class Sittings:
             await self._ears[id].wait()
         if not waited:
             run, at = self._last(id)[0], self._register.now()
-            self._ground.bus.publish(Event(type="listening", run=run, root=run, at=at, data={"number": number}))
+            self._ground.bus.publish(Event.of(ListeningData, run, run, at, number=number))
         return said.words
 
     def _keep(self, id: str) -> None:

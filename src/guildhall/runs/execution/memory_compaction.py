@@ -15,7 +15,7 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
-from guildhall.core.events import Event
+from guildhall.core.events import Event, MemoryCondensedData
 from guildhall.memory.compaction import BUDGET_USD, COMPACTOR_WORKER, CompactionResult
 from guildhall.runs import records
 from guildhall.runs.model import HALL, RunRequest
@@ -121,10 +121,10 @@ class MemoryCompactor:
         return CompactionResult(scope=request.folder.scope, status="failed", reason=reason)
 
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
-        data = {"text": str(result), **result.as_dict(), "by": compactor_run}
         runs = self._find_runs(request.run)
         root = runs.root(request.run)
-        event = Event(type="memory_condensed", run=request.run, root=root, at=stamp(self._clock.now()), data=data)
+        at, text = stamp(self._clock.now()), str(result)
+        event = Event.of(MemoryCondensedData, request.run, root, at, text=text, **result.as_dict(), by=compactor_run)
         if runs.alive(root):
             self._bus.publish(event)
         else:
