@@ -22,7 +22,7 @@ def test_every_type_of_event_has_data_and_a_row_in_the_docs() -> None:
 
 
 def test_an_event_is_read_by_the_type_of_its_data() -> None:
-    event = Event.of(TextDeltaData, "r-1", "r-1", "now", text="hello")
+    event = Event.of(TextDeltaData, {"text": "hello"}, run="r-1", root="r-1", at="now")
     assert event.as_dict() == {"type": "text_delta", "run": "r-1", "root": "r-1", "at": "now", "text": "hello"}
     assert event.read(TextDeltaData) == {"text": "hello"}
     assert event.read(ToolUseData) is None

@@ -269,7 +269,7 @@ class Conversation:
                 self._screen.note(str(error["hint"]).replace(run.run.id, self._id))
         for line in how_to_go_on(run, self._screen):
             self._screen.note(line.replace(run.run.id, self._id))
-        return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
+        return exit_codes.of_run(run.run.status, run.run.error_code)
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
         self._screen.note("Closing; the notes are being written.", "dim")

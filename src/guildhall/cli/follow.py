@@ -14,7 +14,7 @@ from guildhall.cli.format.rooms import TOLD, line_of
 from guildhall.cli.format.runs import how_to_go_on, result_of, text_of, used
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
-from guildhall.core.errors import Conflict, Interrupted
+from guildhall.core.errors import Conflict, ErrorInfo, Interrupted
 from guildhall.core.events import (
     AskOpenedData,
     ErrorData,
@@ -61,7 +61,9 @@ class Follower:
         self._run: str | None = None
         self._held: dict[str, HeldBack] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
+        self._error: ErrorInfo | ErrorData | None = (
+            None  # what the events said last, for a run whose record could not be kept
+        )
         self._calls: dict[tuple[str, str], str] = {}  # those of the last answers, by run and id, with their arguments
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was shown while it was written
@@ -153,7 +155,7 @@ class Follower:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event.of(TextDeltaData, event.run, event.root, event.at, text=text)
+            piece = Event.of(TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # texts that are written side by side cannot be read
             self._screen.delta(text)
@@ -183,7 +185,7 @@ class Follower:
             await self._print(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
-        return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+        return exit_codes.of_run(shown.run.status, shown.run.error_code)
 
     async def _print(self, shown: Shown) -> None:
         if self._screen.wanted.form != "text":
@@ -199,11 +201,11 @@ class Follower:
         run = shown.run
         self._screen.note(f"{id_of(run)} {run.status}: {used(shown)}", "dim")
         if error := run.error or self._error:
-            said = error.get("message") or run.reason or "no reason given"
-            where = f"{error['where']}: " if error.get("where") else ""
+            said = error["message"]
+            where = f"{place}: " if (place := error.get("where")) else ""
             self._screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
             if hint := error.get("hint"):
-                self._screen.note(by_job(str(hint), run))
+                self._screen.note(by_job(hint, run))
         for line in how_to_go_on(shown, self._screen):
             self._screen.note(line)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, ParamSpec, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
-from guildhall.core.errors import Conflict
+from guildhall.core.errors import Conflict, ErrorInfo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Mapping
@@ -204,20 +204,14 @@ class MemoryCondensedData(TypedDict):
     by: str | None  # the run of the compactor
 
 
-class ErrorData(TypedDict):
+class ErrorData(ErrorInfo):
     """An error. If it is `transient`, attempt number `attempt` of `attempts` follows after `pause` seconds."""
 
-    code: str
-    message: str
-    hint: NotRequired[str | None]
-    where: NotRequired[str | None]
     transient: NotRequired[bool]
     attempt: NotRequired[int]
     attempts: NotRequired[int]
     pause: NotRequired[float]
     renewed: NotRequired[bool]  # the session of a meeting was renewed
-    limit: NotRequired[str]
-    run: NotRequired[str]  # whose limit it is
 
 
 class RunEndedData(TypedDict):
@@ -252,7 +246,6 @@ EVENT_DATA: Mapping[EventType, Any] = {
 }
 _TYPES: Mapping[Any, EventType] = {data: type for type, data in EVENT_DATA.items() if type != "held"}
 DataT = TypeVar("DataT")
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,9 +259,9 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @staticmethod
-    def of(data: Callable[P, Any], run: str, root: str, at: str, /, *args: P.args, **fields: P.kwargs) -> Event:
-        """Return the event with data of this type: `Event.of(TextDeltaData, run, root, at, text="x")`."""
-        return Event(type=_TYPES[data], run=run, root=root, at=at, data=data(*args, **fields))
+    def of(kind: type[DataT], data: DataT, *, run: str, root: str, at: str) -> Event:
+        """Return the event with data of this type: `Event.of(TextDeltaData, {"text": "x"}, ...)`."""
+        return Event(type=_TYPES[kind], run=run, root=root, at=at, data=cast("Mapping[str, Any]", data))
 
     def read(self, data: type[DataT]) -> DataT | None:
         """Return the data of the event if it is of this type, or None."""

@@ -47,6 +47,7 @@ _HOMES = {
     "Draft": "guildhall.projects.commissions.model",
     "Entry": "guildhall.runs.record.entries",
     "EntryHistory": "guildhall.memory.model",
+    "ErrorInfo": "guildhall.core.errors",
     "Event": "guildhall.core.events",
     "Exchange": "guildhall.projects.meetings.model",
     "Executes": "guildhall.runs.plan",
@@ -246,6 +247,8 @@ def _plain(kind: Any, data: Any, place: str) -> Any:
         return Path(data) if _is_path(data) else _checked(False, None, place, "a path", data)
     if kind is bytes:
         return _bytes(data, place)
+    if typing.is_typeddict(kind):
+        return _checked(isinstance(data, dict), data, place, "an object", data)
     if is_dataclass(kind):
         return _record(cast("type", kind), data, place)
     if issubclass(kind, GuildError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 from guildhall.core.config import load_settings
-from guildhall.core.errors import Conflict, HallGone, HallUnavailable, UsageError
+from guildhall.core.errors import Conflict, ErrorInfo, HallGone, HallUnavailable, UsageError
 from guildhall.core.events import AskOpenedData
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
@@ -52,7 +52,7 @@ class RunResult:
     run: str
     status: str
     output: Any
-    error: Mapping[str, Any] | None
+    error: ErrorInfo | None
     messages: Sequence[Mapping[str, Any]]
     usage: Usage
     cost_usd: float | None
@@ -67,7 +67,7 @@ class RunResult:
         from pydantic import TypeAdapter, ValidationError
 
         if not self.completed:
-            said = (self.error or {}).get("message")
+            said = self.error["message"] if self.error else None
             raise Conflict(f"the run {self.run} is {self.status}: it has no output", hint=str(said) if said else None)
         try:
             return TypeAdapter[T](kind).validate_json(json.dumps(self.output))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import RuntimeFailed
-from guildhall.core.events import AskClosedData, AskOpenedData, Event, P
+from guildhall.core.events import AskClosedData, AskOpenedData, DataT, Event
 from guildhall.core.ids import ASK, fingerprint, new_id
 from guildhall.runs import records
 from guildhall.runs.model import Ask
@@ -46,9 +46,9 @@ class Asking:
     def run(self) -> str:
         return self.journal.run
 
-    def publish(self, data: Callable[P, Any], *args: P.args, **fields: P.kwargs) -> None:
-        """Publish an event of this run: `publish(TextDeltaData, text="x")`."""
-        self._bus.publish(Event.of(data, self.run, self.root, stamp(self._clock.now()), *args, **fields))
+    def publish(self, kind: type[DataT], data: DataT) -> None:
+        """Publish an event of this run: `publish(TextDeltaData, {"text": "x"})`."""
+        self._bus.publish(Event.of(kind, data, run=self.run, root=self.root, at=stamp(self._clock.now())))
 
     async def _ask(
         self,
@@ -100,7 +100,7 @@ class Asking:
 
             await self.journal.append(entry(ask.id), key=key, also=also)
         if ask.status == "open":
-            self.publish(AskOpenedData, ask=ask.as_dict())
+            self.publish(AskOpenedData, {"ask": ask.as_dict()})
         return ask
 
     async def closed(self, ask: Ask, patience: Patience | None = None) -> Ask:
@@ -108,7 +108,7 @@ class Asking:
         if ask.status == "open":
             with (patience or self._patience).waiting():
                 ask = await self._asks.wait(ask)
-            self.publish(AskClosedData, id=ask.id, status=ask.status)
+            self.publish(AskClosedData, {"id": ask.id, "status": ask.status})
         return ask
 
     async def apply(

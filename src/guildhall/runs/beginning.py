@@ -18,11 +18,7 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
     plan = prepared.seat.plan if prepared.seat else None
     if plan is None:
         plan = plan_of_run(assembled, source.name, priced=has_price(source), called=parent is not None).line()
-    return Event.of(
-        RunStartedData,
-        prepared.run,
-        prepared.root,
-        at,
+    data = RunStartedData(
         worker=assembled.worker.name,
         runtime=assembled.worker.definition.runtime,
         model=source.name,
@@ -31,3 +27,4 @@ def started(prepared: Prepared, parent: str | None, at: str) -> Event:
         resumed=prepared.resumed,
         parent=parent,
     )
+    return Event.of(RunStartedData, data, run=prepared.run, root=prepared.root, at=at)

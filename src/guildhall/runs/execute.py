@@ -266,7 +266,7 @@ class Execution:
                 if crash == _CRASHES:
                     raise
                 await self._ledger.journal.append(_crash(error))
-                self._ledger.publish(ErrorData, **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
+                self._ledger.publish(ErrorData, _transient(error, crash + 1))
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -368,8 +368,12 @@ class Execution:
         if self._seat is not None and self._seat.settled is not None:
             await self._seat.settled(self._ledger.run, stretch)
         if stretch.error is not None:
-            self._ledger.publish(ErrorData, **stretch.error)
-        self._ledger.publish(RunEndedData, status=stretch.status, reason=stretch.reason)
+            self._ledger.publish(ErrorData, {**stretch.error})
+        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
+
+
+def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
+    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
 
 
 def _crash(error: RuntimeCrashed) -> Crashed:
@@ -389,6 +393,6 @@ def _failed(error: GuildError, hint: str = "") -> Stretch:
     """Return the end of a run that failed. `hint` is for an error without one."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
     data = error.as_dict()
-    if hint:
-        data.setdefault("hint", hint)
+    if hint and "hint" not in data:
+        data["hint"] = hint
     return Stretch(status="failed", reason=reason, error=data)

@@ -146,7 +146,7 @@ class LiveLedger(Asking):
         spoken = bool(self.journal.all(Said)) and not limits.turns(self.journal)  # the question is the person's
         if call.attempt == 0 and not spoken and (problem := shown.not_usable(call.messages)) is not None:
             said = f"the answer was not usable, the model is told why: {problem}"
-            self.publish(ErrorData, code=RuntimeFailed.code, message=said, transient=True)
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": said, "transient": True})
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
@@ -168,7 +168,9 @@ class LiveLedger(Asking):
             await self.journal.append(failure, key=call.key, also=also)
 
     def again(self, error: ModelFailed, attempt: int, pause: float) -> None:
-        self.publish(ErrorData, **error.as_dict(), transient=True, attempt=attempt, attempts=ATTEMPTS, pause=pause)
+        self.publish(
+            ErrorData, {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": ATTEMPTS, "pause": pause}
+        )
 
     async def record(self, call: ModelCall, response: ModelResponse, cost: float | None) -> None:
         usage = Tokens(input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens)
@@ -181,10 +183,10 @@ class LiveLedger(Asking):
                 also=lambda connection: records.change_run(connection, self.run, **asdict(total)),
             )
         self.purse.settle(call.key, cost or 0.0, usage["input_tokens"] + usage["output_tokens"])
-        self.publish(TurnEndData, turn=total.turns, **usage, cost_usd=cost)
+        self.publish(TurnEndData, {"turn": total.turns, **usage, "cost_usd": cost})
 
     def on_text(self, text: str) -> None:
-        self.publish(TextDeltaData, text=text)
+        self.publish(TextDeltaData, {"text": text})
 
     # what a person says
 
@@ -199,8 +201,8 @@ class LiveLedger(Asking):
         first = self.journal.last(key, Listening) is None
         await self.journal.append(Listening(), key=key)
         if first and (problem := talking.unusable(self.journal)) is not None:
-            self.publish(ErrorData, code=RuntimeFailed.code, message=f"the turn is over: {problem}")
-        self.publish(ListeningData, number=number)
+            self.publish(ErrorData, {"code": RuntimeFailed.code, "message": f"the turn is over: {problem}"})
+        self.publish(ListeningData, {"number": number})
 
     async def hears(self, number: int, words: str) -> None:
         await self.journal.append(Said(words=words), key=talking.key_of(number))
@@ -344,7 +346,7 @@ class LiveLedger(Asking):
             result=result.as_dict(),
         )
         await self.journal.append(refused, key=call.key)
-        self.publish(ToolUseData, id=call.key, tool=call.tool, arguments=call.arguments, refused=True)
+        self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments, "refused": True})
         self._publish_result(call, result)
 
     async def started(self, call: ToolCall, tool: Tool, verdict: Verdict) -> None:
@@ -357,14 +359,15 @@ class LiveLedger(Asking):
             reason=verdict.reason,
         )
         await self.journal.append(started, key=call.key, durable=not tool.repeatable)
-        self.publish(ToolUseData, id=call.key, tool=call.tool, arguments=call.arguments)
+        self.publish(ToolUseData, {"id": call.key, "tool": call.tool, "arguments": call.arguments})
 
     async def ended(self, call: ToolCall, result: ToolResult) -> None:
         await self.journal.append(ToolEnded(result=result.as_dict()), key=call.key)
         self._publish_result(call, result)
 
     def _publish_result(self, call: ToolCall, result: ToolResult) -> None:
-        self.publish(ToolResultData, id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        told = ToolResultData(id=call.key, tool=call.tool, text=result.text, is_error=result.is_error)
+        self.publish(ToolResultData, told)
 
 
 def _diverged(key: str) -> RuntimeFailed:

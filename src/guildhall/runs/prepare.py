@@ -250,7 +250,7 @@ class Preparation:
 
     def _seconds_before(self, run: Run, journal: Journal) -> float:
         """How long a run has been running so far. One whose time was over gets the same time again."""
-        if (run.error or {}).get("limit") == "timeout":
+        if run.error is not None and run.error.get("limit") == "timeout":
             return 0.0
         recorded = self._store.read(lambda connection: records.running_seconds(connection, run.id))
         cut_off = run.status == "lost" or isinstance(journal.entries[-1].data, Listening)

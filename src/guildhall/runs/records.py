@@ -39,6 +39,7 @@ from guildhall.store.tables import asks, journal, runs
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.core.errors import ErrorInfo
     from guildhall.runs.model import AskKind
 
 # runs
@@ -126,10 +127,10 @@ def unfinished(connection: Connection) -> list[tuple[str, str, Mapping[str, Any]
     return [tuple(row) for row in connection.execute(rows.where(runs.c.status.not_in(ENDED)))]
 
 
-def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str) -> None:
+def give_up(connection: Connection, run: str, error: ErrorInfo, now: str) -> None:
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
     withdraw_asks(connection, run, now, questions=False)
-    end = Ended(status="failed", reason=error["code"], error=dict(error), output=None)
+    end = Ended(status="failed", reason=error["code"], error=error, output=None)
     _end(connection, run, end, now)
 
 

@@ -171,7 +171,7 @@ class _Writer:
         if replies := list(self._replies()):
             case["answers"] = replies
         case["shown"] = self._shown()
-        if (run.error or {}).get("limit") == "timeout":
+        if run.error is not None and run.error.get("limit") == "timeout":
             self.note("the time that it took: a test is faster, and will not run out of it")
         return {**case, **ending(run, self._neutral)}
 
@@ -322,7 +322,7 @@ def ending(run: Run, neutral: Neutral) -> dict[str, Any]:
     if run.status == "completed":
         ended["output"] = neutral.value(run.output)
     elif run.error:
-        ended["error"] = run.error.get("code")
+        ended["error"] = run.error["code"]
     return ended
 
 

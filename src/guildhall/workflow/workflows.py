@@ -256,7 +256,7 @@ class Workflows:
 
         def commands(run: str) -> Execute:
             def told(key: str, text: str) -> None:
-                self._runs.ledger(run).publish(ToolOutputData, id=key, tool=shell_tool.name, text=text)
+                self._runs.ledger(run).publish(ToolOutputData, {"id": key, "tool": shell_tool.name, "text": text})
 
             return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 

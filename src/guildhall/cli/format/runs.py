@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli.format.jobs import by_job, id_of
 from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
+from guildhall.core.errors import ErrorInfo
 from guildhall.runs.model import AMOUNT, DATE, WORDS
 from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.record.entries import (
@@ -92,7 +93,7 @@ def _describe(data: Payload) -> str:
         case Resumed():
             return f"was {data.was}{_more(data.bounds)}"
         case Ended():
-            return _stopped(data.status, (data.error or {}).get("message") or data.reason)
+            return _stopped(data.status, data.error["message"] if data.error else data.reason)
         case Paused():
             return _stopped(data.status, data.reason)
         case WorkerCreated():
@@ -216,12 +217,11 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
 def _may_try_again(run: Run) -> bool:
     """Whether going on could end otherwise, and nothing has said so yet."""
-    error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
+    if run.status != "failed" or run.parent is not None or run.error_code in _IN_VAIN:
         return False
-    if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
+    if run.kind == "workflow" and run.error_code == "invalid_file":  # it keeps the text that it began with
         return False
-    return "guild resume" not in str(error.get("hint"))
+    return run.error is None or "guild resume" not in run.error.get("hint", "")
 
 
 def used(shown: Shown) -> str:
@@ -247,12 +247,11 @@ def print_ending(shown: Shown, screen: Screen) -> None:
     if run.status == "cancelled":
         screen.note(f"guild: {id_of(run)} was cancelled: there is no result", "red")
     elif run.status == "failed" or run.error:
-        error = run.error or {}
-        where = f"{error['where']}: " if error.get("where") else ""
-        said = error.get("message") or run.reason or "no reason given"
+        error = run.error or ErrorInfo(code="error", message=run.reason or "no reason given")
+        where, said = f"{place}: " if (place := error.get("where")) else "", error["message"]
         screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
         if hint := error.get("hint"):
-            screen.note(by_job(str(hint), run))
+            screen.note(by_job(hint, run))
     for ask in shown.asks:
         if ask.status == "open" and ask.question.body:
             screen.note(screen.barred(ask.question.body, wrapped=screen.err.isatty()))

@@ -49,9 +49,8 @@ class Comparison:
         for one in tree:
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
-            error = one.error or {}
-            if error.get("code") == ScriptExhausted.code:  # the outcome of a run without answers is not expected
-                self._unfixable(str(error["message"]), one.worker)
+            if one.error and one.error_code == ScriptExhausted.code:  # its outcome is not expected
+                self._unfixable(one.error["message"], one.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)
@@ -131,7 +130,7 @@ class Comparison:
         if not differing:
             return
         label = "how it ended is not the same" if "status" in differing else "the result is not the same"
-        detail = (run.error or {}).get("message") if run.error else None
+        detail = run.error["message"] if run.error else None
         after = {**{name: now.get(name) for name in then}, **({"because": detail} if detail else {})}
         self.deviations.append(Deviation(text=difference(label, _plain(then), self._neutral.text(_plain(after)))))
         if run.status not in {"completed", "failed"}:

@@ -145,7 +145,7 @@ class Sittings:
             return False
         run = self._register.history.get(ended.run)
         if run.status == "failed":
-            return (run.error or {}).get("code") == ContextTooLong.code and self._has_answered(run)
+            return run.error_code == ContextTooLong.code and self._has_answered(run)
         return run.pause == "message"
 
     def _has_answered(self, run: Run) -> bool:
@@ -211,7 +211,7 @@ class Sittings:
         """Raises where going on with a run would be in vain, or is not wanted."""
         if renew:
             raise Conflict("the person wanted it")
-        code = str((run.error or {}).get("code"))
+        code = run.error_code
         if run.status == "failed" and code in _SPENT:
             said = (
                 "the conversation no longer fits"
@@ -225,7 +225,8 @@ class Sittings:
     def _told(self, run: str, error: GuildError) -> Event:
         said = f"the session was renewed, with a summary of what was said so far: {error.message}"
         at = self._register.now()
-        return Event.of(ErrorData, run, run, at, code=error.code, message=said, transient=True, renewed=True)
+        data = ErrorData(code=error.code, message=said, transient=True, renewed=True)
+        return Event.of(ErrorData, data, run=run, root=run, at=at)
 
     async def _begin(self, meeting: Meeting, frame: Frame) -> Prepared:
         said = self._register.words(meeting.id)
@@ -328,7 +329,7 @@ class Sittings:
             await self._ears[id].wait()
         if not waited:
             run, at = self._last(id)[0], self._register.now()
-            self._ground.bus.publish(Event.of(ListeningData, run, run, at, number=number))
+            self._ground.bus.publish(Event.of(ListeningData, {"number": number}, run=run, root=run, at=at))
         return said.words
 
     def _keep(self, id: str) -> None:

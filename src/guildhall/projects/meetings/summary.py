@@ -51,6 +51,6 @@ class Summaries:
         except GuildError as error:
             return Summary(problem=error.message)
         if run.status != "completed" or not str(run.output or "").strip():
-            said = (run.error or {}).get("message") or run.reason or "it said nothing"
+            said = (run.error["message"] if run.error else run.reason) or "it said nothing"
             return Summary(problem=f"{run.id} {run.status}: {said}")
         return Summary(text=str(run.output).strip())

@@ -123,8 +123,9 @@ class MemoryCompactor:
     def _report(self, request: CompactionRequest, result: CompactionResult, compactor_run: str | None) -> None:
         runs = self._find_runs(request.run)
         root = runs.root(request.run)
-        at, text = stamp(self._clock.now()), str(result)
-        event = Event.of(MemoryCondensedData, request.run, root, at, text=text, **result.as_dict(), by=compactor_run)
+        data = MemoryCondensedData(text=str(result), **result.as_dict(), by=compactor_run)
+        at = stamp(self._clock.now())
+        event = Event.of(MemoryCondensedData, data, run=request.run, root=root, at=at)
         if runs.alive(root):
             self._bus.publish(event)
         else:
@@ -152,7 +153,7 @@ class _CompactorRun:
         frame = replace(self._request.frame, caller=HALL, interactive=False)
         run = await self._runs.to_its_end(request, frame, self._set_run)
         if run.status != "completed":
-            reason = (run.error or {}).get("message") or run.reason or "no reason given"
+            reason = (run.error["message"] if run.error else run.reason) or "no reason given"
             raise RuntimeFailed(f"{run.id} {run.status}: {reason}")
         return str(run.output)
 

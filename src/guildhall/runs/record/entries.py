@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypedDict, TypeVar
 
-from guildhall.core.errors import InvalidFile
+from guildhall.core.errors import ErrorInfo, InvalidFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -288,7 +288,7 @@ class Unjudged:
 
     status: RunStatus
     reason: str | None = None
-    error: Mapping[str, Any] | None = None
+    error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
@@ -329,7 +329,7 @@ class Ended(_Stop):
     """The run ended."""
 
     kind: ClassVar[Kind] = "ended"
-    error: Mapping[str, Any] | None
+    error: ErrorInfo | None
     output: Any
 
 
