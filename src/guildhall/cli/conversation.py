@@ -264,9 +264,9 @@ class Conversation:
             return exit_codes.DONE
         run = await client.show(ended)
         if error := run.run.error:
-            self._screen.note(f"guild: {error.get('message')}", "red")
-            if error.get("hint"):
-                self._screen.note(str(error["hint"]).replace(run.run.id, self._id))
+            self._screen.note(f"guild: {error['message']}", "red")
+            if hint := error.get("hint"):
+                self._screen.note(hint.replace(run.run.id, self._id))
         for line in how_to_go_on(run, self._screen):
             self._screen.note(line.replace(run.run.id, self._id))
         return exit_codes.of_run(run.run.status, run.run.error_code)
