@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,13 +29,14 @@ from pydantic_ai.usage import RequestUsage
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import LimitReached, ModelFailed
 from guildhall.core.events import EventBus
+from guildhall.core.frame import RecordedFrame
 from guildhall.core.ids import new_id
 from guildhall.models.door import OUTPUT_CEILING, OUTPUT_FLOOR, ModelDoor, estimate
 from guildhall.runs.asks import Asks
 from guildhall.runs.journal import Journal
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.limits import cut_off, used
-from guildhall.runs.model import Bounds
+from guildhall.runs.model import Bounds, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.record.entries import ModelAnswered, ModelAsked, ModelCallFailed
 from guildhall.runs.records import add_run
@@ -51,7 +53,10 @@ A_RUN = {
     "model": "test:model",
     "kind": "plain",
     "status": "running",
-    "request": {},
+    "request": {
+        **RunRequest(worker="w", input="go").as_dict(),
+        "frame": RecordedFrame(cwd=Path("/"), root=Path("/")).as_dict(),
+    },
     "created_at": "2026-01-01T00:00:00.000Z",
     "turns": 0,
     "input_tokens": 0,

@@ -72,5 +72,5 @@ def test_a_damaged_entry_is_an_error_that_names_it(kind: str, data: Any) -> None
         Entry.from_dict(record)
     with pytest.raises(UsageError, match="entry 7"):
         decode(Entry[Payload], record)
-    with pytest.raises(UsageError, match="data"):
+    with pytest.raises(UsageError, match="cannot read"):
         decode(Entry[Payload], {name: value for name, value in record.items() if name != "data"})

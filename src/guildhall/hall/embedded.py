@@ -203,7 +203,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
             below=part.history.below(run),
             asks=part.asks.of_run(run),
             messages=conversation(journal),
-            attachments=tuple(first.attachments),
+            attachments=first.attachments,
             runtime=first.worker["definition"].get("runtime", "pydantic"),
         )
 

@@ -208,7 +208,7 @@ class Assembler:
 
         What the worker remembered is what it remembered then. Says also whether it is there no more.
         """
-        given = [as_recorded(name, tools) for name, tools in (frozen.given or {}).items()]
+        given = [as_recorded(name, tools) for name, tools in frozen.given.items()]
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
             worker = worker or _in_seat(self.find(request.worker, frame), seat)
@@ -216,7 +216,7 @@ class Assembler:
             recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
-        listed = {name: as_recorded(name, tools).tools for name, tools in (frozen.servers or {}).items()}
+        listed = {name: as_recorded(name, tools).tools for name, tools in frozen.servers.items()}
         then_worker = from_snapshot(frozen.worker)
         served = still_served(worker, then_worker, listed)
         recipe = replace(recipe, served=served, outsiders=on_record(frozen, then_worker, worker))

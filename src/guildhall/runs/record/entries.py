@@ -85,17 +85,17 @@ class Assembly(Payload):
     tools: Sequence[Mapping[str, Any]]  # as the model is shown them
     output_schema: Mapping[str, Any] | None
     hash: str  # fingerprint of the five fields above
-    memory: str = ""  # the memory block at the end of the system prompt
+    memory: str  # the memory block at the end of the system prompt
     worker: Mapping[str, Any]  # enough to rebuild the worker when its file is gone
     model: str
     mode: Mode
     bounds: Mapping[str, Any]
-    repeatable: Sequence[str] = ()  # tools whose calls may be repeated after a crash
-    above: Sequence[str] = ()  # capabilities of the runs above and around this one
+    repeatable: Sequence[str]  # tools whose calls may be repeated after a crash
+    above: Sequence[str]  # capabilities of the runs above and around this one
     called: bool = False  # by another run
     converses: bool = False  # the run is a conversation
-    given: Mapping[str, Sequence[Mapping[str, Any]]] | None = None  # tools of the caller's own process, by toolbox
-    servers: Mapping[str, Sequence[Mapping[str, Any]]] | None = None  # tools of MCP servers, by server
+    given: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of the caller's own process, by toolbox
+    servers: Mapping[str, Sequence[Mapping[str, Any]]]  # tools of MCP servers, by server
     outsiders: Mapping[str, Any] | None = None  # members that the run may dispatch to, or has tools of
     activation: Mapping[str, Any] | None = None  # the result of the package's function
     files: Sequence[Mapping[str, Any]] = ()  # the attachments with their bytes; never shown
