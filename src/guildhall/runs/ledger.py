@@ -155,6 +155,7 @@ class LiveLedger(Asking):
             message=error.message,
             hint=error.hint,
             where=error.where,
+            status=error.status,
             transient=error.transient,
             cost_usd=cost,
         )

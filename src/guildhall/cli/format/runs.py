@@ -45,6 +45,15 @@ if TYPE_CHECKING:
 _LONG = 160
 # Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
 _IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
+# The hints of these errors contain the command `guild resume`.
+RESUME_HINTED = (
+    "limit_reached",
+    "rate_limited",
+    "model_overloaded",
+    "model_not_reachable",
+    "runtime_crashed",
+    "runtime_toolless",
+)
 
 
 def age(stamp: str, now: datetime) -> str:
@@ -221,7 +230,7 @@ def _may_try_again(run: Run) -> bool:
         return False
     if run.kind == "workflow" and run.error_code == "invalid_file":  # it keeps the text that it began with
         return False
-    return run.error is None or "guild resume" not in run.error.get("hint", "")
+    return run.error_code not in RESUME_HINTED
 
 
 def used(shown: Shown) -> str:

@@ -125,6 +125,7 @@ class ModelCallFailed(Payload):
     message: str
     hint: str | None = None
     where: str | None = None
+    status: int | None = None  # of HTTP
     transient: bool  # it is made again
     cost_usd: float | None  # if it was paid for
     copied: bool = False
