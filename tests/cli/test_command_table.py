@@ -1,0 +1,32 @@
+"""The rows of commands.tsv name functions that exist, in modules that are easy to find."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from guildhall.cli.command import Command
+from guildhall.cli.command_table import COMMANDS, Row, family
+
+SHORT_FORMS = {"approve": "answer", "deny": "answer"}
+WITH_FUNCTION = [row for row in COMMANDS if not family(row.name) and row.name != "help"]
+
+
+def test_a_name_occurs_once() -> None:
+    names = [row.name for row in COMMANDS]
+    assert len(names) == len(set(names)) > 80
+
+
+@pytest.mark.parametrize("row", COMMANDS, ids=lambda row: row.name)
+def test_a_row_is_complete(row: Row) -> None:
+    assert row.summary
+    assert not row.summary.endswith(".")
+    assert row.example.removeprefix("claude mcp add guild -- ").startswith("guild ")
+
+
+@pytest.mark.parametrize("row", WITH_FUNCTION, ids=lambda row: row.name)
+def test_a_command_is_in_the_module_of_its_first_word(row: Row) -> None:
+    first = row.name.split()[0]
+    assert row.module.rpartition(".")[2] == SHORT_FORMS.get(first, first)
+    assert isinstance(getattr(import_module(row.module), row.function), Command)
