@@ -1,4 +1,4 @@
-"""Jobs, as people name and read them."""
+"""Printing jobs, and naming runs by what they are for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _MAX_LABEL_CHARS = 80
 
 
 def id_of(run: Run) -> str:
-    """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
+    """Return the id of the job, commission or meeting of a run, or its own id."""
     told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
     return str(told["id"]) if told and not told.get("review") else run.id
 
 
-def by_job(text: str, run: Run) -> str:
-    """A text about a run, in which it is called as a person calls it."""
+def rename_run(text: str, run: Run) -> str:
+    """Replace the id of a run in a text by the id that `id_of` returns."""
     return text.replace(run.id, id_of(run))
 
 
 def task_of(run: Run) -> str:
-    """What a run is about."""
+    """Return the description, title or input of a run."""
     if (job := run.request.get("job")) is not None:
         return str(job["description"])
     commission = run.request.get("commission")
@@ -37,7 +37,7 @@ def task_of(run: Run) -> str:
 
 
 def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
-    """The judgement calls of a worker, in whatever it was at."""
+    """Print the decisions that a worker has recorded."""
     if decisions:
         screen.heading("\ndecisions")
     for one in decisions:
@@ -45,7 +45,7 @@ def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
 
 
 def print_job(shown: JobShown, screen: Screen) -> None:
-    """All about a job but for its result."""
+    """Print everything about a job except its result."""
     job = shown.job
     rows = [
         ["job", job.id],

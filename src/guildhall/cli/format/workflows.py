@@ -1,4 +1,4 @@
-"""Workflows and their agents, in rows that people read: for `guild ls` and `guild show`."""
+"""Printing workflows and their agents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def name_of(run: Run) -> str:
-    """Who a run is of: a worker, or the target of a workflow."""
+    """Return the worker of a run, or the target of its workflow."""
     asked = run.request.get("workflow")
     return str(Target(None, run.worker, asked.get("tag", MAIN))) if asked else run.worker
 
 
 def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str]]:
-    """A workflow as one entry, with its agents below; those that stand alone are entries of their own."""
+    """Return rows for a workflow and its agents. Agents of global:main have rows of their own."""
     agents = [agent for agent in workflow.agents if agent.status != "stopped" or workflow.name != GLOBAL]
     if workflow.name == GLOBAL:
         return [[agent.run or run.id, str(agent.target), _agent(agent), since] for agent in agents]
@@ -32,7 +32,7 @@ def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str
 
 
 def _agent(agent: AgentShown) -> str:
-    """How an agent stands, in a few words."""
+    """Return the state of an agent in a few words."""
     told = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
     told += [agent.state] if agent.state else []
     told += [f"{agent.unread} unread"] if agent.unread else []
@@ -41,18 +41,18 @@ def _agent(agent: AgentShown) -> str:
     return "; ".join(told)
 
 
-def given_up(workflow: WorkflowShown) -> list[AgentShown]:
-    """The agents of a workflow that goes on which do nothing more until a person says so."""
+def failed_agents(workflow: WorkflowShown) -> list[AgentShown]:
+    """Return the agents that do not work again until the user starts them."""
     return [agent for agent in workflow.agents if agent.status == "failed"]
 
 
-def how_to_try_again(agent: AgentShown) -> str:
-    """The command that lets an agent work again."""
+def retry_command(agent: AgentShown) -> str:
+    """Return the command that starts an agent again."""
     return f"guild start {agent.target}"
 
 
 def print_workflow(workflow: WorkflowShown, screen: Screen) -> None:
-    """All about a workflow, but for what was said."""
+    """Print everything about a workflow except its messages."""
     again = f" (generation {workflow.generation})" if workflow.generation > 1 else ""
     rows = [
         ["workflow", f"{workflow.target}{again}"],

@@ -10,7 +10,7 @@ from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.commands.runs.wait import wait_stopped
 from guildhall.cli.format.jobs import label_of
 from guildhall.cli.format.member_jobs import print_end, told_end, until_over
-from guildhall.cli.format.runs import print_ending
+from guildhall.cli.format.runs import print_outcome
 from guildhall.cli.parser import json_object, read_text
 from guildhall.cli.targets import Resolved, worker_name
 from guildhall.core.errors import UsageError
@@ -82,5 +82,5 @@ async def _wait(ctx: Context, job: Job) -> int:
         told = (await client.job(job.id)).as_dict()
         screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
     else:
-        print_ending(shown, screen)
+        print_outcome(shown, screen)
     return code

@@ -13,11 +13,11 @@ from guildhall.cli.format.jobs import id_of, task_of
 from guildhall.cli.format.member_jobs import how_to_answer
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.format.workflows import (
-    given_up,
-    how_to_try_again,
+    failed_agents,
     name_of,
     print_agents,
     print_workflow,
+    retry_command,
     working_rows,
 )
 from guildhall.cli.screen import money
@@ -158,7 +158,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         since = age(run.created_at, now)
         if (workflow := groups.workflows.get(run.id)) is not None:
             working += working_rows(run, workflow, since)
-            gave_up += [_gave_up(agent, workflow) for agent in given_up(workflow)]
+            gave_up += [_gave_up(agent, workflow) for agent in failed_agents(workflow)]
         else:
             working.append([id_of(run), run.worker, task(run), since])
     for theirs in groups.members:
@@ -233,7 +233,7 @@ def _spent(runs: Sequence[Run], times: int) -> str:
 
 def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:
     why = f"it has given up; why: guild log {workflow.run}"
-    return [str(agent.target), agent.status, why, "", how_to_try_again(agent)]
+    return [str(agent.target), agent.status, why, "", retry_command(agent)]
 
 
 def _when(run: Run, now: datetime) -> str:
