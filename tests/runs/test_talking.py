@@ -22,7 +22,7 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runs.talking import check_words, number_of
 from guildhall.runs.transcript import conversation
 from guildhall.store.tables import journal
-from guildhall.testing.bench import WORKER, Bench, write
+from tests.conformance.bench import WORKER, Bench, write
 from tests.conftest import Guild
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.testing.table import Table
+    from tests.conformance.table import Table
 
 SLOW = {"sleep": 60, "say": "too late"}
 HELLO, WRITE, WRITTEN, BYE = {"say": "Hello."}, write("a.md"), {"say": "Written."}, {"say": "Bye."}

@@ -19,7 +19,7 @@ from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import find_or_start, process_of, wait_for_end
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
-from guildhall.testing.table import Table
+from tests.conformance.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -50,7 +50,7 @@ class Bench:
     def __init__(self, folder: Path, runtime: str, environ: Mapping[str, str], *, own: Runtime | None = None) -> None:
         """`environ`: what the hall finds around it, such as where the runtime's program is.
 
-        `own`: a runtime of one's own, which then executes in the place of the one that is named.
+        `own`: a runtime that executes in the place of the named one.
         """
         self.runtime = runtime
         self._own = own
