@@ -133,20 +133,20 @@ class Conversation:
         with suppress(ImportError):
             import_module("readline")  # it is what makes a line editable
         self._screen.end_line()
-        told: list[str] = []
+        lines: list[str] = []
         while True:
             try:
-                line = input(self._prompt(prompt if not told else ""))
+                line = input(self._prompt(prompt if not lines else ""))
             except EOFError:
                 self._screen.note("")
-                return "\n".join(told) if told else None
+                return "\n".join(lines) if lines else None
             except KeyboardInterrupt:
                 self._screen.note("\nCtrl-D leaves.", "dim")
-                told = []
+                lines = []
                 continue
-            told.append(line.removesuffix("\\"))
+            lines.append(line.removesuffix("\\"))
             if not line.endswith("\\") and not select.select([sys.stdin], [], [], _PASTE_TIMEOUT_S)[0]:
-                return "\n".join(told)
+                return "\n".join(lines)
 
     def _prompt(self, text: str) -> str:
         """Return the prompt for `input`, or print it here if standard output is not a terminal."""
@@ -202,8 +202,8 @@ class Conversation:
         new = [one.as_dict() for one in shown.exchanges[before:]]
         of_run = (await client.show(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
-        told: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
-        self._screen.last(told)
+        data: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
+        self._screen.last(data)
 
     # turns
 

@@ -93,7 +93,7 @@ class Follower:
         if event.type == "run_started" and event.run != self._run:
             self._called[event.run] = self._called_run(event)
         if event.type == "turn_end":
-            self._calls = {call: told for call, told in self._calls.items() if call[0] != event.run}
+            self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
         if event.type == "tool_use":
             said = _arguments(self._screen.scrubbed(event.data.get("arguments")))
             self._calls[event.run, str(event.data.get("id"))] = said

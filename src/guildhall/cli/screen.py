@@ -137,9 +137,9 @@ class Screen:
         """Print a value as one line of JSON."""
         self._write(json.dumps(self.scrubbed(value), ensure_ascii=False, default=str) + "\n")
 
-    def last(self, told: Mapping[str, Any]) -> None:
+    def last(self, data: Mapping[str, Any]) -> None:
         """Print the final result as JSON. In stream-json mode, tag it with `"type": "result"`."""
-        self.json({"type": "result", **told} if self.wanted.form == "stream-json" else told)
+        self.json({"type": "result", **data} if self.wanted.form == "stream-json" else data)
 
     def table(self, rows: Sequence[Sequence[str]], *, indent: str = "") -> None:
         """Print rows with aligned columns."""
@@ -190,10 +190,10 @@ class Screen:
             self.note(error.hint)
         if self.wanted.form == "text":
             return
-        told: dict[str, Any] = {"error": error.as_dict()}
+        data: dict[str, Any] = {"error": error.as_dict()}
         if self.wanted.of_run:
-            told = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **told}
-        self.last(told)
+            data = {**dict.fromkeys(RESULT_FIELDS), "asks": (), **data}
+        self.last(data)
 
     def _write(self, text: str) -> None:
         try:

@@ -19,8 +19,8 @@ _MAX_LABEL_CHARS = 80
 
 def id_of(run: Run) -> str:
     """Return the id of the job, commission or meeting of a run, or its own id."""
-    told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
-    return str(told["id"]) if told and not told.get("review") else run.id
+    owner = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
+    return str(owner["id"]) if owner and not owner.get("review") else run.id
 
 
 def rename_run(text: str, run: Run) -> str:

@@ -36,8 +36,8 @@ def event_line(type: str, data: Mapping[str, Any]) -> str | None:
             done = "made" if data.get("new") else "changed"
             return one_line(f"{actor} {done} the document {data.get('path')} ({data.get('size')} bytes)", 500)
         case "status":
-            told = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
-            return one_line(f"{actor} is at: {told}", 500) if told else None
+            text = "; ".join(str(data[name]) for name in ("task", "state") if data.get(name))
+            return one_line(f"{actor} is at: {text}", 500) if text else None
         case "no_action":
             return one_line(f"{actor} has nothing to do: {data.get('reason') or 'no reason given'}", 500)
         case "trouble":

@@ -68,13 +68,13 @@ def _asked(data: Mapping[str, Any]) -> str:
 
 
 def _answered(data: Mapping[str, Any]) -> str:
-    told: list[str] = []
+    parts: list[str] = []
     for part in _parts(_inside(data, "response").get("parts")):
         if part.get("part_kind") == "tool-call":
-            told.append(f"calls {part.get('tool_name')}")
+            parts.append(f"calls {part.get('tool_name')}")
         elif part.get("content"):
-            told.append(f"says {_text(part['content'])}")
-    return "; ".join(told)
+            parts.append(f"says {_text(part['content'])}")
+    return "; ".join(parts)
 
 
 def _call(data: Mapping[str, Any]) -> str:
@@ -177,8 +177,8 @@ async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
 
 def _called(run: Run) -> dict[str, Any]:
     keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-    told = run.as_dict()
-    return {key: told[key] for key in keys}
+    data = run.as_dict()
+    return {key: data[key] for key in keys}
 
 
 def next_steps(shown: Shown, screen: Screen) -> list[str]:

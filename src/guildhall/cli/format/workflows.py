@@ -33,12 +33,12 @@ def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str
 
 def _agent(agent: AgentShown) -> str:
     """Return the state of an agent in a few words."""
-    told = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
-    told += [agent.state] if agent.state else []
-    told += [f"{agent.unread} unread"] if agent.unread else []
-    told += [f"wakes {agent.schedule.wakeup}"] if agent.schedule else []
-    told += [money(agent.cost_usd)] if agent.runs else []
-    return "; ".join(told)
+    parts = [agent.status if not agent.task else f"{agent.status}: {agent.task}"]
+    parts += [agent.state] if agent.state else []
+    parts += [f"{agent.unread} unread"] if agent.unread else []
+    parts += [f"wakes {agent.schedule.wakeup}"] if agent.schedule else []
+    parts += [money(agent.cost_usd)] if agent.runs else []
+    return "; ".join(parts)
 
 
 def failed_agents(workflow: WorkflowShown) -> list[AgentShown]:

@@ -79,8 +79,8 @@ async def _wait(ctx: Context, job: Job) -> int:
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:
-        told = (await client.job(job.id)).as_dict()
-        screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
+        data = (await client.job(job.id)).as_dict()
+        screen.json({**data, **(await client.job_result(job.id)).as_wire()} if data["status"] == "completed" else data)
     else:
         print_outcome(shown, screen)
     return code

@@ -106,8 +106,8 @@ class _Printer:
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
     def _print_entry(self, entry: Entry, label: str) -> None:
-        told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
-        self._screen.json(told.as_dict()) if self._as_json else self._screen.result(label + entry_line(told))
+        redacted = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
+        self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))
 
     def _print_message(self, message: Message) -> None:
         if self._as_json:
