@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 
+from guildhall.cli import commands
 from guildhall.cli.command import Command
 from guildhall.cli.command_table import COMMANDS, Row, family
 
@@ -30,3 +32,14 @@ def test_a_command_is_in_the_module_of_its_first_word(row: Row) -> None:
     first = row.name.split()[0]
     assert row.module.rpartition(".")[2] == SHORT_FORMS.get(first, first)
     assert isinstance(getattr(import_module(row.module), row.function), Command)
+
+
+def test_each_function_has_a_row() -> None:
+    modules = [import_module(found.name) for found in walk_packages(commands.__path__, "guildhall.cli.commands.")]
+    functions = {
+        (module.__name__, name)
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, Command)
+    }
+    assert functions == {(row.module, row.function) for row in WITH_FUNCTION}
