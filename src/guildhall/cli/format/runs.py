@@ -9,6 +9,7 @@ from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
 from guildhall.runs.model import AMOUNT, DATE, WORDS
+from guildhall.runs.purpose import WorkflowPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,11 +158,11 @@ _FORMATS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
     """Return the object that `--output json` prints; for a workflow with its messages."""
     run = shown.run
-    asked = run.request.get("workflow")
+    workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
-    if asked:
+    if workflow:
         messages = [message.as_dict() for message in await client.channel(run.id)]
-        team = {"workflow": run.worker, "tag": asked["tag"], "messages": messages}
+        team = {"workflow": run.worker, "tag": workflow.tag, "messages": messages}
     return {
         "run": run.id,
         "status": run.status,
@@ -188,7 +189,7 @@ def next_steps(shown: Shown, screen: Screen) -> list[str]:
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
     lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        verb = "meet" if run.request.get("meeting") else "resume"
+        verb = "meet" if run.kind == "meeting" else "resume"
         lines.append(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
         lines.append(f"Try again from there: guild resume {id_of(run)}")
@@ -215,7 +216,7 @@ def _may_try_again(run: Run) -> bool:
     error = run.error or {}
     if run.status != "failed" or run.parent is not None or error.get("code") in _FINAL_ERRORS:
         return False
-    if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
+    if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
     return "guild resume" not in str(error.get("hint"))
 
