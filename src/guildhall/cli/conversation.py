@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli import exit_codes
 from guildhall.cli.connection import connect, run_interruptible
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.jobs import rename_run
 from guildhall.cli.format.meetings import print_change, print_exchange, print_meeting
 from guildhall.cli.format.runs import next_steps
 from guildhall.cli.trust_prompt import run_trusted
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
-    from guildhall.projects.meetings.model import Exchange, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, MeetingDetails
 
 _HELP = """\
 Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
@@ -260,7 +261,7 @@ class Conversation:
         self._code = await self._exit_code(client, shown, ended) if ended else exit_codes.DONE
         return True
 
-    async def _exit_code(self, client: HallClient, shown: MeetingShown, ended: str) -> int:
+    async def _exit_code(self, client: HallClient, shown: MeetingDetails, ended: str) -> int:
         """Return the exit code after a turn, and print what prevents an answer."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
@@ -268,9 +269,9 @@ class Conversation:
         if error := run.run.error:
             self._screen.note(f"guild: {error.get('message')}", "red")
             if error.get("hint"):
-                self._screen.note(str(error["hint"]).replace(run.run.id, self._id))
+                self._screen.note(rename_run(str(error["hint"]), run.run))
         for line in next_steps(run, self._screen):
-            self._screen.note(line.replace(run.run.id, self._id))
+            self._screen.note(rename_run(line, run.run))
         return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
@@ -284,7 +285,7 @@ class Conversation:
         print_meeting(await client.meeting(self._id), self._screen)
         return exit_codes.DONE
 
-    def _print_last_exchange(self, shown: MeetingShown) -> None:
+    def _print_last_exchange(self, shown: MeetingDetails) -> None:
         meeting = shown.meeting
         self._screen.note(
             f"{meeting.id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim"

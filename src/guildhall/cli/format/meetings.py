@@ -9,12 +9,12 @@ from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
 
 _MAX_EXCHANGES = 3  # that are printed; --json has all
 
 
-def print_meeting(shown: MeetingShown, screen: Screen) -> None:
+def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
     """Print everything about a meeting except older exchanges."""
     meeting = shown.meeting
     rows = [
@@ -47,8 +47,8 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
         screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
-    for doubt in shown.doubts:
-        screen.note(doubt, "yellow")
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
     _print_next_steps(meeting, screen)
 
 
@@ -61,7 +61,7 @@ def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None
         screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer, wrapped=wrapped)}")
 
 
-def _standing(shown: MeetingShown) -> str:
+def _standing(shown: MeetingDetails) -> str:
     meeting = shown.meeting
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"

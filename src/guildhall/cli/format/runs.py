@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _MAX_SUMMARY_CHARS = 160
 # A resumed run replays its recorded answers, so these errors would occur again.
 _FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
+# The hints of these errors contain the command `guild resume`.
+RESUME_HINTED = (
+    "limit_reached",
+    "rate_limited",
+    "model_overloaded",
+    "model_not_reachable",
+    "runtime_crashed",
+    "runtime_toolless",
+)
 
 
 def age(stamp: str, now: datetime) -> str:
@@ -218,7 +227,7 @@ def _may_try_again(run: Run) -> bool:
         return False
     if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
-    return "guild resume" not in str(error.get("hint"))
+    return error.get("code") not in RESUME_HINTED
 
 
 def used(shown: Shown) -> str:
