@@ -42,7 +42,7 @@ _NEEDED = (
     "guildhall.cli.main",
     "guildhall.hall.calling",
     "guildhall.hall.cases",
-    "guildhall.hall.embedded",
+    "guildhall.hall.services.embedded",
     "guildhall.hall.library",
     "guildhall.hall.rehearsal",
     "guildhall.hall.serve",

@@ -10,7 +10,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.api import LARGEST, VERBS
-from guildhall.hall.codec import encode
+from guildhall.hall.client.codec import encode
 from guildhall.hall.http import Listener
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
@@ -82,7 +82,7 @@ def test_a_run_s_token_opens_its_own_door_and_no_verb(home: Home, project: Path)
 
     async def work(hall: Served) -> None:
         client = await hall.client()
-        stream = client.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = client.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         token = {"Authorization": f"Bearer {hall.hall.runs.token(run)}"}
         for verb in ("runs", "answer", "trust", "hello", "status", "nothing"):
@@ -178,7 +178,7 @@ def test_every_verb_holds_its_arguments_to_their_types(home: Home) -> None:
 
 
 def _names(verb: str) -> list[str]:
-    from guildhall.hall.codec import verb as known
+    from guildhall.hall.client.codec import verb as known
 
     return list(known(verb).takes)
 

@@ -17,8 +17,8 @@ from guildhall.core import errors
 from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
-from guildhall.hall.codec import _fields, decode, encode, error_of, verb
-from guildhall.hall.remote import RemoteHall
+from guildhall.hall.client.codec import _fields, decode, encode, error_of, verb
+from guildhall.hall.client.remote import RemoteHall
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
-from guildhall.hall.codec import _fields, verb
+from guildhall.hall.client.codec import _fields, verb
 from tests.hall.served import asked, served
 
 if TYPE_CHECKING:

@@ -30,12 +30,11 @@ from guildhall.core.errors import (
 from guildhall.core.events import Event
 from guildhall.core.frame import Frame
 from guildhall.hall.api import VERBS
-from guildhall.hall.codec import encode
-from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.postcard import Postcard
-from guildhall.hall.remote import RemoteHall
-from guildhall.hall.start import EMBEDDED_VARIABLE, Address
-from guildhall.hall.wire import _Connection
+from guildhall.hall.client.codec import encode
+from guildhall.hall.client.discovery import EMBEDDED_VARIABLE, Address
+from guildhall.hall.client.remote import RemoteHall
+from guildhall.hall.client.transport import BlockingTransport, _Connection
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
@@ -314,10 +313,10 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         await stream.aclose()
-        shown = await remote.show(run)
+        shown = await remote.runs.get(run)
         assert (shown.run.status, shown.run.reason) == ("parked", "by the user")
 
         cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=frame)  # as a kill would
@@ -326,7 +325,7 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
         await cut.aclose()
         await until(lambda: hall.process.clients < before)
         assert hall.hall.runs.alive(run)
-        await remote.park(run)
+        await remote.runs.park(run)
 
     with_client(home, work)
 
@@ -335,7 +334,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         events: list[Event] = []
 
         async def follow() -> None:
@@ -347,7 +346,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
         following.cancel()
         with pytest.raises(asyncio.CancelledError):
             await following
-        (run,) = await remote.runs()
+        (run,) = await remote.runs.list()
         assert (run.status, [event.run for event in events]) == ("parked", [run.id]), "whoever follows knows which"
         assert not hall.hall.busy()
 
@@ -367,7 +366,7 @@ def test_interrupted_before_a_hall_answers_that_is_gone_then_it_is_not_known_wha
         async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             remote = RemoteHall(Address(pid=1, boot="b", version="1", url=url, since="", token="t"))
-            following = asyncio.ensure_future(followed(remote.run(RunRequest(worker="scribe", input="go"), frame)))
+            following = asyncio.ensure_future(followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame)))
             await asked.wait()
             following.cancel()
             leave.set()
@@ -382,12 +381,12 @@ def test_one_who_comes_later_follows_a_live_run(home: Home, frame: Frame, projec
     put_script(project, {"sleep": 0.3, "say": "soon"})
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         first = await anext(stream)
-        late = asyncio.create_task(followed(remote.follow(first.run, frame)))
-        again = asyncio.create_task(followed(remote.resume(first.run, frame)))  # it goes on: attached, not refused
+        late = asyncio.create_task(followed(remote.runs.follow(first.run, frame)))
+        again = asyncio.create_task(followed(remote.runs.resume(first.run, frame)))  # it goes on: attached, not refused
         with pytest.raises(Conflict, match="is running"):
-            await followed(remote.resume(first.run, frame, max_turns=10))
+            await followed(remote.runs.resume(first.run, frame, max_turns=10))
         own = [first, *[event async for event in stream]]
         for events in (await late, await again):
             assert replace(events[0], at="") == replace(first, at="")
@@ -410,7 +409,7 @@ def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> Non
         assert hall.hall.busy(), "somebody is there to answer"
         await cut.aclose()
         await until(lambda: not hall.hall.busy())
-        (run,) = await remote.runs()
+        (run,) = await remote.runs.list()
         assert run.status == "waiting"
 
     with_client(home, work)
@@ -438,7 +437,7 @@ def test_a_reader_who_stops_reading_costs_the_hall_no_more_than_so_much(
             )
             if number % 100 == 0:
                 await asyncio.sleep(0)
-        await remote.park(began["run"])
+        await remote.runs.park(began["run"])
         assert 1_000 <= listeners[0].__self__._queue.qsize() <= 1_100
         lines: list[Any] = [{}]
         while lines[-1] != {"end": True}:
@@ -454,23 +453,23 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
     put_script(project, LATE)
 
     async def work(remote: RemoteHall, hall: Served) -> str:
-        await remote.hello(frame.root)
-        stream = remote.run(RunRequest(worker="scribe", input="go"), frame)
+        await remote.hall.hello(frame.root)
+        stream = remote.runs.run(RunRequest(worker="scribe", input="go"), frame)
         run = (await anext(stream)).run
         hall.process.leave()
         rest = [event async for event in stream]
         assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", SHUTDOWN)
-        assert (await remote.show(run)).run.status == "parked", "who followed can still look"
+        assert (await remote.runs.get(run)).run.status == "parked", "who followed can still look"
         with pytest.raises(HallGone, match="leaving"):
-            await remote.doctor(frame)
+            await remote.hall.doctor(frame)
         with pytest.raises(HallGone):
-            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
+            await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))
         with pytest.raises(HallGone):
             await RemoteHall(hall.address).hello(frame.root)
         await remote.close()
         await hall.serving
         with pytest.raises(HallGone, match="is gone"):
-            await remote.runs()
+            await remote.runs.list()
         assert not home.address.exists()
         return run
 
@@ -488,8 +487,8 @@ def test_a_run_that_fails_before_it_begins_leaves_nothing_running(home: Home, fr
 
     async def work(remote: RemoteHall, hall: Served) -> None:
         with pytest.raises(GuildError):
-            await followed(remote.run(RunRequest(worker="scribe", input="go"), frame))
-        assert await remote.runs() == []
+            await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))
+        assert await remote.runs.list() == []
 
     with_client(home, work)
 
@@ -504,10 +503,10 @@ def test_the_library_uses_the_hall_that_is_running(home: Home, frame: Frame, mon
     async def work(remote: RemoteHall, hall: Served) -> None:
         result = await worker.arun("go", approver=lambda ask: "yes")
         assert result.output == "done"
-        assert [run.id for run in await remote.runs()] == [result.run]
+        assert [run.id for run in await remote.runs.list()] == [result.run]
         asked = await worker.arun("go")
         assert asked.status == "waiting"
-        await remote.answer(asked.asks[0]["ask"], Answer(choice="yes"))
+        await remote.asks.answer(asked.asks[0]["ask"], Answer(choice="yes"))
         assert (await worker.aresume(asked.run)).output == "done"
         several = await asyncio.gather(*(worker.arun(str(number), mode="approve_all") for number in range(3)))
         assert [one.output for one in several] == ["done"] * 3
@@ -573,7 +572,7 @@ def test_a_hall_that_is_gone_in_the_middle_of_an_answer_is_told_as_gone(said: by
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         address = Address(pid=1, boot="b", version="1", url=url, since="", token="t")
-        postcard = Postcard(address)
+        postcard = BlockingTransport(address)
         with pytest.raises(HallGone):
             asyncio.run(postcard.ask("/api/runs", {}))
         asyncio.run(postcard.close())

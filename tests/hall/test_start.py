@@ -13,7 +13,7 @@ import pytest
 
 from guildhall import __version__
 from guildhall.core.errors import HallUnavailable
-from guildhall.hall.start import Address, find, is_embedded, same_version, stop
+from guildhall.hall.client.discovery import Address, find, is_embedded, same_version, stop
 from guildhall.hall.wiring import Hall
 from tests.hall.served import served
 

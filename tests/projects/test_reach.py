@@ -9,7 +9,7 @@ import pytest
 
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
-from guildhall.hall.embedded import open_hall
+from guildhall.hall.services.embedded import open_hall
 from guildhall.runs.model import RunRequest
 from tests.runs.places import put_script, put_worker
 

@@ -9,7 +9,7 @@ from guildhall.cli.jobs import by_job, id_of
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import Shown
+    from guildhall.hall.client.interface import Shown
 
 
 def print_ending(shown: Shown, screen: Screen) -> None:

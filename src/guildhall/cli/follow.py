@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.runs.model import Ask, Run
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
@@ -61,7 +61,7 @@ class Follower:
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
-            async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     await self.tell(event)
         except (asyncio.CancelledError, ReaderGone):
@@ -150,7 +150,7 @@ class Follower:
 
     async def _ask(self, ask: Mapping[str, Any]) -> None:
         try:
-            await self._client.answer(ask["ask"], await ask_person(ask, self._screen))
+            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
         except TimeoutError:
             self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
         except Conflict as error:
@@ -159,12 +159,12 @@ class Follower:
     # at the end
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
             if stopped is not None or (shown.run.status, shown.run.reason) != ("parked", BY_USER):
                 break
             await asyncio.sleep(_BETWEEN)
-            shown = await self._client.show(run)
+            shown = await self._client.runs.get(run)
         self._screen.end_line()
         self._say_how_it_stands(shown)
         if shown.run.status == "parked":
@@ -198,9 +198,9 @@ class Follower:
             self._screen.note(line)
 
     async def _say_what_was_cut_off(self, run: str) -> None:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for one in (shown.run, *shown.below):
-            entries = await self._client.journal(one.id)
+            entries = await self._client.runs.journal(one.id)
             harmless = {"worker_call", *(entries[0].data.get("repeatable", ()) if entries else ())}
             calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
             for entry in calls.values():
@@ -242,7 +242,7 @@ async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
     asked = run.request.get("workflow")
     team: dict[str, Any] = {}
     if asked:
-        messages = [message.as_dict() for message in await client.channel(run.id)]
+        messages = [message.as_dict() for message in await client.rooms.messages(run.id)]
         team = {"workflow": run.worker, "tag": asked["tag"], "messages": messages}
     return {
         "run": run.id,

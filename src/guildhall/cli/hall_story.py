@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from guildhall.cli.story import Story
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.start import find, process_of, stop
+from guildhall.hall.client.discovery import find, process_of, stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from guildhall.members.model import of_member
 from guildhall.workflow.target import parse
 
 if TYPE_CHECKING:
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workflow.instance import AgentShown, WorkflowShown
     from guildhall.workflow.target import Target
 
@@ -48,7 +48,7 @@ def target_of(text: str) -> Target:
 async def named(text: str, client: HallClient) -> Named:
     """The run, or the workflow with its run, that a word names."""
     if is_id(text, ASK):
-        return Named(run=(await client.ask(text)).run)
+        return Named(run=(await client.asks.get(text)).run)
     if is_id(text, RUN):
         return Named(run=text)
     if is_id(text, JOB):
@@ -62,13 +62,13 @@ async def named(text: str, client: HallClient) -> Named:
             raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
         return await _agent_alone(text, client)
     wanted = target_of(text)
-    workflow = await client.workflow(wanted)
+    workflow = await client.workflows.get(wanted)
     return Named(run=workflow.run, target=wanted, workflow=workflow)
 
 
 async def run_of_job(id: str, client: HallClient) -> str:
     """The run that does a job, or did."""
-    job = (await client.job(id)).job
+    job = (await client.jobs.get(id)).job
     if job.run is None:
         raise NotFound(f"there is no run behind the job {id}", hint=f"See guild job show {id}.")
     return job.run
@@ -76,7 +76,7 @@ async def run_of_job(id: str, client: HallClient) -> str:
 
 async def run_of_meeting(id: str, client: HallClient) -> str:
     """The run that a meeting is: the last one that it had."""
-    meeting = (await client.meeting(id)).meeting
+    meeting = (await client.meetings.get(id)).meeting
     if meeting.run is None:
         raise NotFound(f"nobody has come to the meeting {id} yet: there is no run", hint=f"guild meeting show {id}")
     return meeting.run
@@ -95,13 +95,13 @@ async def run_named(text: str, client: HallClient) -> str:
     wanted = target_of(text)
     if wanted.agent is not None:
         raise UsageError(f"{wanted} is one agent of {wanted.team}", hint=f"Name the whole: {wanted.team}")
-    return (await client.workflow(wanted)).run
+    return (await client.workflows.get(wanted)).run
 
 
 async def _agent_alone(text: str, client: HallClient) -> Named:
     try:
         wanted = target_of(text)
-        workflow = await client.workflow(wanted)
+        workflow = await client.workflows.get(wanted)
     except (UsageError, NotFound) as error:
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
         raise NotFound(f"there is no run and no ask {short(text)}, and no agent of that name", hint=hint) from None

@@ -11,7 +11,7 @@ from guildhall.cli import exit_codes, visible
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
-from guildhall.hall.start import find, find_or_start, is_embedded, same_version, wait_for_end
+from guildhall.hall.client.discovery import find, find_or_start, is_embedded, same_version, wait_for_end
 from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
-    from guildhall.hall.client import HallClient
-    from guildhall.hall.remote import RemoteHall, Welcome
+    from guildhall.hall.client.interface import HallClient, Welcome
+    from guildhall.hall.client.remote import RemoteHall
 
     Work = Callable[[HallClient, Frame], Coroutine[Any, Any, int]]
 
@@ -72,10 +72,10 @@ def with_look(work: Work, screen: Screen) -> int:
     environ = dict(os.environ)
     address = None if is_embedded(environ) else find(Home.locate(environ))
     if address is not None:
-        from guildhall.hall.postcard import Postcard
-        from guildhall.hall.remote import RemoteHall
+        from guildhall.hall.client.remote import RemoteHall
+        from guildhall.hall.client.transport import BlockingTransport
 
-        client = RemoteHall(same_version(address), Postcard(address))
+        client = RemoteHall(same_version(address), BlockingTransport(address))
         try:
             return without_loop(work(client, _frame(environ, frozenset(), screen, None)))
         except HallGone:  # it left just now; nothing is printed yet
@@ -105,7 +105,7 @@ async def _client(
             await client.close()
             raise welcome.problem
         return client, frozenset(welcome.env)
-    from guildhall.hall.embedded import open_hall
+    from guildhall.hall.services.embedded import open_hall
 
     allowed = _allowed(home, root, looking=readonly)
     return await open_hall(home, environ, readonly=readonly), allowed
@@ -118,7 +118,7 @@ async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: boo
     """
     import asyncio
 
-    from guildhall.hall.remote import RemoteHall
+    from guildhall.hall.client.remote import RemoteHall
 
     for _ in range(_TRIES):
         address = await asyncio.to_thread(find_or_start, home, environ) if start else find(home)
@@ -126,7 +126,7 @@ async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: boo
             return None
         client = RemoteHall(same_version(address))
         try:
-            return client, await client.hello(root)
+            return client, await client.hall.hello(root)
         except HallGone:
             await client.close()
             if not start:

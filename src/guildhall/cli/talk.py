@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
     from guildhall.projects.meetings.model import Exchange, MeetingShown
 
 _HELP = """\
@@ -83,9 +83,9 @@ class Talk:
 
         async def work(client: HallClient, frame: Frame) -> int:
             self._id = id
-            shown = await client.meeting(id)
+            shown = await client.meetings.get(id)
             self._say_where_it_was(shown)
-            await self._told(client, client.meeting_come(id, frame, renew=renew, **self._more))
+            await self._told(client, client.meetings.join(id, frame, renew=renew, **self._more))
             return exit_codes.DONE
 
         code = self._turn(work)
@@ -165,9 +165,9 @@ class Talk:
         async def work(client: HallClient, frame: Frame) -> int:
             rest = list(said)
             if back:
-                self._id = (await client.meeting(who)).meeting.id
-                before = len((await client.meeting(who)).exchanges)
-                come = client.meeting_come(who, frame, renew=renew, **self._more)
+                self._id = (await client.meetings.get(who)).meeting.id
+                before = len((await client.meetings.get(who)).exchanges)
+                come = client.meetings.join(who, frame, renew=renew, **self._more)
                 seen = await self._told(client, come, told=self._screen.note if rest else self._screen.result)
                 if not seen and not rest and not close:
                     self._say_nothing_is_due()
@@ -186,18 +186,18 @@ class Talk:
     async def once(self, id: str, client: HallClient, frame: Frame) -> int:
         """What is left to be answered in a meeting, and nothing more; for commands that let its run go on."""
         self._id = id
-        before = sum(bool(one.answer) for one in (await client.meeting(id)).exchanges)
-        if not await self._told(client, client.meeting_come(id, frame, **self._more)):
+        before = sum(bool(one.answer) for one in (await client.meetings.get(id)).exchanges)
+        if not await self._told(client, client.meetings.join(id, frame, **self._more)):
             self._say_nothing_is_due()
         await self._print_result(client, before)
         return self._code
 
     async def _print_result(self, client: HallClient, before: int) -> None:
-        shown = await client.meeting(self._id)
+        shown = await client.meetings.get(self._id)
         if self._screen.wanted.form == "text":
             return
         new = [one.as_dict() for one in shown.exchanges[before:]]
-        of_run = (await client.show(shown.meeting.run)).asks if shown.meeting.run else ()
+        of_run = (await client.runs.get(shown.meeting.run)).asks if shown.meeting.run else ()
         asks = [ask.as_dict() for ask in of_run if ask.status == "open"]
         told: dict[str, Any] = {**shown.meeting.as_dict(), "exchanges": new, "answering": shown.answering, "asks": asks}
         self._screen.last(told)
@@ -206,21 +206,21 @@ class Talk:
 
     async def _opened(self, client: HallClient, frame: Frame, worker: str, words: str, project: str | None) -> int:
         async def open_it() -> int:
-            self._id = (await client.meeting_open(worker, words, frame, project=project)).id
+            self._id = (await client.meetings.open(worker, words, frame, project=project)).id
             return exit_codes.DONE
 
         async def look() -> Trusting:
-            return await client.trust_look(frame, worker=worker)
+            return await client.trust.inspect(frame, worker=worker)
 
         await once_trusted(open_it, look, client, self._screen)
         if self._screen.wanted.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
-        await self._told(client, client.meeting_come(self._id, frame))
+        await self._told(client, client.meetings.join(self._id, frame))
         return self._code
 
     async def _said(self, client: HallClient, frame: Frame, words: str) -> int:
-        known = len((await client.meeting(self._id)).exchanges)  # others may say something at the same time
-        await self._told(client, client.meeting_say(self._id, words, frame), said=(words, known))
+        known = len((await client.meetings.get(self._id)).exchanges)  # others may say something at the same time
+        await self._told(client, client.meetings.say(self._id, words, frame), said=(words, known))
         return self._code
 
     def _say_nothing_is_due(self) -> None:
@@ -241,7 +241,7 @@ class Talk:
         """
         follower = Follower(client, self._screen)
         ended, seen = "", said is not None
-        async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+        async with aclosing(stream) as events:
             async for event in events:
                 seen, ended = True, event.run if event.type == "run_ended" else ""
                 if event.type != "run_started" or self._screen.wanted.form != "text":
@@ -249,7 +249,7 @@ class Talk:
         self._screen.end_line()
         if not seen:
             return False
-        shown = await client.meeting(self._id)
+        shown = await client.meetings.get(self._id)
         if self._screen.wanted.form == "text" and not self._screen.one_terminal:
             answer = _answer(shown.exchanges, said, over=bool(ended))
             (told or self._screen.result)(answer) if answer else None
@@ -261,7 +261,7 @@ class Talk:
         """The exit code after a turn; what keeps an answer from coming is said."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
-        run = await client.show(ended)
+        run = await client.runs.get(ended)
         if error := run.run.error:
             self._screen.note(f"guild: {error.get('message')}", "red")
             if error.get("hint"):
@@ -274,7 +274,7 @@ class Talk:
         from guildhall.cli.commands.meeting import tell_change
 
         self._screen.note("Closing; the notes are being written.", "dim")
-        meeting = await client.meeting_close(self._id, frame)
+        meeting = await client.meetings.close(self._id, frame)
         if self._screen.wanted.form == "text":
             tell_change(meeting, self._screen)
         return exit_codes.DONE
@@ -282,7 +282,7 @@ class Talk:
     async def _show(self, client: HallClient, frame: Frame) -> int:
         from guildhall.cli.meetings import print_meeting
 
-        print_meeting(await client.meeting(self._id), self._screen)
+        print_meeting(await client.meetings.get(self._id), self._screen)
         return exit_codes.DONE
 
     def _say_where_it_was(self, shown: MeetingShown) -> None:
@@ -325,7 +325,7 @@ class Talk:
         """Ctrl-C while the worker answers: the answer ends, the meeting does not."""
 
         async def work(client: HallClient, frame: Frame) -> int:
-            await client.meeting_interrupt(self._id)
+            await client.meetings.interrupt(self._id)
             return exit_codes.DONE
 
         with suppress(GuildError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
 _WHATS = {
@@ -49,7 +49,7 @@ async def asked(looking: Trusting, client: HallClient, screen: Screen) -> bool:
     """Ask for trust in all that is open; True: the person gave it, and it is kept."""
     if not looking.open or not await agrees(f"Trust {counted(looking)} as it is now? yes, no:", screen):
         return False
-    await client.trust(looking.open)
+    await client.trust.grant(looking.open)
     return True
 
 
@@ -57,7 +57,7 @@ def keep(files: Sequence[Seen], screen: Screen) -> None:
     """Trust files that the person has just had written, as they are; while the hall is in use, say how to do it."""
 
     async def work(client: HallClient, frame: Frame) -> int:
-        await client.trust(files)
+        await client.trust.grant(files)
         return exit_codes.DONE
 
     try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
-    from guildhall.hall.embedded import EmbeddedHall
+    from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.hall.wiring import Hall
     from guildhall.tools.http_messages import Message
 

@@ -20,9 +20,9 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import InvalidFile
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
-from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.serve import Process
+from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.wiring import Hall
 from guildhall.members.endpoint import PATH, Endpoint
 from guildhall.members.model import MANIFEST

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.projects.meetings.model import MeetingShown
     from guildhall.runs.model import Ask
 
@@ -51,16 +51,16 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     name = ask_id(args.ask)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        ask = await client.ask(name)
+        ask = await client.asks.get(name)
         answer = await _answer(ask, args, screen)
-        await client.answer(name, answer)
+        await client.asks.answer(name, answer)
         if ask.kind == "meeting":
-            return _tell_meeting(await client.meeting(ask.key), screen)
+            return _tell_meeting(await client.meetings.get(ask.key), screen)
         screen.note(f"{name}: {answer.choice}", "dim")
-        told = (await client.show(ask.run)).run.request.get("commission")
+        told = (await client.runs.get(ask.run)).run.request.get("commission")
         if ask.kind == "conflict" and told:
             return await _tell_commission(str(told["id"]), client, screen)
-        return await _go_on((await client.show(ask.run)).run.root, client, frame, screen)
+        return await _go_on((await client.runs.get(ask.run)).run.root, client, frame, screen)
 
     return with_hall(work, screen)
 
@@ -78,7 +78,7 @@ def _tell_meeting(shown: MeetingShown, screen: Screen) -> int:
 
 async def _tell_commission(id: str, client: HallClient, screen: Screen) -> int:
     """How the commission stands whose work could not be merged, now that it is said what is to become of it."""
-    one = (await client.commission(id)).commission
+    one = (await client.commissions.get(id)).commission
     if screen.wanted.form != "text":
         screen.last(one.as_dict())
         return exit_codes.DONE
@@ -102,11 +102,11 @@ def _to_member(member: str, job: str, args: argparse.Namespace, screen: Screen) 
         if args.question is None:
             meant = None
         else:
-            meant = question_meant(args.question, (await client.member_job(member, job, frame)).questions or ())
+            meant = question_meant(args.question, (await client.members.job(member, job, frame)).questions or ())
         try:
-            await client.member_job_answer(member, job, words, frame, question=meant)
+            await client.members.answer_job(member, job, words, frame, question=meant)
         except MemberRefused as error:
-            open_ones = () if meant else (await client.member_job(member, job, frame)).questions or ()
+            open_ones = () if meant else (await client.members.job(member, job, frame)).questions or ()
             if len(open_ones) < _SEVERAL:
                 raise
             hint = "\n".join(how_to_answer(args.ask, one, open_ones) for one in open_ones)
@@ -139,7 +139,7 @@ async def _go_on(run: str, client: HallClient, frame: Frame, screen: Screen) -> 
 
     An agent of a workflow goes on by itself: what others ask keeps it from nothing.
     """
-    shown = await client.show(run)
+    shown = await client.runs.get(run)
     alone = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
     if alone and (meeting := shown.run.request.get("meeting")):
         from guildhall.cli.talk import Talk

@@ -14,7 +14,7 @@ from guildhall.cli.parser import dollars, positive_int
 from guildhall.cli.reach import with_hall, with_look
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
     from guildhall.projects.commissions.model import Commission
 
 _LABEL = 80  # characters of a title that nobody has given
@@ -90,22 +90,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def edit(client: HallClient, frame: Frame) -> Commission:
         named = await _named_anew(id, changes, client)
-        return await client.commission_edit(id, {**changes, **named}, frame)
+        return await client.commissions.edit(id, {**changes, **named}, frame)
 
     async def work(client: HallClient, frame: Frame) -> int:
         does: dict[str, Callable[[], Awaitable[Commission]]] = {
             "edit": lambda: edit(client, frame),
-            "dispatch": lambda: client.commission_dispatch(id, frame),
-            "redispatch": lambda: client.commission_redispatch(id, frame),
-            "cancel": lambda: client.commission_cancel(id, reason=args.reason),
-            "abandon": lambda: client.commission_abandon(id, reason=args.reason),
+            "dispatch": lambda: client.commissions.dispatch(id, frame),
+            "redispatch": lambda: client.commissions.redispatch(id, frame),
+            "cancel": lambda: client.commissions.cancel(id, reason=args.reason),
+            "abandon": lambda: client.commissions.abandon(id, reason=args.reason),
         }
 
         async def done() -> int:
             return await _told(await does[verb](), args, client, screen)
 
         async def look() -> Trusting:
-            return await client.trust_look(frame, worker=(await client.commission(id)).commission.worker)
+            return await client.trust.inspect(frame, worker=(await client.commissions.get(id)).commission.worker)
 
         return await once_trusted(done, look, client, screen)
 
@@ -116,7 +116,7 @@ def _rm(args: argparse.Namespace, screen: Screen) -> int:
     id = commission_id(args.id)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        await client.commission_delete(id)
+        await client.commissions.delete(id)
         screen.json({"commission": id, "deleted": True}) if args.json else screen.result(f"{id} deleted")
         return exit_codes.DONE
 
@@ -140,14 +140,14 @@ def _look(verb: str, args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if verb == "show":
-            shown = await client.commission(id)
+            shown = await client.commissions.get(id)
             if args.json:
                 screen.json(shown.as_dict())
             else:
                 print_commission(shown, screen)
                 await warn_if_stopped(shown, client, screen)
             return exit_codes.DONE
-        found = await client.commissions(project=args.project, status=args.status)
+        found = await client.commissions.list(project=args.project, status=args.status)
         if args.json:
             screen.json({"commissions": [one.as_dict() for one in found]})
         elif found:
@@ -172,17 +172,17 @@ def _new(args: argparse.Namespace, screen: Screen) -> int:
 
         async def make() -> int:
             if not made:
-                made.append(await client.commission_new(draft, frame, project=args.project))
+                made.append(await client.commissions.create(draft, frame, project=args.project))
             (new,) = made
             if not args.dispatch:
                 return await _told(new, args, client, screen)
             if new.status == "blocked":  # it cannot begin, and is there all the same
                 await _told(new, args, client, screen)
                 return exit_codes.NEEDS_YOU
-            return await _told(await client.commission_dispatch(new.id, frame), args, client, screen)
+            return await _told(await client.commissions.dispatch(new.id, frame), args, client, screen)
 
         try:
-            return await once_trusted(make, lambda: client.trust_look(frame, worker=draft.worker), client, screen)
+            return await once_trusted(make, lambda: client.trust.inspect(frame, worker=draft.worker), client, screen)
         except (GuildError, asyncio.CancelledError) as error:
             for one in made:
                 _say_it_is_there(one, args, screen, interrupted=not isinstance(error, GuildError))
@@ -240,7 +240,7 @@ async def _named_anew(id: str, changes: dict[str, Any], client: HallClient) -> d
     """The title that a new prompt gives it, where the old one was made of the old prompt."""
     if "prompt" not in changes or "title" in changes:
         return {}
-    before = (await client.commission(id)).commission.draft
+    before = (await client.commissions.get(id)).commission.draft
     title = _label(changes["prompt"])
     return {"title": title} if title and before.title == _label(before.prompt) else {}
 
@@ -263,7 +263,7 @@ async def _told(one: Commission, args: argparse.Namespace, client: HallClient, s
 
 async def _print_warnings(one: Commission, client: HallClient, screen: Screen) -> None:
     if one.draft.linked and one.status in ("pending", "blocked"):
-        for warning in (await client.commission(one.id)).warnings:
+        for warning in (await client.commissions.get(one.id)).warnings:
             screen.note(screen.one_line(warning, 300), "yellow")
 
 

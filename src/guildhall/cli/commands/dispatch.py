@@ -17,7 +17,7 @@ from guildhall.cli.named import text_of as given_text
 from guildhall.cli.reach import with_hall
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import NotFound, UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
     from guildhall.jobs.model import Job
 
 _LABEL = 80  # characters of a description that nobody has given
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         async def dispatched() -> int:
-            job = await client.dispatch(name, dispatch, frame)
+            job = await client.jobs.dispatch(name, dispatch, frame)
             if args.wait:
                 return await _waited(job, client, frame, args.json, screen)
             if args.json:
@@ -76,9 +76,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
         async def look() -> Trusting:
             try:
-                return await client.trust_look(frame, worker=name)
+                return await client.trust.inspect(frame, worker=name)
             except NotFound:  # it is a member's name
-                return await client.trust_look(frame)
+                return await client.trust.inspect(frame)
 
         return await once_trusted(dispatched, look, client, screen)
 
@@ -93,8 +93,8 @@ async def _waited(job: Job, client: HallClient, frame: Frame, as_json: bool, scr
     assert job.run is not None
     code, shown = await until_it_stands(Named(run=job.run), client, replace(frame, interactive=False))
     if as_json:
-        told = (await client.job(job.id)).as_dict()
-        screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
+        told = (await client.jobs.get(job.id)).as_dict()
+        screen.json({**told, **(await client.jobs.result(job.id)).as_wire()} if told["status"] == "completed" else told)
         return code
     print_ending(shown, screen)
     return code

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
-    from guildhall.hall.team_client import Document
+    from guildhall.hall.client.interface import Document, HallClient
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +35,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         match verb:
             case "ls":
-                found = await client.documents(target)
+                found = await client.rooms.documents(target)
                 if args.json:
                     screen.json({"documents": [{"path": one.path, "size": one.size} for one in found]})
                 elif found:
@@ -44,13 +43,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                 else:
                     screen.note("No documents yet.")
             case "read":
-                document = await client.document_read(target, file=args.file)
+                document = await client.rooms.read_document(target, file=args.file)
                 screen.json(document.as_dict()) if args.json else screen.result(document.content)
             case "write":
-                document = await client.document_write(target, content, file=args.file, base=args.base)
+                document = await client.rooms.write_document(target, content, file=args.file, base=args.base)
                 _written(document, args.json, screen)
             case _:
-                _written(await client.document_append(target, content, file=args.file), args.json, screen)
+                _written(await client.rooms.append_document(target, content, file=args.file), args.json, screen)
         return exit_codes.DONE
 
     return with_hall(work, screen, readonly=verb in ("ls", "read"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +36,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     run = run_id(args.run)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        forked = await client.fork(run, args.at, frame, model=args.model)
+        forked = await client.runs.fork(run, args.at, frame, model=args.model)
         back = "" if forked.at == args.at else f", the last before {args.at} from which it can go on"
         screen.note(f"{forked.run} is forked from {run} after entry {forked.at} ({forked.kind}){back}.")
         more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
-        return await Follower(client, screen).follow(client.resume(forked.run, frame, **more))
+        return await Follower(client, screen).follow(client.runs.resume(forked.run, frame, **more))
 
     return with_hall(work, screen)

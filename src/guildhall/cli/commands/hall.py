@@ -12,13 +12,13 @@ from guildhall.cli.reach import without_loop
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.start import find, process_of, stop
+from guildhall.hall.client.discovery import find, process_of, stop
 
 if TYPE_CHECKING:
     import argparse
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.start import Address
+    from guildhall.hall.client.discovery import Address
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +40,12 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 async def _status(address: Address) -> dict[str, Any]:
     """What it says of itself; of one that does not answer, what its file says."""
-    from guildhall.hall.postcard import Postcard
-    from guildhall.hall.remote import RemoteHall
+    from guildhall.hall.client.remote import RemoteHall
+    from guildhall.hall.client.transport import BlockingTransport
 
-    client = RemoteHall(address, Postcard(address))
+    client = RemoteHall(address, BlockingTransport(address))
     try:
-        return await client.status()
+        return await client.hall.status()
     except GuildError:
         told = asdict(address)
         del told["token"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobResult, Page
     from guildhall.members.wire import Result
 
@@ -64,10 +64,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def look(client: HallClient, frame: Frame) -> int:
         if verb == "show":
-            shown = await client.job(id)
+            shown = await client.jobs.get(id)
             screen.json(shown.as_dict()) if args.json else print_job(shown, screen)
         else:
-            result = await client.job_result(id)
+            result = await client.jobs.result(id)
             if args.json:
                 screen.json(result.as_wire())
             else:
@@ -76,10 +76,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def change(client: HallClient, frame: Frame) -> int:
         if verb == "cancel":
-            job = await client.job_cancel(id)
+            job = await client.jobs.cancel(id)
             screen.json({"jobId": id, "status": job.status}) if args.json else screen.result(f"{id} is {job.status}")
         else:
-            await client.job_delete(id, force=args.force)
+            await client.jobs.delete(id, force=args.force)
             screen.json({"jobId": id, "deleted": True}) if args.json else screen.result(f"{id} is deleted")
         return exit_codes.DONE
 
@@ -100,19 +100,19 @@ def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, scree
     async def work(client: HallClient, frame: Frame) -> int:
         match verb:
             case "show":
-                standing = await client.member_job(member, job, frame)
+                standing = await client.members.job(member, job, frame)
                 if args.json:
                     screen.json(standing.as_wire())
                 else:
                     await print_standing(member, standing, client, frame, screen)
             case "result":
-                result = await client.member_job_result(member, job, frame)
+                result = await client.members.job_result(member, job, frame)
                 screen.json(result.as_wire()) if args.json else _print_result(result, screen)
             case "cancel":
-                status = await client.member_job_cancel(member, job, frame)
+                status = await client.members.cancel_job(member, job, frame)
                 screen.json({"jobId": job, "status": status}) if args.json else screen.result(f"{args.id} is {status}")
             case _:
-                await client.member_job_delete(member, job, frame)
+                await client.members.delete_job(member, job, frame)
                 screen.json({"jobId": job, "deleted": True}) if args.json else screen.result(f"{args.id} is deleted")
         return exit_codes.DONE
 
@@ -121,7 +121,7 @@ def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, scree
 
 def _ls_of_member(args: argparse.Namespace, limit: int | None, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        listing = await client.member_jobs(args.member, frame, filter=args.filter, limit=limit, cursor=args.cursor)
+        listing = await client.members.jobs(args.member, frame, filter=args.filter, limit=limit, cursor=args.cursor)
         screen.json(listing.as_wire()) if args.json else print_listing(args.member, listing, screen)
         return exit_codes.DONE
 
@@ -134,7 +134,7 @@ def _ls(args: argparse.Namespace, screen: Screen) -> int:
         return _ls_of_member(args, limit, screen)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
+        page = await client.jobs.list(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
         if args.json:
             more = {"nextCursor": page.next} if page.next else {}
             screen.json({"jobs": [job.as_dict() for job in page.jobs], **more})

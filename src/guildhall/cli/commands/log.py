@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
 
@@ -55,7 +55,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 async def _followed(told: _Told, frame: Frame) -> Shown:
     """Tells what is new whenever something happens in the run; where nobody can say when, again and again."""
-    async with aclosing(cast("AsyncGenerator[Event]", told.client.follow(told.run, frame))) as events:
+    async with aclosing(told.client.runs.follow(told.run, frame)) as events:
         async for event in events:
             if event.type != "text_delta":
                 await told.more()
@@ -80,11 +80,13 @@ class _Told:
 
     async def more(self) -> Shown:
         """Tells what is new; how the run stands."""
-        shown = await self.client.show(self.run)
+        shown = await self.client.runs.get(self.run)
         runs = self._wanted([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
         open_ones = [one for one in runs if self._whole.get(one.id) != one.ended_at or one.ended_at is None]
-        new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        new = [
+            entry for one in open_ones for entry in await self.client.runs.journal(one.id, self._last.get(one.id, -1))
+        ]
         self._whole = {one.id: one.ended_at for one in runs}
         items: list[Entry | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
@@ -110,7 +112,7 @@ class _Told:
         """What is new in the room; of one agent what it said and what it was told."""
         if not shown.run.request.get("workflow"):
             return []
-        found = await self.client.channel(self.run, since=self._said)
+        found = await self.client.rooms.messages(self.run, since=self._said)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
     def _tell_entry(self, entry: Entry, label: str) -> None:

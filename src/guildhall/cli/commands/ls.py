@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.members.wire import AtWork
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
@@ -107,10 +107,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         if args.target is not None:
             return await _one(args, client, screen)
-        workflows = await client.workflows(over=False)
-        runs, asks = await client.runs(everything=args.all), await client.asks()
-        meetings = await client.meetings()
-        members, commissions = await client.members_at_work(), await client.commissions()
+        workflows = await client.workflows.list(over=False)
+        runs, asks = await client.runs.list(everything=args.all), await client.asks.list()
+        meetings = await client.meetings.list()
+        members, commissions = await client.members.active_jobs(), await client.commissions.list()
         groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
         if args.json:
             screen.json(groups.as_dict())
@@ -125,11 +125,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
     """One workflow and its agents, one agent, or one commission."""
     if is_id(args.target, COMMISSION):
-        commission = (await client.commission(args.target)).commission
+        commission = (await client.commissions.get(args.target)).commission
         screen.json(commission.as_dict()) if args.json else screen.table([commission_row(commission, screen)])
         return exit_codes.DONE
     target = target_of(args.target)
-    workflow = await client.workflow(target)
+    workflow = await client.workflows.get(target)
     agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]
     if args.json:
         screen.json((agents[0] if target.agent else workflow).as_dict())
@@ -254,7 +254,7 @@ def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
 def _note_left_behind(screen: Screen) -> None:
     """Without a hall nobody knows how the jobs of members stand, or what they ask: it is said that there are some."""
     from guildhall.core.paths import Home
-    from guildhall.hall.start import find
+    from guildhall.hall.client.discovery import find
     from guildhall.members.work import FILE, Work
 
     home = Home.locate(dict(os.environ))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 _LARGEST = 64 * 1024**2  # bytes of a file
@@ -81,7 +81,7 @@ class _Connection:
         self._finding = asyncio.Lock()
 
     async def reach(self) -> tuple[HallClient, Frame]:
-        from guildhall.hall.remote import RemoteHall
+        from guildhall.hall.client.remote import RemoteHall
 
         async with self._finding:
             if self._there is not None and isinstance(self._there[0], RemoteHall):

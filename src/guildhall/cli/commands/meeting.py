@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.projects.meetings.model import Meeting
 
 _STATES = ("requested", "open", "closed", "declined")
@@ -50,13 +50,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     id = meeting_id(args.id)
 
     async def look(client: HallClient, frame: Frame) -> int:
-        shown = await client.meeting(id)
+        shown = await client.meetings.get(id)
         screen.json(shown.as_dict()) if args.json else print_meeting(shown, screen)
         return exit_codes.DONE
 
     async def change(client: HallClient, frame: Frame) -> int:
         if verb == "rm":
-            await client.meeting_delete(id)
+            await client.meetings.delete(id)
             screen.json({"meeting": id, "deleted": True}) if args.json else screen.result(f"{id} is off the record")
             return exit_codes.DONE
         meeting = await _changed(verb, id, args, client, frame)
@@ -69,13 +69,13 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 async def _changed(verb: str, id: str, args: argparse.Namespace, client: HallClient, frame: Frame) -> Meeting:
     match verb:
         case "accept":
-            return await client.meeting_accept(id)
+            return await client.meetings.accept(id)
         case "decline":
-            return await client.meeting_decline(id, reason=args.reason)
+            return await client.meetings.decline(id, reason=args.reason)
         case "defer":
-            return await client.meeting_defer(id, args.date)
+            return await client.meetings.defer(id, args.date)
         case _:
-            return await client.meeting_close(id, frame, summarise=not args.no_summary, leave_work=args.leave_work)
+            return await client.meetings.close(id, frame, summarise=not args.no_summary, leave_work=args.leave_work)
 
 
 def tell_change(meeting: Meeting, screen: Screen) -> None:
@@ -95,7 +95,7 @@ def tell_change(meeting: Meeting, screen: Screen) -> None:
 
 def _ls(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        found = await client.meetings(project=args.project, status=args.status)
+        found = await client.meetings.list(project=args.project, status=args.status)
         if not args.all and args.status is None:
             found = [one for one in found if one.status in ("requested", "open")]
         if args.json:

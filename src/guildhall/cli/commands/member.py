@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.members.model import MemberShown
 
 
@@ -40,19 +40,19 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if verb == "ls":
-            return _ls(await client.members(frame), args.json, screen)
+            return _ls(await client.members.list(frame), args.json, screen)
         if verb == "show":
-            return _show(await client.member(args.name, frame), args.json, screen)
+            return _show(await client.members.get(args.name, frame), args.json, screen)
         if verb == "new":
             return await _new(args, client, frame, screen)
 
         async def done() -> int:
             if verb == "tools":
-                return _tools(await client.member_tools(args.name, frame), args.json, screen)
-            result = await client.member_call(args.name, args.tool, given, frame)
+                return _tools(await client.members.tools(args.name, frame), args.json, screen)
+            result = await client.members.call(args.name, args.tool, given, frame)
             return _called(result, f"the tool {args.tool} of the member {args.name}", args.json, screen)
 
-        return await once_trusted(done, lambda: client.trust_look(frame), client, screen)
+        return await once_trusted(done, lambda: client.trust.inspect(frame), client, screen)
 
     return with_hall(work, screen, readonly=looks)
 
@@ -118,7 +118,7 @@ def _show(shown: MemberShown, as_json: bool, screen: Screen) -> int:
 
 
 async def _new(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    path = await client.member_new(args.name, frame, template=args.template)
+    path = await client.members.create(args.name, frame, template=args.template)
     screen.json({"member": args.name, "path": str(path)}) if args.json else screen.result(str(path))
     use = f"guild member tools {args.name}" if args.template is None else f'guild dispatch {args.name} "..."'
     screen.note(f"Look at it, then: guild trust, {use}")

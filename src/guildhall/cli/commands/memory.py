@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.memory.model import EntryHistory, Listing, Scope
 
     Handler = Callable[[argparse.Namespace, Screen, HallClient, Frame], Awaitable[None]]
@@ -61,22 +61,22 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _ls(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    listing = await client.memory_ls(frame, scope=args.scope, worker=args.worker)
+    listing = await client.memory.list(frame, scope=args.scope, worker=args.worker)
     screen.json(listing.as_dict()) if args.json else _print_listing(listing, screen)
 
 
 async def _show(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_show(args.key, frame, scope=_scope(args), worker=args.worker)
+    entry = await client.memory.get(args.key, frame, scope=_scope(args), worker=args.worker)
     screen.json(entry.as_dict()) if args.json else screen.result(entry.content)
 
 
 async def _write(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_write(args.key, args.content, frame, scope=_scope(args), worker=args.worker)
+    entry = await client.memory.write(args.key, args.content, frame, scope=_scope(args), worker=args.worker)
     screen.json(entry.as_dict()) if args.json else screen.result(f"Saved {entry.scope}/{entry.key}")
 
 
 async def _rm(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_rm(args.key, frame, scope=_scope(args), worker=args.worker)
+    entry = await client.memory.remove(args.key, frame, scope=_scope(args), worker=args.worker)
     screen.json(entry.as_dict()) if args.json else screen.result(f"Removed {entry.scope}/{entry.key}")
     worker = ["--worker", args.worker] if args.worker else []
     undo = shlex.join(["guild", "memory", "revert", entry.key, "--scope", entry.scope, *worker])
@@ -84,12 +84,12 @@ async def _rm(args: argparse.Namespace, screen: Screen, client: HallClient, fram
 
 
 async def _blame(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    history = await client.memory_blame(args.key, frame, scope=_scope(args), worker=args.worker)
+    history = await client.memory.history(args.key, frame, scope=_scope(args), worker=args.worker)
     screen.json(history.as_dict()) if args.json else _print_history(history, screen)
 
 
 async def _revert(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_revert(args.key, frame, scope=_scope(args), worker=args.worker, to=args.to)
+    entry = await client.memory.revert(args.key, frame, scope=_scope(args), worker=args.worker, to=args.to)
     if args.json:
         screen.json(entry.as_dict())
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workers.package_text import PackageShown, PackageTool
     from guildhall.workers.packages import PackageListed
 
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         match verb:
             case "show":
-                shown = await client.package(args.name, frame)
+                shown = await client.packages.get(args.name, frame)
                 screen.json(shown.as_dict()) if args.json else _show(shown, screen)
                 return exit_codes.DONE
             case "validate":
@@ -63,12 +63,12 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             case "add":
                 return await _add(args, client, frame, screen)
             case "rm":
-                kept = await client.package_rm(args.name)
+                kept = await client.packages.remove(args.name)
                 screen.json({"package": args.name, "kept": str(kept)}) if args.json else screen.result(str(kept))
                 screen.note(f"The package {args.name} is out of use. Its files are kept there.")
                 return exit_codes.DONE
             case _:
-                return _ls(await client.packages(), args.json, screen)
+                return _ls(await client.packages.list(), args.json, screen)
 
     return with_hall(work, screen, readonly=verb in ("ls", "show", "validate"))
 
@@ -126,15 +126,15 @@ def _said(value: Any) -> str:
 
 
 async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    names: list[str] = args.names or [one.name for one in await client.packages()]
+    names: list[str] = args.names or [one.name for one in await client.packages.list()]
     found: list[dict[str, Any]] = []
     for name in names:
         problems: list[str] = []
         try:
             if "/" in name or name in (".", ".."):
-                await client.package_look(frame.cwd / name)
+                await client.packages.inspect(frame.cwd / name)
             else:
-                problems = [*(await client.package(name, frame)).problems]
+                problems = [*(await client.packages.get(name, frame)).problems]
         except GuildError as error:
             problems = [str(error), *getattr(error, "others", ())]
         found.append({"package": name, "ok": not problems, "problems": problems})
@@ -152,7 +152,7 @@ async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, 
 
 
 async def _new(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
-    path = await client.package_new(args.name, kind=args.kind or "worker", template=args.template)
+    path = await client.packages.create(args.name, kind=args.kind or "worker", template=args.template)
     screen.json({"package": args.name, "path": str(path)}) if args.json else screen.result(str(path))
     screen.note(f"Look at it: guild package show {args.name}")
     return exit_codes.DONE
@@ -160,11 +160,11 @@ async def _new(args: argparse.Namespace, client: HallClient, screen: Screen) -> 
 
 async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
     folder = frame.cwd / args.folder
-    looked = await client.package_look(folder)
+    looked = await client.packages.inspect(folder)
     if not args.json:
         _show(looked, screen)
     name = looked.package.name
-    if not args.force and any(one.name == name for one in await client.packages()):
+    if not args.force and any(one.name == name for one in await client.packages.list()):
         hint = "Use --force to put it in its place; the old one is kept aside."
         raise Conflict(f"there is already a package {name!r}", hint=hint)
     if not args.yes:
@@ -173,7 +173,7 @@ async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, scree
         if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
-    added = await client.package_add(folder, seen=looked.digest, force=args.force)
+    added = await client.packages.add(folder, seen=looked.digest, force=args.force)
     if args.json:
         kept = str(added.kept) if added.kept else None
         screen.json({**looked.as_dict(), "path": str(added.path), "kept": kept})

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +46,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if is_workflow(frame.cwd / file):
-            plan = await client.plan_workflow(request, frame, tag=args.tag or MAIN, params=params)
+            plan = await client.workflows.plan(request, frame, tag=args.tag or MAIN, params=params)
         elif args.tag or params:
             raise UsageError("--tag and --param go with a workflow's file", hint="Leave them out for a worker.")
         else:
-            plan = await client.plan(request, frame)
+            plan = await client.runs.plan(request, frame)
         screen.json(plan.as_dict()) if args.json else screen.result(plan.text())
         return exit_codes.DONE
 

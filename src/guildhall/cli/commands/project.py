@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.projects.model import ProjectShown
 
 
@@ -47,8 +47,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    before = [one.name for one in await client.projects()]
-    project = await client.project_add(frame.cwd / args.path, name=args.name, branch=args.branch)
+    before = [one.name for one in await client.projects.list()]
+    project = await client.projects.add(frame.cwd / args.path, name=args.name, branch=args.branch)
     screen.json(project.as_dict()) if args.json else screen.result(project.name)
     if project.name in before:
         screen.note(f"{project.name} was moved: it is registered at {project.path} now, with all its records.")
@@ -58,7 +58,7 @@ async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, scree
 
 
 async def _rm(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    removed = await client.project_remove(args.name)
+    removed = await client.projects.remove(args.name)
     project = removed.project
     told = project.as_dict() if project else {"name": removed.name, "error": removed.error}
     screen.json(told) if args.json else screen.result(removed.name)
@@ -67,7 +67,7 @@ async def _rm(args: argparse.Namespace, client: HallClient, frame: Frame, screen
 
 
 async def _ls(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    shown = await client.projects()
+    shown = await client.projects.list()
     if args.json:
         screen.json([one.as_dict() for one in shown])
     elif not shown:
@@ -86,10 +86,10 @@ def _row(shown: ProjectShown, screen: Screen) -> list[str]:
 
 
 async def _check(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    names: Sequence[str] = args.names or [one.name for one in await client.projects()]
+    names: Sequence[str] = args.names or [one.name for one in await client.projects.list()]
     told: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
-        problems = await client.project_check(name)
+        problems = await client.projects.check(name)
         told.append({"name": name, "ok": not any(one.blocks for one in problems), "problems": [*map(vars, problems)]})
         if args.json:
             continue

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
-    from guildhall.hall.team_client import Voted
+    from guildhall.hall.client.interface import HallClient, Voted
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +25,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     target = target_of(args.target)
 
     async def work(client: HallClient, frame: Frame) -> int:
-        found = await client.proposals(target)
+        found = await client.rooms.proposals(target)
         if args.json:
             screen.json({"proposals": [one.as_dict() for one in found]})
         elif not found:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
-        replayed = await client.replay(run, frame)
+        replayed = await client.runs.replay(run, frame)
         difference = replayed.difference
         if args.json:
             told = asdict(difference) if difference else {"step": None, "text": None}

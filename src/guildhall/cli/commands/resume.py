@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
-        if meeting := (await client.show(run)).run.request.get("meeting"):
+        if meeting := (await client.runs.get(run)).run.request.get("meeting"):
             from guildhall.cli.talk import Talk
 
             return await Talk(screen, more=more).once(meeting["id"], client, frame)
@@ -51,12 +51,12 @@ async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **mo
     """Go on with a run and follow it; where code that it needs has changed since it was trusted, ask first."""
 
     async def look() -> Trusting:
-        request = (await client.show(run)).run.request
+        request = (await client.runs.get(run)).run.request
         then = replace(frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"]))
-        return await client.trust_look(then, worker=request["worker"])
+        return await client.trust.inspect(then, worker=request["worker"])
 
     code = await once_trusted(
-        lambda: Follower(client, screen).follow(client.resume(run, frame, **more)), look, client, screen
+        lambda: Follower(client, screen).follow(client.runs.resume(run, frame, **more)), look, client, screen
     )
     if code == exit_codes.INTERRUPTED and (why := await _held(run, client)):
         screen.note(f"guild: {why}", "red")
@@ -66,7 +66,7 @@ async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **mo
 
 async def _held(run: str, client: HallClient) -> str | None:
     """Why the commission that a run carries out still waits, if it does."""
-    if not (told := (await client.show(run)).run.request.get("commission")):
+    if not (told := (await client.runs.get(run)).run.request.get("commission")):
         return None
-    found = (await client.commission(told["id"])).commission
+    found = (await client.commissions.get(told["id"])).commission
     return found.explanation if found.hold is not None else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.policy.model import Mode
     from guildhall.runs.model import RunRequest
     from guildhall.workflow.instance import Start, WorkflowShown
@@ -110,17 +110,17 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if request.model and not request.override_model:
-            own = (await client.worker(request.worker, frame)).definition.model
+            own = (await client.workers.get(request.worker, frame)).definition.model
             if own:
                 screen.note(
                     f"--model is not used: the worker names its own, {own}. --override-model beats it.", "yellow"
                 )
-        if others := await client.untrusted_of_all(request.worker, frame):
+        if others := await client.trust.untrusted_callees(request.worker, frame):
             names = screen.one_line(", ".join(others), 200)
             screen.note(f"Not trusted, and so not to be called: {names}. `guild trust` shows their code.", "yellow")
         return await once_trusted(
-            lambda: Follower(client, screen).follow(client.run(request, frame)),
-            lambda: client.trust_look(frame, worker=request.worker),
+            lambda: Follower(client, screen).follow(client.runs.run(request, frame)),
+            lambda: client.trust.inspect(frame, worker=request.worker),
             client,
             screen,
         )
@@ -142,19 +142,19 @@ def run_workflow(args: argparse.Namespace, screen: Screen, mode: Literal["run", 
     async def work(client: HallClient, frame: Frame) -> int:
         async def begun() -> int:
             if mode == "start" and args.background:
-                return _left_to_the_hall(await client.start_workflow(start, request, frame), args.json, screen)
-            return await Follower(client, screen).follow(client.run_workflow(start, request, frame))
+                return _left_to_the_hall(await client.workflows.start(start, request, frame), args.json, screen)
+            return await Follower(client, screen).follow(client.workflows.run(start, request, frame))
 
         try:
             return await once_trusted(
-                begun, lambda: client.trust_look(frame, at=frame.cwd / args.worker), client, screen
+                begun, lambda: client.trust.inspect(frame, at=frame.cwd / args.worker), client, screen
             )
         except Conflict as error:
             living = await _living(start, client, frame) if screen.interactive else None
             if living is None:
                 raise
             screen.note(f"{error.message}. Following it; Ctrl-C leaves it as it is.", "yellow")
-            return await Follower(client, screen).follow(client.follow(living.run, frame))
+            return await Follower(client, screen).follow(client.runs.follow(living.run, frame))
 
     return with_hall(work, screen, model=args.model)
 
@@ -171,7 +171,7 @@ def _left_to_the_hall(shown: WorkflowShown, as_json: bool, screen: Screen) -> in
 async def _living(start: Start, client: HallClient, frame: Frame) -> WorkflowShown | None:
     """The workflow of this very file that has the tag already, if it goes on."""
     here = (frame.cwd / Path(start.file).expanduser()).resolve()  # noqa: ASYNC240 - a command has nothing else to do
-    for one in await client.workflows(over=False):
+    for one in await client.workflows.list(over=False):
         same = one.tag == start.tag and Path(one.file).resolve() == here  # noqa: ASYNC240
         if same and one.status != "paused":
             return one

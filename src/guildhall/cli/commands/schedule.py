@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workflow.instance import Schedule
 
 
@@ -36,11 +36,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if args.verb == "set":
-            _print([await client.schedule_set(target, args.when, prompt=args.prompt)], args.json, screen)
+            _print([await client.workflows.set_schedule(target, args.when, prompt=args.prompt)], args.json, screen)
         elif args.verb == "show":
-            _print(await client.schedules(target), args.json, screen)
+            _print(await client.workflows.schedules(target), args.json, screen)
         else:
-            _cleared(await client.schedule_clear(target), args.json, screen)
+            _cleared(await client.workflows.clear_schedule(target), args.json, screen)
         return exit_codes.DONE
 
     return with_hall(work, screen, readonly=args.verb == "show")

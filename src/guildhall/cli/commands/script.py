@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workers.trust import Seen
 
 _SUFFIXES = (".yaml", ".yml")
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         run = await run_named(args.run, client)
-        text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
+        text = screen.redact(await client.runs.script(run))  # the hall does not know all secrets of this terminal
         if file is not None:
             _write(file, text, force=args.force)
             made.extend(await _to_trust(file, text, client, frame))
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
     """The file, if it has to be trusted to be tested: the person has made it, of a run of their own."""
     try:
-        looking = await client.trust_look(frame, at=file)
+        looking = await client.trust.inspect(frame, at=file)
     except GuildError:  # there is no test in it
         return []
     return [seen for seen in looking.open if seen.digest == pin_of(text.encode())]

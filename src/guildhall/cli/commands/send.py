@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workflow.instance import Sent
 
 
@@ -27,7 +27,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     target, text = target_of(args.target), text_of(args.message, "message")
 
     async def work(client: HallClient, frame: Frame) -> int:
-        sent = await client.send(target, text)
+        sent = await client.rooms.send(target, text)
         if args.json:
             screen.json(sent.as_dict())
         else:

@@ -16,7 +16,7 @@ from guildhall.members.model import SECRET_VARIABLE
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 _SHORTEST = 16  # characters of a secret
 _LAST_PORT = 65_535
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         from guildhall.hall.operations import Operations
         from guildhall.members.endpoint import PATH, Endpoint, Offer
 
-        worker = await client.worker(args.worker, frame)
+        worker = await client.workers.get(args.worker, frame)
         operations = Operations(client, args.worker, lambda: frame, name=worker.name)
         listener = Listener(port=args.port)
         offer = Offer(name=worker.name, version=__version__, worker=operations)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from guildhall.cli.named import Named
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.runs.model import Ask
 
 
@@ -37,10 +37,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         ways: dict[str, tuple[Callable[[str], Awaitable[Any]], Callable[[Any, Screen], None]]] = {
-            ASK: (client.ask, _print_ask),
-            JOB: (client.job, print_job),
-            MEETING: (client.meeting, print_meeting),
-            COMMISSION: (client.commission, print_commission),
+            ASK: (client.asks.get, _print_ask),
+            JOB: (client.jobs.get, print_job),
+            MEETING: (client.meetings.get, print_meeting),
+            COMMISSION: (client.commissions.get, print_commission),
         }
         for kind, (ask_for, print_it) in ways.items():
             if is_id(args.id, kind):
@@ -50,7 +50,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
                     await warn_if_stopped(one, client, screen)
                 return exit_codes.DONE
         found = await named(args.id, client)
-        shown = await client.show(found.run)
+        shown = await client.runs.get(found.run)
         if found.workflow is not None:
             _print_team(found, shown, args.json, screen)
         elif args.json:

@@ -25,7 +25,7 @@ from guildhall.cli.reach import with_hall
 from guildhall.cli.screen import ReaderGone
 from guildhall.cli.trusting import once_trusted
 from guildhall.core.errors import GuildError, UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 from guildhall.workflow.recognise import SUFFIXES, is_workflow
 from guildhall.workflow.target import Target
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workflow.instance import WorkflowShown
 
 
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 def _work_again(target: Target, args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
-        _tell(await client.start_agent(target), target, args.json, screen)
+        _tell(await client.workflows.start_agent(target), target, args.json, screen)
         return exit_codes.DONE
 
     return with_hall(work, screen)
@@ -91,14 +91,14 @@ def _stand_alone(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         async def seated() -> int:
-            shown = await client.start_worker(request, frame)
+            shown = await client.workflows.start_worker(request, frame)
             if args.background:
                 _tell(shown, target, args.json, screen)
                 return exit_codes.DONE
             screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
             return await _followed(shown.run, target, client, frame, screen)
 
-        return await once_trusted(seated, lambda: client.trust_look(frame, worker=request.worker), client, screen)
+        return await once_trusted(seated, lambda: client.trust.inspect(frame, worker=request.worker), client, screen)
 
     return with_hall(work, screen, model=args.model)
 
@@ -107,10 +107,10 @@ async def _followed(run: str, target: Target, client: HallClient, frame: Frame, 
     follower, own = Follower(client, screen), Own(run, target.agent or "")
     code = exit_codes.DONE
     try:
-        async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, frame))) as events:
+        async with aclosing(client.runs.follow(run, frame)) as events:
             async for event in events:
                 if event.run != run and own.unknown(event):
-                    shown = await client.workflow(target)
+                    shown = await client.workflows.get(target)
                     own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
                 if own.concerns(event):
                     await follower.tell(event)
@@ -118,7 +118,7 @@ async def _followed(run: str, target: Target, client: HallClient, frame: Frame, 
         code = exit_codes.INTERRUPTED
         calm()
     with suppress(GuildError):  # it was stopped from elsewhere
-        await client.stop_agent(target)
+        await client.workflows.stop_agent(target)
     screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")
     return code
 

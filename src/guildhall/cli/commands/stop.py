@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +40,10 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             return await _commission(args.run, client, args.json, screen)
         found = await named(args.run, client)
         if found.agent is not None and found.target is not None:
-            ended = await client.stop_agent(found.target)
+            ended = await client.workflows.stop_agent(found.target)
             told = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
         else:
-            ended = await client.stop(found.run)
+            ended = await client.runs.stop(found.run)
             what = str(found.target or found.run)
             more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
             state = "stopped" if found.target else "cancelled"
@@ -61,14 +61,14 @@ async def _meeting(id: str, as_json: bool, client: HallClient, frame: Frame, scr
     """A meeting is ended by closing it, with what notes there are and without asking a model for more."""
     from guildhall.cli.commands.meeting import tell_change
 
-    meeting = await client.meeting_close(id, frame, summarise=False)
+    meeting = await client.meetings.close(id, frame, summarise=False)
     screen.json(meeting.as_dict()) if as_json else tell_change(meeting, screen)
     return exit_codes.DONE
 
 
 async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen) -> int:
     """One that has begun and one that has not end the same way."""
-    one = await client.commission_cancel(id)
+    one = await client.commissions.cancel(id)
     if as_json:
         screen.json({"run": one.run, "target": None, "cancelled": [one.run] if one.run else []})
     else:
@@ -78,18 +78,18 @@ async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen
 
 async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
     """What fails to stop is told, and keeps nothing else from being stopped."""
-    living = {one.run: str(one.target) for one in await client.workflows(over=False)}
-    running = [run for run in await client.runs(everything=True) if run.status == "running"]
+    living = {one.run: str(one.target) for one in await client.workflows.list(over=False)}
+    running = [run for run in await client.runs.list(everything=True) if run.status == "running"]
     meetings = [run.request["meeting"]["id"] for run in running if run.request.get("meeting")]
     living |= {run.id: run.id for run in running if not run.request.get("meeting")} | living
     stopped: list[str] = []
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting
-        await client.meeting_interrupt(id)
+        await client.meetings.interrupt(id)
         screen.note(f"{id}: the answer is cut off; the meeting stays open")
     for run, name in living.items():
         try:
-            await client.stop(run)
+            await client.runs.stop(run)
         except GuildError as error:
             screen.note(f"guild: {error.message}", "red")
             code = exit_codes.FAILED

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import Deviation, HallClient, Tested
+    from guildhall.hall.client.interface import Deviation, HallClient, Tested
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +40,8 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     done: list[Tested] = []
 
     async def work(client: HallClient, frame: Frame) -> int:
-        stream = client.test(files, update=args.update)
-        async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
+        stream = client.runs.test(files, update=args.update)
+        async with aclosing(stream) as results:
             async for tested in results:
                 done.append(tested)
                 if not args.json:

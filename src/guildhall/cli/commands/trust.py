@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient, Trusting
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +35,11 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
     async def work(client: HallClient, frame: Frame) -> int:
         if args.forget:
             return await _forget(frame.root if at is None else frame.cwd / at, args.json, client, screen)
-        looking = await client.trust_look(frame, at=at)
+        looking = await client.trust.inspect(frame, at=at)
         if args.json:
             if args.yes:
-                await client.trust(looking.open)
-                looking = await client.trust_look(frame, at=at)
+                await client.trust.grant(looking.open)
+                looking = await client.trust.inspect(frame, at=at)
             screen.json(looking.as_dict())
             return exit_codes.DONE
         again = "guild trust --yes" if args.at is None else f"guild trust {shlex.quote(args.at)} --yes"
@@ -60,7 +60,7 @@ async def _decide(looking: Trusting, yes: bool, again: str, client: HallClient, 
         screen.note("All of it is trusted as it is.")
         return exit_codes.DONE
     if yes:
-        await client.trust(looking.open)
+        await client.trust.grant(looking.open)
     elif not screen.interactive or not await asked(looking, client, screen):
         screen.note(f"Nothing was trusted. To trust {counted(looking)} as it is: {shown(again)}", "yellow")
         return exit_codes.NEEDS_YOU
@@ -69,7 +69,7 @@ async def _decide(looking: Trusting, yes: bool, again: str, client: HallClient, 
 
 
 async def _forget(folder: Path, as_json: bool, client: HallClient, screen: Screen) -> int:
-    forgotten = await client.trust_forget(folder)
+    forgotten = await client.trust.revoke(folder)
     if as_json:
         screen.json({"folder": str(folder), "forgotten": [str(pin.path) for pin in forgotten]})
         return exit_codes.DONE

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.workflow.instance import WorkflowShown
 
 _EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         else:
             print_ending(shown, screen)
             if code == exit_codes.FAILED and shown.run.status == "running":
-                _say_who_gave_up(found, await client.workflow_of(shown.run.id), screen)
+                _say_who_gave_up(found, await client.workflows.find_by_run(shown.run.id), screen)
         return code
 
     return with_hall(work, screen, readonly=True)
@@ -106,14 +106,14 @@ def _commission(args: argparse.Namespace, screen: Screen) -> int:
 async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
     """Waits; the exit code, and how the run stands."""
     while True:
-        shown = await client.show(found.run)
+        shown = await client.runs.get(found.run)
         if (code := await _standing(found, shown, client)) is not None:
             return code, shown
-        async with aclosing(cast("AsyncGenerator[Event]", client.follow(shown.run.root, frame))) as events:
+        async with aclosing(client.runs.follow(shown.run.root, frame)) as events:
             async for event in events:
                 if event.type not in _TURNS:
                     continue
-                shown = await client.show(found.run)
+                shown = await client.runs.get(found.run)
                 if (code := await _standing(found, shown, client)) is not None:
                     return code, shown
         await SystemClock().sleep(_EVERY)
@@ -130,7 +130,7 @@ async def _standing(found: Named, shown: Shown, client: HallClient) -> int | Non
         )
     if not shown.run.request.get("workflow"):
         return None
-    workflow = await client.workflow_of(shown.run.id)
+    workflow = await client.workflows.find_by_run(shown.run.id)
     if found.agent is not None:
         agent = next(one for one in workflow.agents if one.name == found.agent.name)
         ends = {"failed": exit_codes.FAILED, "waiting": exit_codes.NEEDS_YOU, "stopped": exit_codes.DONE}

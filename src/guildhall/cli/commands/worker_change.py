@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.workers.model import Worker
 
 _DONE = {
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
     async def work(client: HallClient, frame: Frame) -> int:
         if args.command == "worker new":
-            path = await client.worker_new(name, frame, force=args.force)
+            path = await client.workers.create(name, frame, force=args.force)
             screen.json({"worker": name, "path": str(path)}) if args.json else screen.result(str(path))
             screen.note(f'Fill it in, then: guild worker validate {name}, guild run {name} "..."')
             return exit_codes.DONE
@@ -49,9 +49,9 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
 
 async def _change(command: str, name: str, client: HallClient, frame: Frame) -> Worker:
     verbs = {
-        "worker lock": client.worker_lock,
-        "worker unlock": client.worker_unlock,
-        "worker promote": client.worker_promote,
-        "worker retire": client.worker_retire,
+        "worker lock": client.workers.lock,
+        "worker unlock": client.workers.unlock,
+        "worker promote": client.workers.promote,
+        "worker retire": client.workers.retire,
     }
     return await verbs[command](name, frame)

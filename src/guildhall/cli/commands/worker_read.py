@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.policy.risk import Risk
     from guildhall.runs.plan import Plan
     from guildhall.workers.model import Listed, Worker
@@ -42,14 +42,14 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             case "worker validate":
                 return await _validate(args, client, frame, screen)
             case _:
-                listed = await client.workers(frame)
+                listed = await client.workers.list(frame)
                 screen.json([line.as_dict() for line in listed]) if args.json else _list(listed, screen)
                 return exit_codes.DONE
 
     return with_hall(work, screen, readonly=True)
 
 
-def _list(listed: list[Listed], screen: Screen) -> None:
+def _list(listed: Sequence[Listed], screen: Screen) -> None:
     if not listed:
         screen.note("There are no workers here. `guild worker new NAME` makes one, `guild init` a starter folder.")
         return
@@ -61,7 +61,7 @@ def _list(listed: list[Listed], screen: Screen) -> None:
 
 
 async def _show(name: str, as_json: bool, client: HallClient, frame: Frame, screen: Screen) -> int:
-    worker = await client.worker(name, frame)
+    worker = await client.workers.get(name, frame)
     plan, error = await _plan(name, client, frame)
     if as_json:
         schema = plan.schema if plan else None
@@ -79,7 +79,7 @@ async def _plan(name: str, client: HallClient, frame: Frame) -> tuple[Plan | Non
     from guildhall.runs.model import RunRequest
 
     try:
-        return await client.plan(RunRequest(worker=name, input=""), frame), None
+        return await client.runs.plan(RunRequest(worker=name, input=""), frame), None
     except GuildError as error:
         return None, error
 
@@ -131,7 +131,7 @@ def _short(value: Any) -> str:
 
 async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
     names = [worker_name(name) for name in args.names]
-    names = names or [str(line.path) for line in await client.workers(frame) if line.scope == "project"]
+    names = names or [str(line.path) for line in await client.workers.list(frame) if line.scope == "project"]
     found = [await _checked(name, client, frame) for name in names]
     if args.json:
         screen.json([line.as_dict() for line in found])
@@ -164,7 +164,7 @@ class _Line:
 
 async def _checked(name: str, client: HallClient, frame: Frame) -> _Line:
     try:
-        checked = await client.worker_check(name, frame)
+        checked = await client.workers.check(name, frame)
     except GuildError as error:
         return _Line(name=name, file=error.where, errors=[error])
     worker, plan = checked.worker, checked.plan
