@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from bench.frame import Metric, seconds
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.room.model import Actor
 from guildhall.runs.model import RunRequest
 from guildhall.workflow.instance import Start

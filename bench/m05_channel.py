@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.http import Listener
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.hall.wiring import Hall
 from guildhall.room.rooms import Rooms
 from guildhall.room.toolbox import Desk, room_tools
 from guildhall.runs.model import RunRequest

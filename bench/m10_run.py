@@ -18,8 +18,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.journal import Journal
 from guildhall.runs.model import RunRequest
 from guildhall.tools.define import tool

@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelResponse, TextPart
 from bench.frame import Metric, seconds
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.childruntime import ChildRuntime
 from guildhall.runtimes.model import Assignment

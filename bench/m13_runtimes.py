@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Any
 from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.testing.scripted_server import ScriptedServer
 

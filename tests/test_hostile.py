@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.cli import exit_codes, table
+from guildhall.cli import command_table, exit_codes
 from guildhall.cli.main import main
 from guildhall.core.ids import fingerprint
 from guildhall.runs.toolbox import base_toolbox
@@ -249,7 +249,7 @@ def commanded(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("command", [command.name for command in table.COMMANDS])
+@pytest.mark.parametrize("command", [command.name for command in command_table.COMMANDS])
 def test_hostile_words_end_with_a_documented_code(
     project: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -26,7 +26,7 @@ from guildhall.core.errors import (
     ToolUnavailable,
     UsageError,
 )
-from guildhall.hall.wiring import Hall
+from guildhall.hall.composition.hall import Hall
 from guildhall.runs.model import Answer
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 from tests.runs.trees import call, put_answers, put_boss, put_tree, written

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.cli import table
+from guildhall.cli import command_table
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_every_command_is_in_the_script(guild: Guild, shell: str) -> None:
     ran = guild("completion", shell)
     assert ran.code == 0
-    for command in table.COMMANDS:
+    for command in command_table.COMMANDS:
         assert command.name.split()[-1] in ran.out
     assert "override-model" in ran.out
 

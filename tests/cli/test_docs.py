@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from guildhall.cli import exit_codes, table
+from guildhall.cli import command_table, exit_codes
 from guildhall.cli.parser import parser_of
 from tests.cli.test_exit_codes import every_error
 
@@ -22,10 +22,10 @@ def section(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("command", table.COMMANDS, ids=lambda command: command.name)
-def test_each_command_is_documented_with_its_options(command: table.Command) -> None:
+@pytest.mark.parametrize("command", command_table.COMMANDS, ids=lambda command: command.name)
+def test_each_command_is_documented_with_its_options(command: command_table.Command) -> None:
     text = section(command.name)
-    if table.family(command.name) or command.name == "help":
+    if command_table.family(command.name) or command.name == "help":
         return
     parser = parser_of(command, import_module(command.module).arguments)
     missing = [option for option in parser.options if option not in ("--help", "--debug") and f"`{option}" not in text]
@@ -35,7 +35,7 @@ def test_each_command_is_documented_with_its_options(command: table.Command) -> 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
     named = re.findall(r"^##+ guild (.*)$", (DOCS / "commands.md").read_text(), re.M)
-    assert sorted(named) == sorted(command.name for command in table.COMMANDS)
+    assert sorted(named) == sorted(command.name for command in command_table.COMMANDS)
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.cli import table
+from guildhall.cli import command_table
 from guildhall.cli.follow import HeldBack
 from guildhall.cli.main import main
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STUBBORN = """
 import asyncio
-from guildhall.cli.reach import until_stopped
+from guildhall.cli.connection import until_stopped
 from guildhall.cli.screen import Screen
 
 async def stubborn():
@@ -41,10 +41,10 @@ asyncio.run(until_stopped(stubborn(), screen))
 def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A command of the test's own: `break`, which raises what it is told to."""
     module = ModuleType("tests.cli.breaking")
-    row = table.Command("break", "", "breaks", example="guild break")
+    row = command_table.Command("break", "", "breaks", "guild break")
     row.module = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(table, "COMMANDS", (*table.COMMANDS, row))
+    monkeypatch.setattr(command_table, "COMMANDS", (*command_table.COMMANDS, row))
 
     def raising(error: BaseException) -> None:
         def broken(*_: object) -> int:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.cli import table
+from guildhall.cli import command_table
 
 if TYPE_CHECKING:
     from tests.conftest import Guild
 
-ALONE = [command for command in table.COMMANDS if not table.family(command.name) and command.name != "help"]
+ALONE = [
+    command for command in command_table.COMMANDS if not command_table.family(command.name) and command.name != "help"
+]
 GUILD = Path(sys.executable).with_name("guild")
 HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx", "starlette", "asyncio", "dataclasses", "argparse")
 
@@ -24,7 +26,7 @@ def test_the_first_page_is_short_and_has_an_example_of_how_to_begin(guild: Guild
     ran = guild(*words)
     commands = [line for line in ran.out.splitlines() if line.startswith("  ") and not line.startswith("  -")]
     assert ran.code == 0
-    assert 0 < len([line for line in commands if not line.strip().startswith("--")]) <= table.FIRST_PAGE
+    assert 0 < len([line for line in commands if not line.strip().startswith("--")]) <= command_table.FIRST_PAGE
     assert "guild demo" in ran.out
     assert ran.err == ""
 
@@ -40,12 +42,12 @@ def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
     ran = guild(*words)
     assert ran.code == 0
     assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("  worker ")] == [
-        command.name.split()[1] for command in table.family("worker")
+        command.name.split()[1] for command in command_table.family("worker")
     ]
 
 
 @pytest.mark.parametrize("command", ALONE, ids=lambda command: command.name)
-def test_each_command_explains_itself_with_an_example(guild: Guild, command: table.Command) -> None:
+def test_each_command_explains_itself_with_an_example(guild: Guild, command: command_table.Command) -> None:
     for words in (["help", *command.name.split()], [*command.name.split(), "--help"]):
         ran = guild(*words)
         assert ran.code == 0

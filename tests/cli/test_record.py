@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.cli.commands import cost, ls
-from guildhall.cli.lines import age, entry_line
+from guildhall.cli.commands.runs import cost, ls
+from guildhall.cli.format.runs import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
 from guildhall.members.wire import AtWork, JobStanding, Shape

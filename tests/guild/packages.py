@@ -53,7 +53,8 @@ def weigh(words: int) -> str:
     from post import prices  # at last, when it is called
 
     assert prices.price is price
-    return f"{price(words)} cents, said in {'the hall' if 'guildhall.hall.wiring' in sys.modules else 'a child'}"
+    place = 'the hall' if 'guildhall.hall.composition.hall' in sys.modules else 'a child'
+    return f"{price(words)} cents, said in {place}"
 '''
 
 PRICES = """

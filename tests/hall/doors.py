@@ -13,8 +13,8 @@ import httpx
 import uvicorn
 
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.tools.define import tool
 from guildhall.tools.model import Blob, Text, Toolbox, ToolResult

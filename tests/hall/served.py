@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.hall.client.discovery import find
 from guildhall.hall.client.remote import RemoteHall
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.log import Log
 from guildhall.hall.serve import Process
-from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping

@@ -14,8 +14,8 @@ import pytest
 
 from guildhall.core.errors import Conflict
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.childruntime import ChildRuntime
 from tests.children import Killing, Watched, children_of

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.claude import _ANY, _FLAGS, _message
 from guildhall.tools.define import tool

@@ -14,9 +14,9 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import Conflict, HallUnavailable, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
-from guildhall.hall.lock import lock_home
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.locks import lock_home
 from guildhall.hall.services.embedded import EmbeddedHall, open_hall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.seat import Seat
 from guildhall.store.migrate import prepare

@@ -16,9 +16,9 @@ import openai
 import pytest
 
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.llm import LlmEndpoint
 from guildhall.hall.reception import Reception
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Guest, Outcome
 from guildhall.testing.scripted_server import ScriptedServer

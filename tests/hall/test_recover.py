@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.recover import MOST_CRASHES
+from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.runs.model import SHUTDOWN, RunRequest
 from tests.hall.served import Served, served

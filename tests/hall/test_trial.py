@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core import yaml
-from guildhall.hall import copying
-from guildhall.hall.copying import copy_project, put_files
+from guildhall.hall.testrun import workspace as copying
+from guildhall.hall.testrun.workspace import copy_project, put_files
 from guildhall.models.script import Script
 from tests.runs.places import DONE, OTHER, WRITE, put_script, put_worker
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import GuildError
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.paths import Home
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import Answer
 from guildhall.store import engine
 from guildhall.store.migrate import prepare

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, UsageError
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import Answer
 from tests.jobs.shop import LATE, call, say, submit
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.hall.recover import MOST_CRASHES, Recovery
+from guildhall.hall.composition.recovery import MOST_CRASHES, Recovery
 from guildhall.runs.model import SHUTDOWN
 from tests.jobs.shop import LATE, call, say, submit
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.paths import HOME_VARIABLE, Home
-from guildhall.hall.wiring import Hall
+from guildhall.hall.composition.hall import Hall
 from guildhall.testing.table import Table
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import tool

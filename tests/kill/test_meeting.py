@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from tests.kill.scene import DEEP, Scene, ends
 from tests.projects.meetings.parlour import Parlour, call, say
 

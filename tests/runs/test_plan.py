@@ -11,7 +11,7 @@ import pytest
 from guildhall.core.config import Settings
 from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
-from guildhall.hall.wiring import Hall
+from guildhall.hall.composition.hall import Hall
 from guildhall.runs.model import RunRequest
 from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached

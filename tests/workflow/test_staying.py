@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.runs.model import SHUTDOWN, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import Target, parse

@@ -7,27 +7,25 @@ import json
 from contextlib import aclosing, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.cli import exit_codes, visible
-from guildhall.cli.jobs import by_job, id_of
+from guildhall.cli import exit_codes
+from guildhall.cli.format.jobs import by_job, id_of
+from guildhall.cli.format.rooms import TOLD, line_of
+from guildhall.cli.format.runs import how_to_go_on, result_of, text_of, used
 from guildhall.cli.prompt import NoAnswer, ask_person
-from guildhall.cli.roomlines import TOLD, line_of
-from guildhall.cli.screen import ReaderGone, money
+from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import AMOUNT, BY_USER, DATE, WORDS
+from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient, Shown
-    from guildhall.runs.model import Ask, Run
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
 _LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
-# Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
-_IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
 _FORMS = ("text", "json", "stream-json")
 
 
@@ -56,7 +54,7 @@ class Follower:
         self._streamed = ""  # the text of the last answer, as it was shown while it was written
         self._said = ""  # the last message of the room
 
-    async def follow(self, stream: AsyncIterator[Event]) -> int:
+    async def follow(self, stream: AsyncGenerator[Event]) -> int:
         """Follow to the end, or until the person stops it; the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
@@ -109,7 +107,7 @@ class Follower:
     def _before_lines(self, event: Event) -> str:
         """What is said before the lines of a run that another one has called: how deep it is, and whose it is."""
         indent = "  " + self._called.get(str(event.data.get("parent")), "").partition("[")[0]
-        name = visible.one_line(str(event.data.get("worker")), 40)
+        name = one_line(str(event.data.get("worker")), 40)
         same = sum(f"[{name}]" in told or f"[{name} " in told for told in self._called.values())
         return f"{indent}[{name} {same + 1}] " if same else f"{indent}[{name}] "
 
@@ -129,7 +127,7 @@ class Follower:
             and sum(call[0] == event.run for call in self._calls) > 1
         ):
             said = self._calls.get((event.run, str(data.get("id"))), "")
-            data["tool"] = f"{data.get('tool')} {visible.one_line(said, 40)}"
+            data["tool"] = f"{data.get('tool')} {one_line(said, 40)}"
         before = self._called.get(event.run, "")
         if (told := line_of(event.type, data)) is not None:
             self._screen.note(told, None if event.type in ("message", "held") else "dim")
@@ -236,112 +234,31 @@ class HeldBack:
         return text
 
 
-async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
-    """What `--output json` prints; of a workflow also what was said."""
-    run = shown.run
-    asked = run.request.get("workflow")
-    team: dict[str, Any] = {}
-    if asked:
-        messages = [message.as_dict() for message in await client.rooms.messages(run.id)]
-        team = {"workflow": run.worker, "tag": asked["tag"], "messages": messages}
-    return {
-        "run": run.id,
-        "status": run.status,
-        "output": run.output,
-        "error": run.error,
-        "usage": shown.usage.as_dict(),
-        "cost_usd": shown.usage.cost_usd,
-        "runs": [_called(one) for one in shown.below],
-        "asks": [ask.as_dict() for ask in shown.asks if ask.status == "open"],
-        **team,
-    }
-
-
-def _called(run: Run) -> dict[str, Any]:
-    keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-    told = run.as_dict()
-    return {key: told[key] for key in keys}
-
-
-def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
-    """What the person can do about a run that has stopped for now."""
-    run = shown.run
-    waiting = [ask for ask in shown.asks if ask.status == "open"]
-    lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
-    lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
-    if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        verb = "meet" if run.request.get("meeting") else "resume"
-        lines.append(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
-    elif _may_try_again(run):
-        lines.append(f"Try again from there: guild resume {id_of(run)}")
-    return lines
-
-
-def how_to_answer(ask: Ask, *, here: bool = False) -> str:
-    """The command that answers an ask, which is shown `here`, or else where it is shown.
-
-    None is suggested for a call that was cut off: what happened only the person knows.
-    """
-    if WORDS in ask.question.choices:
-        return f'guild answer {ask.id} "..."'
-    examples = {AMOUNT: "2.50", DATE: "2027-01-31"}
-    words = [examples.get(choice, choice) for choice in ask.question.choices]
-    first, rest = ("ANSWER", words) if ask.kind == "unknown_effect" else (words[0], words[1:])
-    more = "" if here else f"; all of it: guild show {ask.id}"
-    either = "one of" if first == "ANSWER" else "or"
-    return f"guild answer {ask.id} {first}    ({either}: {', '.join(rest)}{more})"
-
-
-def _may_try_again(run: Run) -> bool:
-    """Whether going on could end otherwise, and nothing has said so yet."""
-    error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
-        return False
-    if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
-        return False
-    return "guild resume" not in str(error.get("hint"))
-
-
-def used(shown: Shown) -> str:
-    """What a run used, in one line."""
-    usage = shown.usage
-    turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
-    turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
-    return f"{turns}, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {money(usage.cost_usd)}"
-
-
-def text_of(output: Any) -> str:
-    """An output as text: text as it is, anything else as JSON."""
-    if output is None:
-        return ""
-    return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
-
-
 def _line(event: Event, data: Mapping[str, Any], width: int) -> str | None:
     """An event in one line; None where there is nothing to say yet."""
     match event.type:
         case "run_started":
             plan = data.get("plan") or f"{data.get('worker')} on {data.get('model')}"
-            return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {visible.plain(str(plan))}"
+            return f"{event.run} {'goes on' if data.get('resumed') else 'starts'}: {plain(str(plan))}"
         case "tool_use" if data.get("tool") in TOLD and not data.get("refused"):
             return None
         case "tool_result" if data.get("tool") in TOLD and not data.get("is_error"):
             return None
         case "tool_use":
             call = f"{data.get('tool')} {_arguments(data.get('arguments'))}"
-            return visible.one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
+            return one_line(f"not called: {call}" if data.get("refused") else f"→ {call}", width - 1)
         case "tool_output":
             lines = str(data.get("text", "")).rstrip("\n").splitlines()
-            return "\n".join(f"  {visible.one_line(line, width - 3)}" for line in lines)
+            return "\n".join(f"  {one_line(line, width - 3)}" for line in lines)
         case "tool_result":
             mark = "✗" if data.get("is_error") else "←"
-            return visible.one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
+            return one_line(f"{mark} {data.get('tool')}: {data.get('text') or '(nothing)'}", width - 1)
         case "memory_condensed":
-            return visible.one_line(str(data.get("text")), 500)
+            return one_line(str(data.get("text")), 500)
         case "error" if data.get("renewed"):
-            return visible.one_line(str(data.get("message")), 2 * width)
+            return one_line(str(data.get("message")), 2 * width)
         case "error" if data.get("transient"):
-            return visible.one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
+            return one_line(f"{_retrying(data)}: {data.get('message')}", 2 * width)
         case _:
             return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
-from guildhall.cli import exit_codes, table
+from guildhall.cli import command_table, exit_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def _page(words: list[str]) -> str | None:
 
         return f"guild {__version__}\n"
     if words[:1] == ["help"]:
-        return table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
+        return command_table.all_pages() if words[1:] == ["all"] else _page([*words[1:], "--help"])
     if not words or words[0] in ("-h", "--help"):
-        return table.first_page()
-    if table.family(words[0]) and (len(words) == 1 or words[1] in ("-h", "--help")):
-        return table.family_page(words[0])
+        return command_table.first_page()
+    if command_table.family(words[0]) and (len(words) == 1 or words[1] in ("-h", "--help")):
+        return command_table.family_page(words[0])
     return None
 
 
@@ -96,8 +96,8 @@ def _command(words: list[str], screen: Screen) -> int:
     from guildhall.cli.parser import parser_of
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
-    command, length = table.find(words)
-    if command is None or table.family(command.name):
+    command, length = command_table.find(words)
+    if command is None or command_table.family(command.name):
         raise _unknown(words)
     module = import_module(command.module)
     parser = parser_of(command, module.arguments)
@@ -113,12 +113,12 @@ def _unknown(words: list[str]) -> GuildError:
     from guildhall.core.errors import UsageError
     from guildhall.core.nearest import nearest
 
-    if verbs := table.family(words[0]):
+    if verbs := command_table.family(words[0]):
         tried, known = " ".join(words[:2]), [command.name for command in verbs]
     elif words[0].startswith("-"):
         return UsageError(f"there is no option {words[0]!r}", hint="`guild --help` shows what there is.")
     else:
-        tried, known = words[0], [command.name for command in table.COMMANDS if " " not in command.name]
+        tried, known = words[0], [command.name for command in command_table.COMMANDS if " " not in command.name]
     guess = nearest(tried, known)
     hint = f"Did you mean `guild {guess}`?" if guess else "`guild help all` shows every command."
     return UsageError(f"there is no command {tried!r}", hint=hint)

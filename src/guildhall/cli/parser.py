@@ -11,7 +11,7 @@ from guildhall.core.nearest import did_you_mean, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.cli.table import Command
+    from guildhall.cli.command_table import Command
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -50,7 +50,7 @@ def parser_of(command: Command, arguments: Callable[[argparse.ArgumentParser], N
     """The parser of a command, furnished by its module."""
     parser = CommandParser(
         prog=f"guild {command.name}",
-        description=f"{command.help[0].upper()}{command.help[1:]}.",
+        description=f"{command.summary[0].upper()}{command.summary[1:]}.",
         epilog=f"example:\n  {command.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

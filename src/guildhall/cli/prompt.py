@@ -9,7 +9,7 @@ import termios
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli.visible import one_line
+from guildhall.cli.screen import one_line
 from guildhall.core.clock import SystemClock, moment
 from guildhall.core.errors import UsageError
 from guildhall.runs.model import Answer, choice_of, choices_in_words

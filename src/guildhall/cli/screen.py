@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
-from guildhall.cli import visible
 from guildhall.core.frame import Redactor
 
 if TYPE_CHECKING:
@@ -99,14 +100,14 @@ class Screen:
     # text of others: secrets go first, then it is cut, wrapped and spelled out, so that no half of one is left over
 
     def one_line(self, text: str, limit: int) -> str:
-        return visible.one_line(self.redact(text), limit)
+        return one_line(self.redact(text), limit)
 
     def exactly(self, text: str) -> str:
-        return visible.exact(self.redact(text))
+        return exact(self.redact(text))
 
     def barred(self, text: str, *, wrapped: bool) -> str:
         """The text behind a bar; wrapped for a terminal, whole lines for anything else."""
-        return visible.barred(self.redact(text), self.width if wrapped else None)
+        return barred(self.redact(text), self.width if wrapped else None)
 
     def scrubbed(self, value: Any) -> Any:
         """The same value without secrets in any text in it."""
@@ -125,7 +126,7 @@ class Screen:
         """A piece of the result, with a newline at its end."""
         text = self.redact(text)
         if self.out.isatty():
-            text = visible.plain(text)
+            text = plain(text)
         self._write(text if text.endswith("\n") else text + "\n")
 
     def json(self, value: Any) -> None:
@@ -153,13 +154,13 @@ class Screen:
     def note(self, text: str, style: Style | None = None) -> None:
         """A line about what goes on."""
         self.end_line()
-        self._say(visible.plain(self.redact(text)), style, "\n")
+        self._say(plain(self.redact(text)), style, "\n")
 
     def delta(self, text: str) -> None:
         """A piece of text that is still being written; only a terminal is shown it."""
         if not self.err.isatty() or not text:
             return
-        self._say(visible.plain(self.redact(text)), None if self.out.isatty() else "dim", "")
+        self._say(plain(self.redact(text)), None if self.out.isatty() else "dim", "")
         self._mid_line = not text.endswith("\n")
 
     def end_line(self) -> None:
@@ -170,7 +171,7 @@ class Screen:
     def prompt(self, text: str) -> None:
         """A question; the answer is typed behind it."""
         self.end_line()
-        self._say(visible.plain(self.redact(text)), "bold", " ")
+        self._say(plain(self.redact(text)), "bold", " ")
         self._mid_line = True
 
     def entered(self) -> None:
@@ -226,3 +227,54 @@ def money(dollars: float | None) -> str:
     if dollars is None:
         return "no price"
     return f"${dollars:.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
+
+
+# Control characters but for tab and newline, marks that turn the reading direction, line separators, half characters.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """The text with everything spelled out that a terminal or a reader's eye would obey."""
+    return _OBEYED.sub(lambda found: _spelled(found[0]), text.replace("\r\n", "\n"))
+
+
+def exact(text: str) -> str:
+    """The text with every character spelled out that is not plainly visible; newlines stay."""
+    return "".join(char if char == "\n" or char.isprintable() else _spelled(char) for char in text)
+
+
+def one_line(text: str, limit: int) -> str:
+    """The text on one line, at most `limit` characters of it."""
+    joined = " ".join(plain(text[: limit * 4]).split())
+    return joined if len(joined) <= limit and len(text) <= limit * 4 else joined[: max(limit - 1, 0)] + "…"
+
+
+def barred(text: str, width: int | None) -> str:
+    """The text exactly, each row behind a bar, so that none of it can pass for something that we say.
+
+    Without a width rows are as long as the lines: a pipe wraps nothing.
+    """
+    rows: list[str] = []
+    for line in exact(text).split("\n"):
+        rows.extend([line] if width is None else _wrapped(line, max(width - 4, 16)))
+    return "\n".join(f"  │ {row}" for row in rows)
+
+
+def _spelled(char: str) -> str:
+    point = ord(char)
+    if point < 0x100:
+        return {"\t": "\\t", "\r": "\\r"}.get(char, f"\\x{point:02x}")
+    return f"\\u{point:04x}" if point < 0x10000 else f"\\U{point:08x}"
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    rows: list[str] = []
+    row, used = "", 0
+    for char in line:
+        cells = 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        if used + cells > width:
+            rows.append(row)
+            row, used = "", 0
+        row += char
+        used += cells
+    return [*rows, row]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.core.yaml import Source
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.models.case import Case
     from guildhall.runs.plan import Plan
 

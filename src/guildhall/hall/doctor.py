@@ -17,7 +17,7 @@ from guildhall.workers.packages import Packages
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.workers.model import Listed, Worker
 
 

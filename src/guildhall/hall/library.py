@@ -111,7 +111,7 @@ class Worker:
         It has the rights that `worker_creation` in the settings gives, and is saved as a draft below
         `workers/generated/`. One that is there is not overwritten.
         """
-        from guildhall.hall.wiring import Hall
+        from guildhall.hall.composition.hall import Hall
         from guildhall.workers.create import draft, spec_of
 
         new = Worker(name="", **_place(cwd, home))
@@ -127,7 +127,7 @@ class Worker:
 
     def definition(self) -> Mapping[str, Any]:
         """What its file says now."""
-        from guildhall.hall.wiring import Hall
+        from guildhall.hall.composition.hall import Hall
 
         hall = Hall(self.home, environ=os.environ, readonly=True)
         try:

@@ -27,14 +27,14 @@ from guildhall.core.errors import GuildError, HallUnavailable
 from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.client.discovery import Address, process_of
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.locks import LOCK_PATIENCE
+from guildhall.hall.composition.recovery import Recovery, frame_at
 from guildhall.hall.http import Listener
-from guildhall.hall.lock import LOCK_PATIENCE
 from guildhall.hall.log import Log, log_to_stderr
-from guildhall.hall.recover import Recovery, frame_at
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.services.packages import log_invalid
-from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,9 +149,8 @@ class Process:
         self.leave()
 
     def _log_compactions(self) -> None:
-        if "memory_compactor" not in vars(self._hall):  # asking for it would create it
-            return
-        for event in self._hall.memory_compactor.take_unreported():
+        compactor = Hall.memory_compactor.of(self._hall).peek()
+        for event in compactor.take_unreported() if compactor is not None else ():
             _log.info("%s: %s", event.run, event.data.get("text"))
 
     def _busy(self) -> bool:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping
 
+    from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.embedded import EmbeddedHall
-    from guildhall.hall.wiring import Hall
     from guildhall.tools.http_messages import Message
 
 PREFIX = "/workers/"

@@ -20,10 +20,10 @@ from guildhall.core.config import load_settings
 from guildhall.core.errors import InvalidFile
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.operations import Operations
 from guildhall.hall.serve import Process
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.members.endpoint import PATH, Endpoint
 from guildhall.members.model import MANIFEST
 from guildhall.models.keys import travelling
@@ -83,7 +83,7 @@ class SmallProcess(Process):
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """`worker/*`, once what an earlier process has left behind goes on."""
         await self.recovered()
-        if "runs" not in vars(self._small):  # it takes a second, the first time; others are answered meanwhile
+        if Hall.runs.of(self._small).peek() is None:  # it takes a second, the first time; others are answered meanwhile
             await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")
         return await self._operations(method, params)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.runs.plan import Plan
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker

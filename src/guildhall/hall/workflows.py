@@ -10,7 +10,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
-from guildhall.hall import calling
+from guildhall.hall.composition import callee_trust as calling
 from guildhall.room.toolbox import described_tools
 from guildhall.runs.planning import PlannedSeat
 from guildhall.runs.supply import refuse
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Plan
     from guildhall.runs.replay import Replayed

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.projects.commissions.model import Draft
 from tests.projects.conftest import repository
 

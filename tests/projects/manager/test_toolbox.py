@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.managing import managing
+from guildhall.hall.composition.managing import managing
 from guildhall.projects.commissions import records
 from guildhall.tools.define import TypedHandler, invoke
 from guildhall.tools.executor import KeyedHandler

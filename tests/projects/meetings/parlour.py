@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.embedded import EmbeddedHall
-from guildhall.hall.wiring import Hall
 from guildhall.runs.model import RunRequest
 from tests.projects.conftest import Repository, repository
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.core.errors import MergeConflict
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.projects.meetings.model import CLOSING
 from guildhall.projects.records import note
 from tests.projects.meetings.parlour import call, say

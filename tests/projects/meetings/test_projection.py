@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import delete
 
-from guildhall.hall.recover import Recovery
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.store.guild_tables import meeting_words, meetings, timeline
 from tests.projects.meetings.parlour import call, say
 

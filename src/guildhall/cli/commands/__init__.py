@@ -1,5 +1,4 @@
-"""One module for each command, or for a few that belong together.
+"""The commands, grouped by subject. `commands.tsv` says which function carries out which command.
 
-Each has `arguments(parser)`, which adds what the command understands, and `main(args, screen)`, which does it and
-returns the exit code. They are imported only when they are used.
+A module is imported only when one of its commands is called.
 """

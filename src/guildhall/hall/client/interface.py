@@ -775,5 +775,5 @@ class HallClient(ABC):
 
 SERVICES: Mapping[str, type[Any]] = {name: globals()[kind] for name, kind in HallClient.__annotations__.items()}
 VERBS = frozenset(
-    f"{service}.{name}" for service in SERVICES for name in vars(SERVICES[service]) if not name.startswith("_")
+    f"{service}.{name}" for service in SERVICES for name in dir(SERVICES[service]) if not name.startswith("_")
 )

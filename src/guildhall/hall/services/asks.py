@@ -6,12 +6,12 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.hall.client.interface import Asks
+from guildhall.hall.composition.hall import Hall
 from guildhall.runs.records import find_ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.hall.wiring import Hall
     from guildhall.runs import asks
     from guildhall.runs.model import Answer, Ask
 
@@ -40,11 +40,11 @@ class AskService(Asks):
 
     async def _notify_owner(self, ask: Ask) -> None:
         """Notify the job, commission, meeting or workflow of the run, and resume the run if it waits for the answer."""
-        from guildhall.hall.recover import go_on
+        from guildhall.hall.composition.recovery import go_on
 
         part = self._hall.where(ask.root)
-        if "runs" in vars(part):
-            await part.runs.gone(ask.root)  # a run that is being parked does not resume by itself
+        if (runs := Hall.runs.of(part).peek()) is not None:
+            await runs.gone(ask.root)  # a run that is being parked does not resume by itself
         root = part.history.get(ask.root)
         if (seating := self._hall.seating(root.request)) is None:
             return

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.hall.client.interface import HallClient
+from guildhall.hall.composition.hall import Hall
 from guildhall.hall.services.asks import AskService
 from guildhall.hall.services.commissions import CommissionService
 from guildhall.hall.services.info import InfoService
@@ -21,7 +22,6 @@ from guildhall.hall.services.runs import RunService
 from guildhall.hall.services.trust import TrustService
 from guildhall.hall.services.workers import WorkerService
 from guildhall.hall.services.workflows import WorkflowService
-from guildhall.hall.wiring import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

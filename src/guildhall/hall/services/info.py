@@ -9,13 +9,13 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
 from guildhall.hall.client.interface import HallInfo, Welcome
+from guildhall.hall.composition.hall import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from guildhall.hall.client.interface import Check
-    from guildhall.hall.wiring import Hall
 
 
 class InfoService(HallInfo):
@@ -31,11 +31,12 @@ class InfoService(HallInfo):
             return Welcome(env=(), problem=error)
 
     async def status(self) -> dict[str, Any]:
+        members = Hall.members.of(self._hall).peek()
         running = {
             "boot": self._hall.boot,
             "version": __version__,
             "runs": self._hall.annexes.living,
-            "members": self._hall.members.standing() if "members" in vars(self._hall) else [],
+            "members": members.standing() if members is not None else [],
         }
         own = self._status() if self._status is not None else {"pid": os.getpid(), "state": "embedded"}
         return {**own, **running}

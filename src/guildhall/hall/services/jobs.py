@@ -12,7 +12,7 @@ from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.jobs.model import Dispatch, JobResult, JobShown, Page
     from guildhall.members.model import Member
 

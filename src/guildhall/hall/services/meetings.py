@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import did_you_mean
 from guildhall.hall.client.interface import Members
+from guildhall.hall.composition.hall import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
     from guildhall.members.handle import WorkerHandle
     from guildhall.members.model import MemberShown
     from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
@@ -67,7 +67,8 @@ class MemberService(Members):
         await self._handle(name, frame).answer(job, answer, question)
 
     async def active_jobs(self) -> Sequence[AtWork]:
-        return self._hall.members.at_work() if "members" in vars(self._hall) else []
+        members = Hall.members.of(self._hall).peek()
+        return members.at_work() if members is not None else []
 
     def _handle(self, name: str, frame: Frame) -> WorkerHandle:
         return self._hall.members.handle(self._hall.members.find(name, frame), frame)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.memory.folder import MemoryFolder
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.workers.package import Package
     from guildhall.workers.package_text import Added, Kind
     from guildhall.workers.packages import PackageListed

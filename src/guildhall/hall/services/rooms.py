@@ -11,7 +11,7 @@ from guildhall.workflow import looking, records
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.room.model import Message
     from guildhall.room.room import Room
     from guildhall.room.shelves import Listed as DocumentListed

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.frame import Redactor
 from guildhall.hall.client.interface import Runs, Shown
+from guildhall.hall.composition.hall import Hall
 from guildhall.runs.transcript import conversation
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import Tested
-    from guildhall.hall.wiring import Hall
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Entry, Run, RunRequest
     from guildhall.runs.plan import Plan
@@ -37,7 +37,7 @@ class RunService(Runs):
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.calling import demand_trust
+        from guildhall.hall.composition.callee_trust import demand_trust
 
         if request.call is None:  # else it calls one worker only, which is checked when it is called
             worker = self._hall.find_worker(request.worker, frame)
@@ -57,7 +57,7 @@ class RunService(Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.calling import demand_trust_again
+        from guildhall.hall.composition.callee_trust import demand_trust_again
         from guildhall.runs.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
@@ -93,12 +93,13 @@ class RunService(Runs):
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
         part = self._hall.where(run)
         part.history.get(run)
-        began = part.runs.began(run) if "runs" in vars(part) else None
-        if began is None:
+        runs = Hall.runs.of(part).peek()
+        began = runs.began(run) if runs is not None else None
+        if runs is None or began is None:
             return
         with part.bus.listening(began.root, self._max_events) as events:
             people = int(frame.interactive)
-            part.runs.hold(began.root, people)
+            runs.hold(began.root, people)
             try:
                 yield began
                 async for event in events:
@@ -106,13 +107,13 @@ class RunService(Runs):
                     if event.type == "run_ended" and event.run == run:
                         break
             finally:
-                part.runs.hold(began.root, -people)
+                runs.hold(began.root, -people)
 
     async def park(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
-        if "runs" in vars(part):
-            await part.runs.park(run)
+        if (runs := Hall.runs.of(part).peek()) is not None:
+            await runs.park(run)
 
     async def stop(self, run: str) -> Sequence[str]:
         part = self._hall.where(run)
@@ -141,7 +142,7 @@ class RunService(Runs):
         return script_of(tree, self._hall.home.path, Redactor(self._hall.environ), team)
 
     async def test(self, files: Sequence[Path], *, update: bool = False) -> AsyncGenerator[Tested]:
-        from guildhall.hall.trial import tested
+        from guildhall.hall.testrun.runner import tested
 
         for file in files:
             yield await tested(file, self._hall, update=update)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import Trusting
-    from guildhall.hall.wiring import Hall
+    from guildhall.hall.composition.hall import Hall
     from guildhall.workers.trust import Seen
 
 
@@ -33,7 +33,7 @@ class TrustService(Trust):
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
-        from guildhall.hall.calling import untrusted_of_all
+        from guildhall.hall.composition.callee_trust import untrusted_of_all
 
         return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
 

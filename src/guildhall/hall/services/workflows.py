@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
+    from guildhall.hall.composition.hall import Hall
     from guildhall.hall.services.runs import RunService
-    from guildhall.hall.wiring import Hall
     from guildhall.runs.model import RunRequest
     from guildhall.runs.prepare import Prepared
     from guildhall.workflow.instance import Schedule, Start, WorkflowShown
@@ -70,7 +70,7 @@ class WorkflowService(Workflows):
         return await part.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
-        from guildhall.hall.calling import demand_trust
+        from guildhall.hall.composition.callee_trust import demand_trust
         from guildhall.runs.prepare import Prepared
 
         frame = replace(frame, interactive=False)

@@ -1,0 +1,1 @@
+"""Commands for the hall's process and for other programs that use it."""

@@ -1,0 +1,99 @@
+"""`guild mcp`: the hall as tools of another program's model, over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+from guildhall.cli import exit_codes
+from guildhall.cli.connection import reached, until_stopped
+from guildhall.core.errors import HallGone, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import HallClient
+
+
+_LARGEST = 64 * 1024**2  # bytes of a file
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "for Claude Code: claude mcp add guild -- guild mcp"
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    if sys.stdin.isatty():
+        raise UsageError(
+            "mcp: this is for a program, which writes to its standard input",
+            hint="Name the command in that program's settings, such as: claude mcp add guild -- guild mcp",
+        )
+    return asyncio.run(until_stopped(_served(screen), screen))
+
+
+async def _served(screen: Screen) -> int:
+    from guildhall import __version__
+    from guildhall.hall.mcp_lines import LONGEST, Lines
+    from guildhall.hall.outside import outside_tools
+
+    connection = _Connection(screen)
+    lines = asyncio.StreamReader(limit=LONGEST)
+    reading = await _read(lines)
+    try:
+        await Lines(outside_tools(connection.reach), name="guild", version=__version__, say=_say).serve(lines)
+    except BrokenPipeError:  # nobody listens any more
+        pass
+    finally:
+        if reading is not None:
+            reading.close()
+        await connection.close()
+    return exit_codes.DONE
+
+
+async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
+    """Lets what comes in be read; a file, or nothing at all in the place of a program, is read at once."""
+    kind = os.fstat(0).st_mode
+    if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind):
+        loop = asyncio.get_running_loop()
+        return (await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin))[0]
+    lines.feed_data(sys.stdin.buffer.read(_LARGEST))
+    lines.feed_eof()
+    return None
+
+
+def _say(line: bytes) -> None:
+    """Writes a line whole."""
+    while line:
+        line = line[os.write(1, line) :]
+
+
+class _Connection:
+    """The hall that there is. One that had nothing to do may have left; then another one is found or started."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._there: tuple[HallClient, Frame] | None = None
+        self._finding = asyncio.Lock()
+
+    async def reach(self) -> tuple[HallClient, Frame]:
+        from guildhall.hall.client.remote import RemoteHall
+
+        async with self._finding:
+            if self._there is not None and isinstance(self._there[0], RemoteHall):
+                try:
+                    await self._there[0].hello(self._there[1].root)
+                except HallGone:
+                    await self.close()
+            if self._there is None:
+                self._there = await reached(self._screen)
+            return self._there
+
+    async def close(self) -> None:
+        if self._there is not None:
+            there, self._there = self._there, None
+            await there[0].close()

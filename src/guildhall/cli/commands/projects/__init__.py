@@ -1,0 +1,1 @@
+"""Commands for git repositories: projects, commissions, meetings."""

@@ -1,0 +1,1 @@
+"""Commands for workflows that stay: start, send, schedule, documents, proposals."""

@@ -1,0 +1,1 @@
+"""Commands that start, follow, control, inspect and repeat runs."""

@@ -1,0 +1,299 @@
+"""`guild ls`: what needs you, what is working, what is done."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes
+from guildhall.cli.connection import with_look
+from guildhall.cli.format.commissions import commission_row
+from guildhall.cli.format.jobs import id_of, task_of
+from guildhall.cli.format.member_jobs import how_to_answer
+from guildhall.cli.format.runs import age, ahead
+from guildhall.cli.format.workflows import (
+    given_up,
+    how_to_try_again,
+    name_of,
+    print_agents,
+    print_workflow,
+    working_rows,
+)
+from guildhall.cli.screen import money
+from guildhall.cli.targets import target_of
+from guildhall.core.clock import SystemClock
+from guildhall.core.ids import COMMISSION, is_id
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.members.wire import AtWork
+    from guildhall.projects.commissions.model import Commission
+    from guildhall.projects.meetings.model import Meeting
+    from guildhall.runs.model import Ask, Run
+    from guildhall.workflow.instance import AgentShown, WorkflowShown
+
+_SHOWN = 10  # finished runs, unless all are wanted
+_OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"
+    )
+    parser.add_argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done")
+    parser.add_argument("--json", action="store_true", help="print an object with needs_you, working and done")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """What there is, by what it means for the person."""
+
+    asks: Sequence[Ask]
+    stopped: Sequence[Run]  # go on only when told to
+    working: Sequence[Run]
+    done: Sequence[Run]
+    workflows: Mapping[str, WorkflowShown]  # by run, those that are not over
+    members: Sequence[AtWork] = ()  # jobs of members that go on
+    meetings: Sequence[Meeting] = ()  # all but those asked for, which are among the asks
+    sittings: Sequence[Run] = ()  # the runs of meetings
+    commissions: Sequence[Commission] = ()
+
+    @staticmethod
+    def of(
+        runs: Sequence[Run],
+        asks: Sequence[Ask],
+        workflows: Sequence[WorkflowShown] = (),
+        members: Sequence[AtWork] = (),
+        meetings: Sequence[Meeting] = (),
+        commissions: Sequence[Commission] = (),
+    ) -> Groups:
+        asked = {ask.root for ask in asks}
+        sittings = [run for run in runs if run.request.get("meeting")]  # a meeting is shown as itself, and once
+        runs = [run for run in runs if not run.request.get("meeting")]
+        return Groups(
+            asks=asks,
+            stopped=[
+                run
+                for run in runs
+                if run.status == "lost" or (run.status in ("waiting", "parked") and run.id not in asked)
+            ],
+            working=[run for run in runs if run.status == "running"],
+            done=[run for run in runs if run.status in ("completed", "failed", "cancelled")],
+            workflows={workflow.run: workflow for workflow in workflows},
+            members=members,
+            meetings=[one for one in meetings if one.status in ("open", "closed")],
+            sittings=sittings,
+            commissions=commissions,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "needs_you": {
+                "asks": [ask.as_dict() for ask in self.asks],
+                "runs": [run.as_dict() for run in self.stopped],
+            },
+            "working": [run.as_dict() for run in self.working],
+            "done": [run.as_dict() for run in self.done],
+            "workflows": [workflow.as_dict() for workflow in self.workflows.values()],
+            "members": [theirs.as_dict() for theirs in self.members],
+            "meetings": [meeting.as_dict() for meeting in self.meetings],
+            "commissions": [one.as_dict() for one in self.commissions],
+        }
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    async def work(client: HallClient, frame: Frame) -> int:
+        if args.target is not None:
+            return await _one(args, client, screen)
+        workflows = await client.workflows.list(over=False)
+        runs, asks = await client.runs.list(everything=args.all), await client.asks.list()
+        meetings = await client.meetings.list()
+        members, commissions = await client.members.active_jobs(), await client.commissions.list()
+        groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
+        if args.json:
+            screen.json(groups.as_dict())
+        else:
+            print_groups(groups, screen, frame.root, everything=args.all)
+            _note_left_behind(screen)
+        return exit_codes.DONE
+
+    return with_look(work, screen)
+
+
+async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
+    """One workflow and its agents, one agent, or one commission."""
+    if is_id(args.target, COMMISSION):
+        commission = (await client.commissions.get(args.target)).commission
+        screen.json(commission.as_dict()) if args.json else screen.table([commission_row(commission, screen)])
+        return exit_codes.DONE
+    target = target_of(args.target)
+    workflow = await client.workflows.get(target)
+    agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]
+    if args.json:
+        screen.json((agents[0] if target.agent else workflow).as_dict())
+    elif target.agent:
+        print_agents(agents, screen)
+    else:
+        print_workflow(workflow, screen)
+    return exit_codes.DONE
+
+
+def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:
+    """The groups as people read them. `here` is the project that needs not be named."""
+    now = SystemClock().now()
+
+    def task(run: Run) -> str:
+        text = screen.one_line(task_of(run), 50)
+        place: Any = run.request.get("frame", {}).get("root")
+        return text if place in (None, str(here)) else f"{text} (in {place})"
+
+    asks = [_asked(ask, screen, now) for ask in groups.asks]
+    asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
+    held = {one.run: screen.one_line(one.explanation, 60) for one in groups.commissions if one.hold}
+    stopped = [
+        [id_of(run), run.status, f"{name_of(run)}: {task(run)}", held.get(run.id, ""), f"guild resume {id_of(run)}"]
+        for run in groups.stopped
+    ]
+    working: list[list[str]] = []
+    gave_up: list[list[str]] = []
+    for run in groups.working:
+        since = age(run.created_at, now)
+        if (workflow := groups.workflows.get(run.id)) is not None:
+            working += working_rows(run, workflow, since)
+            gave_up += [_gave_up(agent, workflow) for agent in given_up(workflow)]
+        else:
+            working.append([id_of(run), run.worker, task(run), since])
+    for theirs in groups.members:
+        if not (theirs.job.waiting and theirs.job.questions):  # it is among what needs you
+            working.append(_at_work(theirs, screen, here, now))
+    dispatched = [one for one in groups.commissions if one.status == "dispatched"]
+    working += [[one.id, one.worker, screen.one_line(one.title, 50), "queued"] for one in dispatched]
+    ended = _done(groups, task, screen, now)
+    done = ended if everything else ended[:_SHOWN]
+    parts = {
+        "needs you": asks + stopped + gave_up,
+        "working": working,
+        "meetings": [_open_meeting(one, groups, screen, now) for one in groups.meetings if one.status == "open"],
+        "commissions": [_to_begin(one, screen) for one in groups.commissions if one.status in ("pending", "blocked")],
+        "done": done,
+    }
+    for name, rows in parts.items():
+        if rows:
+            screen.heading(name)
+            screen.table(rows, indent="  ")
+    if not any(parts.values()):
+        screen.note('Nothing here yet. `guild run WORKER "..."` starts something; `guild demo` shows how it goes.')
+    elif len(done) < len(ended):
+        screen.note(f"{len(ended) - len(done)} more are done: guild ls --all", "dim")
+
+
+def _open_meeting(one: Meeting, groups: Groups, screen: Screen, now: datetime) -> list[str]:
+    """An open meeting, and whether somebody is at work in it, or was kept from answering."""
+    runs = {run.id: run.status for run in groups.sittings}
+    said = {"running": "answers", "failed": "could not answer", "lost": "was cut off"}.get(
+        runs.get(one.run or "", ""), ""
+    )
+    topic = screen.one_line(one.topic, 50)
+    return [one.id, one.worker, topic, said, age(one.changed_at, now), f"guild meet {one.id}"]
+
+
+def _to_begin(one: Commission, screen: Screen) -> list[str]:
+    next = f"guild commission dispatch {one.id}" if one.status == "pending" else screen.one_line(one.reason or "", 60)
+    return [one.id, one.status, one.worker, screen.one_line(one.title, 50), next]
+
+
+def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datetime) -> list[list[str]]:
+    """What is done, newest first: runs, meetings that are closed; a commission once, however often it was tried."""
+    known = {one.id for one in groups.commissions}
+
+    def id(run: Run) -> str:  # of a commission that is off the record the runs are left
+        return id_of(run) if not run.request.get("commission") else run.id
+
+    found = [
+        (run.created_at, [id(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])
+        for run in groups.done
+        if id_of(run) not in known
+    ]
+    for one in groups.meetings:
+        if one.status == "closed":
+            runs = [run for run in groups.sittings if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.topic, 50), age(one.changed_at, now)]
+            found.append((one.created_at, [*row, _spent(runs, one.sittings)]))
+    for one in groups.commissions:
+        if one.status in _OVER:
+            runs = [run for run in groups.done if id_of(run) == one.id]
+            row = [one.id, one.status, one.worker, screen.one_line(one.title, 50), age(one.changed_at, now)]
+            found.append((one.changed_at, [*row, _spent(runs, one.attempt)]))
+    return [row for _, row in sorted(found, key=lambda each: each[0], reverse=True)]
+
+
+def _spent(runs: Sequence[Run], times: int) -> str:
+    """What they have cost together, where all of them are there."""
+    costs = [run.cost_usd for run in runs if run.cost_usd is not None]
+    return money(sum(costs)) if costs and len(runs) == times else ""
+
+
+def _gave_up(agent: AgentShown, workflow: WorkflowShown) -> list[str]:
+    why = f"it has given up; why: guild log {workflow.run}"
+    return [str(agent.target), agent.status, why, "", how_to_try_again(agent)]
+
+
+def _when(run: Run, now: datetime) -> str:
+    return age(run.ended_at or run.created_at, now)
+
+
+def _asked(ask: Ask, screen: Screen, now: datetime) -> list[str]:
+    """What is asked, by whom, and for how long it can be answered."""
+    what = ask.question.title if ask.kind == "limit" else f"{ask.question.title}: {ask.question.body}"
+    time = f" {ahead(ask.expires_at, now)}" if ask.expires_at else ""
+    return [ask.id, ask.kind.replace("_", " "), screen.one_line(what, 80), f"{ask.run}{time}", f"guild answer {ask.id}"]
+
+
+def _note_left_behind(screen: Screen) -> None:
+    """Without a hall nobody knows how the jobs of members stand, or what they ask: it is said that there are some."""
+    from guildhall.core.paths import Home
+    from guildhall.hall.client.discovery import find
+    from guildhall.members.work import FILE, Work
+
+    home = Home.locate(dict(os.environ))
+    if not (home.path / FILE).exists() or find(home) is not None:
+        return
+    names = sorted({folder.name for folder, _ in Work(home.path / FILE, SystemClock()).left_behind()})
+    if names:
+        said = screen.one_line(", ".join(names), 200)
+        screen.note(f"Members with jobs that go on when a hall is there, and may ask something: {said}")
+        screen.note(f"Start one and see: guild job ls --member {screen.one_line(names[0], 60)}, then guild ls")
+
+
+def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
+    """What a job of a member asks, with a command that answers it from here."""
+    asked = theirs.job.questions or ()
+    elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
+    return [
+        [theirs.id, "question", screen.one_line(one, 80), "", f"{elsewhere}{how_to_answer(theirs.id, one, asked)}"]
+        for one in asked
+    ]
+
+
+def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[str]:
+    job = theirs.job
+    what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
+    try:
+        since = age(job.started_at, now)
+    except (ValueError, TypeError):  # a member says it as it likes, also without a zone
+        since = screen.one_line(job.started_at, 30)
+    return [theirs.id, theirs.member, what, since]
+
+
+def _elsewhere(theirs: AtWork, here: Path) -> str:
+    """The project in which alone a job's member is found, if that is not here."""
+    return "" if theirs.project in (None, str(here)) else f" (in {theirs.project})"

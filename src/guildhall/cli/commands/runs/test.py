@@ -1,0 +1,112 @@
+"""`guild test`: the recorded tests of a project, each on a copy of it, with the differences."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from guildhall.cli import exit_codes
+from guildhall.cli.connection import with_hall
+from guildhall.cli.trust_prompt import keep
+from guildhall.core.errors import InvalidFile, NotFound
+from guildhall.core.paths import project_root
+from guildhall.hall.cases import SUFFIXES, TESTS, tests_in
+
+if TYPE_CHECKING:
+    import argparse
+
+    from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import Deviation, HallClient, Tested
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here")
+    parser.add_argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path")
+    parser.add_argument("--update", action="store_true", help="where something differs, record what is so now")
+    parser.add_argument("--json", action="store_true", help="print an object")
+
+
+def main(args: argparse.Namespace, screen: Screen) -> int:
+    files = [file for file in _files(args.paths) if args.keyword.lower() in str(file).lower()]
+    if not files:
+        named = f" with {args.keyword!r} in their path" if args.keyword else ""
+        hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
+        raise NotFound(f"there are no tests here{named}", hint=hint)
+
+    done: list[Tested] = []
+
+    async def work(client: HallClient, frame: Frame) -> int:
+        stream = client.runs.test(files, update=args.update)
+        async with aclosing(stream) as results:
+            async for tested in results:
+                done.append(tested)
+                if not args.json:
+                    _print(tested, screen)
+        failed = sum(not tested.passed for tested in done)
+        seconds = sum(tested.seconds for tested in done)
+        if args.json:
+            counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
+            screen.json({"tests": [_as_dict(tested) for tested in done], **counts})
+        else:
+            screen.result(f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s")
+        return exit_codes.FAILED if failed else exit_codes.DONE
+
+    code = with_hall(work, screen, readonly=True, here=True)
+    if changed := [tested.trusted for tested in done if tested.trusted]:
+        keep(changed, screen)
+    return code
+
+
+def _files(named: list[str]) -> list[Path]:
+    """The files to test. In a folder those that have a test in them; one that is named is tested, whatever it is."""
+    found: dict[Path, None] = {}
+    for name in named or [str(project_root(Path.cwd()) / TESTS)]:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            found.update(dict.fromkeys(tests_in(path)))
+        elif path.exists():
+            found[_script(path)] = None
+        elif named:
+            raise NotFound(f"there is no file or folder {name!r}", hint="Name a script with a `test:`, or its folder.")
+    return [_near(path) for path in found]
+
+
+def _script(path: Path) -> Path:
+    """A file that is named, if it can be a script at all."""
+    if not path.is_file() or path.suffix not in (*SUFFIXES, ".json"):
+        said = "this is not a regular file" if not path.is_file() else "this is no script: its name must end in .yaml"
+        raise InvalidFile(said, where=str(path), hint="Name a script with a `test:`, or its folder.")
+    return path
+
+
+def _near(path: Path) -> Path:
+    """The path as a person would write it from here."""
+    absolute = path.absolute()
+    return absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute
+
+
+def _print(tested: Tested, screen: Screen) -> None:
+    mark = "updated" if tested.updated else "ok" if tested.passed else "FAILED"
+    screen.result(f"{mark:<7} {tested.file}")
+    if tested.passed and not tested.updated:
+        return
+    for deviation in tested.deviations:
+        text = "\n".join(f"    {line}" for line in deviation.text.splitlines())
+        screen.result(f"  {_place(deviation)}{text.lstrip(' ')}")
+
+
+def _place(deviation: Deviation) -> str:
+    if deviation.worker is None:
+        return ""
+    run = f", run {deviation.run}" if deviation.run and deviation.run > 1 else ""
+    answer = f", before answer {deviation.answer}" if deviation.answer else ""
+    return f"{deviation.worker}{run}{answer}: "
+
+
+def _as_dict(tested: Tested) -> dict[str, Any]:
+    told = asdict(tested)
+    del told["trusted"]
+    return {**told, "file": str(tested.file), "seconds": round(tested.seconds, 3), "passed": tested.passed}

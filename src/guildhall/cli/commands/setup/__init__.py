@@ -1,0 +1,1 @@
+"""Commands for a new installation: init, demo, doctor, completion."""

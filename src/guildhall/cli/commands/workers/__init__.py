@@ -1,0 +1,1 @@
+"""Commands for what runs are made of: workers, memory, packages, members, trust."""

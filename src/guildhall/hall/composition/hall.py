@@ -1,0 +1,397 @@
+"""The composition root: one constructor puts a hall together, for a command, a library call or a test."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import SystemClock, local_zone
+from guildhall.core.config import load_settings
+from guildhall.core.errors import HallUnavailable
+from guildhall.core.events import EventBus
+from guildhall.core.ids import new_id
+from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
+from guildhall.hall.composition.projects import Guild
+from guildhall.models.keys import joined
+from guildhall.runs.model import BY_USER, SHUTDOWN
+from guildhall.runs.records import find_run
+from guildhall.workers import records
+from guildhall.workers.lifecycle import usable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.config import Settings
+    from guildhall.core.events import Event
+    from guildhall.core.frame import Frame
+    from guildhall.core.paths import Home
+    from guildhall.hall.composition.workflow_databases import Annexes
+    from guildhall.jobs.jobs import Jobs
+    from guildhall.members.members import Members
+    from guildhall.memory.service import Memory
+    from guildhall.models.model import Source
+    from guildhall.room.rooms import Rooms
+    from guildhall.runs.assemble import Assembler
+    from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.runs.fork import Forks
+    from guildhall.runs.grants import Grant
+    from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import Ask
+    from guildhall.runs.planner import Planner
+    from guildhall.runs.prepare import Prepared
+    from guildhall.runs.recordings import Recordings
+    from guildhall.runs.seat import Seating
+    from guildhall.runs.supply import Supply
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
+    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.workers.model import Worker
+    from guildhall.workflow.workflows import Workflows
+
+
+_SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
+
+
+class Hall(Guild):
+    """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
+
+    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
+    runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
+    keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        readonly: bool = False,
+        process: bool = False,
+        children: bool = False,
+        patience: float = LOCK_PATIENCE,
+    ) -> None:
+        """`process`: others reach this hall. `children`: runs have processes of their own. `patience`: for the lock."""
+        if home.keeps is not None and self.own is None and not readonly:
+            raise HallUnavailable(
+                f"{home.path} belongs to the member {home.keeps.name}, which does not run",
+                hint="Only its own program changes anything there: start it, by handing it work, then try again.",
+            )
+        self.home = home
+        self.environ = environ
+        self.clock = clock or SystemClock()
+        self.boot = new_id("b")
+        self._children = children
+        self.readonly = readonly
+        self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
+        self.bus = EventBus()
+        told = {"boot": self.boot, "hall": process}
+        self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
+
+    @lazy
+    def annexes(self) -> Annexes:
+        from guildhall.hall.composition.workflow_databases import Annexes
+
+        return Annexes(self)
+
+    def where(self, run: str) -> Hall:
+        """The part that has a run on record; the whole, where none has."""
+        return self.annexes.where(lambda connection: find_run(connection, run) is not None)
+
+    @lazy
+    def memory(self) -> Memory:
+        from guildhall.memory.service import Memory
+
+        return Memory(self.home, self.store, self.clock)
+
+    @lazy
+    def memory_compactor(self) -> MemoryCompactor:
+        from guildhall.runs.execution.memory_compaction import MemoryCompactor
+
+        return MemoryCompactor(
+            memory=self.memory,
+            runs=self.runs,
+            find_runs=lambda run: self.where(run).runs,
+            store=self.store,
+            bus=self.bus,
+            clock=self.clock,
+        )
+
+    @lazy
+    def supply(self) -> Supply:
+        """What workers can be given here."""
+        from guildhall.runs.supply import Supply
+
+        return Supply(
+            home=self.home,
+            environ=self.environ,
+            settings=self.settings,
+            pins=self.pins,
+            locked=lambda: self.store.read(records.all_locks),
+            outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
+            own=self.own,
+            program=self.demand_program,
+        )
+
+    @lazy
+    def members(self) -> Members:
+        """The guild members that can be reached from here. None is started before it is needed."""
+        from guildhall.members.members import Members
+
+        return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
+
+    @lazy
+    def planner(self) -> Planner:
+        """What says beforehand what a worker could do. It starts nothing that could do anything."""
+        from guildhall.models.catalog import has_price
+        from guildhall.runs.assembly.memory import RunMemory
+        from guildhall.runs.planner import Planner
+
+        return Planner(
+            supply=self.supply,
+            find=self.find_worker,
+            everyone=lambda frame: self.registry(frame).listed(),
+            active=self.active_workers,
+            describe=self.boxes.describe,
+            memory=RunMemory(memory=self.memory, request_compaction=lambda request: None),
+            provided=self.provided,
+            priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
+        )
+
+    @lazy
+    def runs(self) -> Runs:
+        """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
+        from guildhall.runs.lifecycle import Runs
+
+        return Runs(
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            asks=self.asks,
+            boot=self.boot,
+            history=self.history,
+            assembler=self.assembler,
+            planner=self.planner,
+            source_of=self.source,
+            runtime_of=self.executes,
+            tokens=self.tokens,
+        )
+
+    @lazy
+    def recordings(self) -> Recordings:
+        from guildhall.jobs import jobs
+        from guildhall.projects.commissions.service import recorded_hooks
+        from guildhall.projects.meetings import meetings
+        from guildhall.runs.recordings import Recordings
+
+        return Recordings(
+            store=self.store,
+            history=self.history,
+            assembler=self.assembler,
+            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or meetings.seat_of(run),
+            runtime_of=self.replays,
+            tokens=self.tokens,
+        )
+
+    @lazy
+    def assembler(self) -> Assembler:
+        from guildhall.runs.assemble import Assembler
+        from guildhall.runs.assembly.memory import RunMemory
+
+        return Assembler(
+            self.environ,
+            find=self.find_worker,
+            everyone=lambda frame: self.registry(frame).listed(),
+            active=self.active_workers,
+            settings=self.settings,
+            describe=self.boxes.describe,
+            memory=RunMemory(
+                memory=self.memory, request_compaction=lambda request: self.memory_compactor.start(request)
+            ),
+            instead=self.instead,
+            supply=self.supply,
+            serve=self.serve,
+            provided=self.provided,
+            project=lambda frame: found.name if (found := self.projects.at(frame.root)) else None,
+        )
+
+    @lazy
+    def rooms(self) -> Rooms:
+        from guildhall.room.model import Ears
+        from guildhall.room.rooms import Rooms
+
+        ears = Ears(
+            wake=lambda room, agents: self.workflows.wake(room, agents),
+            happened=lambda happened: self.workflows.happened(happened),
+        )
+        return Rooms(self.store, self.clock, ears)
+
+    @lazy
+    def workflows(self) -> Workflows:
+        return self.conducted()
+
+    def conducted(self, **otherwise: Any) -> Workflows:
+        """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
+        from guildhall.workflow.workflows import Workflows
+
+        return Workflows(
+            home=self.home,
+            store=self.store,
+            clock=self.clock,
+            bus=self.bus,
+            runs=self.runs,
+            history=self.history,
+            rooms=self.rooms,
+            settings=self.settings,
+            zone=local_zone(self.environ),
+            **otherwise,
+        )
+
+    @lazy
+    def jobs(self) -> Jobs:
+        """The jobs that were dispatched here. Reading their directories takes a moment, the first time."""
+        from guildhall.jobs.jobs import Jobs
+
+        return Jobs(
+            folder=self.home.jobs,
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            asks=self.asks,
+            runs=lambda: self.runs,
+            alive=self.is_alive,
+            find=self.for_new_work,
+            output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
+            readonly=self._lock is None,
+        )
+
+    def seating(self, request: Mapping[str, Any]) -> Seating | None:
+        """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
+        return self.jobs if request.get("job") else super().seating(request)
+
+    def seatings(self) -> tuple[Seating, ...]:
+        """All who give runs a seat of their own."""
+        return (self.jobs, *super().seatings())
+
+    def for_new_work(self, name: str, frame: Frame) -> Worker:
+        """A worker that may be given work, it and all that it may call."""
+        from guildhall.hall.composition.callee_trust import demand_trust
+
+        worker = self.find_worker(name, frame)
+        usable(worker, "name")
+        demand_trust(self, worker, frame)
+        return worker
+
+    def is_alive(self, run: str) -> bool:
+        """Return True if a run is executed in this hall."""
+        runs = Hall.runs.of(self).peek()
+        return runs is not None and runs.alive(run)
+
+    def _ask_closed(self, ask: Ask) -> None:
+        if (workflows := Hall.workflows.of(self).peek()) is not None:
+            workflows.answered(ask)
+
+    async def prepare_again(
+        self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
+    ) -> Prepared:
+        """A run that stopped, be it a worker's or a workflow's, ready to go on."""
+        await self.runs.gone(run)
+        request = self.history.get(run).request
+        if request.get("workflow"):
+            return await self.workflows.again(run, frame, grant)
+        if (seating := self.seating(request)) is not None:
+            return await seating.again(run, frame, grant)
+        return await self.runs.preparation.prepare_again(run, frame, given, grant)
+
+    def launch(self, prepared: Prepared) -> None:
+        """Lets a run live that was made ready."""
+        if self.history.get(prepared.run).request.get("workflow"):
+            self.workflows.launch(prepared)
+        else:
+            self.runs.launch(prepared)
+
+    @lazy
+    def forks(self) -> Forks:
+        from guildhall.runs.fork import Forks
+
+        return Forks(
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            source_of=self.source,
+            budget_of=lambda frame: self.settings(frame).budget,
+        )
+
+    def instead(self, tool: Tool) -> Tool:
+        """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
+        return tool
+
+    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """The servers of tools that a worker names, started or reached."""
+        from guildhall.runs.serving import serve
+
+        more = await self.members.specs(worker, frame)
+        return await serve(worker, frame, surroundings, self.supply, more)
+
+    def settings(self, frame: Frame) -> Settings:
+        found = load_settings(self.home, frame.root)
+        project = self.projects.at(frame.root)
+        limit = project.settings.memory_tokens if project is not None else None
+        if limit is None:
+            return found
+        return found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
+
+    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
+        """Who answers under this name. `login`: a person's login with Claude will do in the place of a key."""
+        from guildhall.models.catalog import source_for
+        from guildhall.models.login import login_of
+
+        environ = joined(self.environ, frame.keys)
+        found = login_of(environ) if login else None
+        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording, login=found)
+
+    def _recording(self, run: str) -> Source:
+        return self.where(run).recordings.source(run)
+
+    def busy(self) -> bool:
+        """Whether something lives here: a run, what goes on in the background, or what others have added."""
+        members, compactor = Hall.members.of(self).peek(), Hall.memory_compactor.of(self).peek()
+        in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
+        return self.annexes.living > 0 or in_background or any(lives() for lives in self.lives)
+
+    async def settle(self, patience: float | None = None) -> list[Event]:
+        """Waits for a while for what goes on in the background; what came of it that no stream has told."""
+        compactor = Hall.memory_compactor.of(self).peek()
+        if compactor is None:
+            return []
+        return await (compactor.wait() if patience is None else compactor.wait(patience))
+
+    async def drain(self) -> None:
+        """Stops what lives here; it goes on by itself when the next hall starts."""
+        self._keep_still()
+        await self.annexes.park_all(SHUTDOWN)
+        await self.settle(_SETTLING)
+
+    def _keep_still(self) -> None:
+        """From now on nothing that waits goes on by itself."""
+        for part in (Hall.jobs, Hall.commissions, Hall.meetings):
+            if (built := part.of(self).peek()) is not None:
+                built.close()
+
+    async def close(self) -> None:
+        """Waits for what goes on in the background, parks what runs, then lets go of the home."""
+        self._keep_still()
+        await self.settle()
+        await self.annexes.park_all(BY_USER)
+        if (members := Hall.members.of(self).peek()) is not None:
+            await members.close()
+        if (nursery := Hall.nursery.of(self).peek()) is not None:
+            await nursery.close()
+        self.release()
+
+    def release(self) -> None:
+        if (annexes := Hall.annexes.of(self).peek()) is not None:
+            annexes.release()
+        super().release()
