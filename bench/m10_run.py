@@ -127,7 +127,9 @@ class _Stopwatch:
 
 
 async def _run(hall: EmbeddedHall, frame: Frame) -> None:
-    async with aclosing(hall.run(RunRequest(worker="adder", input="1 + 2"), frame, [Toolbox("sums", add)])) as events:
+    async with aclosing(
+        hall.runs.run(RunRequest(worker="adder", input="1 + 2"), frame, [Toolbox("sums", add)])
+    ) as events:
         async for event in events:
             if event.type == "error":
                 raise RuntimeError(str(event.data))

@@ -322,7 +322,8 @@ def test_leaving_a_stream_parks_the_run_and_being_cut_off_does_not(home: Home, f
         shown = await remote.runs.get(run)
         assert (shown.run.status, shown.run.reason) == ("parked", "by the user")
 
-        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=frame)  # as a kill would
+        request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(frame)}
+        cut = remote._stream("runs.run", request)  # as a kill would
         run = (await anext(cut)).run
         before = hall.process.clients
         await cut.aclose()
