@@ -15,7 +15,7 @@ from guildhall.core.errors import GuildError
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "guildhall"
-LONGEST = 400  # lines; a module has fewer
+LONGEST = 700  # lines; a module has fewer
 # Folders that exist on somebody's machine and on no other. Read-only system folders such as /usr are not among them.
 _MACHINE_PATH = re.compile(r"(?<![\w.~}*$/-])/(root|work|home/\w+|Users/\w+|mnt/\w+)(/|\b(?![.\w-]))")
 _TEXT = {".py", ".md", ".yaml", ".yml", ".toml", ".json", ".txt", ".j2", ".jinja2", ""}

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NEEDED = (
-    "alembic.runtime.migration",
-    "alembic.script",
     "guildhall.cli.commands.runs.answer",
     "guildhall.cli.commands.projects.commission",
     "guildhall.cli.commands.runs.replay",

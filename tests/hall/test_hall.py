@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import Conflict, HallUnavailable, NotFound, WorkerLocked
+from guildhall.core.errors import Conflict, HallInUse, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import lock_home
@@ -59,7 +59,7 @@ def test_a_home_is_private_and_has_one_owner(home: Home) -> None:
     try:
         assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
         assert stat.S_IMODE(home.database.stat().st_mode) == 0o600
-        with pytest.raises(HallUnavailable, match="in use by another"):
+        with pytest.raises(HallInUse, match="in use by another"):
             Hall(home, environ={})
         reader = Hall(home, environ={}, readonly=True)
         assert reader.history.recent() == []
@@ -85,7 +85,7 @@ def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str)
     first = Hall(home, environ={})
     try:
         home.lock.write_text(text)
-        with pytest.raises(HallUnavailable, match="in use by another"):
+        with pytest.raises(HallInUse, match="in use by another"):
             Hall(home, environ={})
     finally:
         first.release()

@@ -53,7 +53,7 @@ class Heard:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The bytes of an empty database: made once, because its migrations take a while."""
+    """The bytes of an empty database: created once, because that takes a while."""
     path = tmp_path_factory.mktemp("prepared") / "hall.db"
     prepare(path)
     return path.read_bytes()

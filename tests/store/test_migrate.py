@@ -1,4 +1,4 @@
-"""The database is made private and whole, brought up to date, and never taken from somebody else."""
+"""The database is created private and complete. A file that cannot be used is refused and not changed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.pool import NullPool
 
 from guildhall.core.errors import HallUnavailable
-from guildhall.store import migrate
-from guildhall.store.migrate import APPLICATION_ID, HEAD, REVISIONS, prepare, standing_of
+from guildhall.store.migrate import APPLICATION_ID, REVISION, is_created, prepare
 from guildhall.store.schema import metadata
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sqlalchemy import Engine
 
     from guildhall.core.paths import Home
+    from tests.conftest import Guild
 
 
 def mode(path: Path) -> int:
@@ -44,7 +42,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def schema(engine: Engine) -> dict[str, Any]:
-    """Everything that SQLAlchemy finds in a database, but Alembic's own table."""
+    """Return all that SQLAlchemy finds in a database, except the table of the revision."""
     look = inspect(engine)
     return {
         table: {
@@ -66,28 +64,19 @@ def _index(index: Any) -> dict[str, Any]:
     return {**index, "dialect_options": {name: str(value) for name, value in options.items()}}
 
 
-def test_the_schema_is_the_sum_of_the_migrations(home: Home, tmp_path: Path):
+def test_the_created_schema_equals_the_metadata(home: Home, tmp_path: Path):
     prepare(home.database)
-    earliest = tmp_path / "earliest.db"
-    execute(earliest, f"PRAGMA application_id={APPLICATION_ID}", "PRAGMA journal_mode=WAL")
-    prepare(earliest)
-    migrated = create_engine(f"sqlite:///{earliest}", poolclass=NullPool)
-    new = create_engine(f"sqlite:///{home.database}", poolclass=NullPool)
-    assert schema(migrated) == schema(new)
-    assert schema(new).keys() == metadata.tables.keys()
-    assert standing_of(earliest) == standing_of(home.database) == "current"
-    with migrated.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-
-
-def test_the_known_revisions_are_those_of_the_migrations():
-    script = ScriptDirectory(str(Path(migrate.__file__).parent / "migrations"))
-    assert [step.revision for step in script.walk_revisions()][::-1] == list(REVISIONS)
-    assert script.get_heads() == [HEAD]
+    created = create_engine(f"sqlite:///{home.database}", poolclass=NullPool)
+    declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}", poolclass=NullPool)
+    metadata.create_all(declared)
+    assert schema(created) == schema(declared)
+    assert schema(created).keys() == metadata.tables.keys()
+    with closing(sqlite3.connect(home.database)) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(REVISION,)]
 
 
 def test_a_new_home_is_private_and_in_wal_mode(home: Home):
-    assert standing_of(home.database) == "missing"
+    assert not is_created(home.database)
     umask = os.umask(0)
     try:
         prepare(home.database)
@@ -95,7 +84,7 @@ def test_a_new_home_is_private_and_in_wal_mode(home: Home):
         os.umask(umask)
     assert mode(home.path) == 0o700
     assert mode(home.database) == 0o600
-    assert standing_of(home.database) == "current"
+    assert is_created(home.database)
     with closing(sqlite3.connect(home.database)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
@@ -124,63 +113,67 @@ def test_preparing_again_changes_nothing(home: Home):
     assert home.database.read_bytes() == before
 
 
-def test_a_current_database_needs_no_alembic_and_no_sqlalchemy(home: Home):
+def test_a_database_is_checked_without_sqlalchemy(home: Home):
     prepare(home.database)
     code = (
         "import sys; from pathlib import Path; from guildhall.store.migrate import prepare; prepare(Path(sys.argv[1]));"
-        "print(sorted({'alembic', 'sqlalchemy'} & set(sys.modules)))"
+        "print('sqlalchemy' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, home.database], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "False\n"
 
 
 def test_an_empty_file_is_filled(home: Home):
     home.path.mkdir()
     home.database.touch()
-    assert standing_of(home.database) == "missing"
+    assert not is_created(home.database)
     prepare(home.database)
-    assert standing_of(home.database) == "current"
-
-
-def test_a_creation_that_was_cut_off_is_taken_up(home: Home):
-    home.path.mkdir()
-    (home.path / "hall.db.new").write_bytes(b"half")
-    execute(home.database, f"PRAGMA application_id={APPLICATION_ID}", "PRAGMA journal_mode=WAL")
-    assert standing_of(home.database) == "old"
-    prepare(home.database)
-    assert standing_of(home.database) == "current"
+    assert is_created(home.database)
 
 
 def test_a_cut_off_creation_beside_nothing_is_begun_again(home: Home):
     home.path.mkdir()
     (home.path / "hall.db.new").write_bytes(b"half")
     prepare(home.database)
-    assert standing_of(home.database) == "current"
+    assert is_created(home.database)
     assert not (home.path / "hall.db.new").exists()
 
 
-def test_a_step_that_fails_leaves_nothing_of_itself(home: Home):
-    home.path.mkdir()
-    execute(home.database, f"PRAGMA application_id={APPLICATION_ID}", "CREATE TABLE asks (id TEXT)")
-    with pytest.raises(HallUnavailable, match="brought up to date") as caught:
+@pytest.mark.parametrize("revision", ["0000", "0002", "0007", "0999", "", "a\n\x1b[31m", "x" * 5000])
+def test_another_revision_is_refused_with_the_file_the_revision_and_what_to_do(home: Home, revision: str):
+    prepare(home.database)
+    with closing(sqlite3.connect(home.database, isolation_level=None)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.database.chmod(0o644)
+    before = home.database.read_bytes()
+    with pytest.raises(HallUnavailable) as caught:
         prepare(home.database)
     assert caught.value.where == str(home.database)
-    with closing(sqlite3.connect(home.database)) as connection:
-        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    assert tables == {"asks"}
-    assert standing_of(home.database) == "old"
-
-
-def test_a_newer_schema_is_left_alone_and_the_way_out_is_named(home: Home):
-    prepare(home.database)
-    execute(home.database, "UPDATE alembic_version SET version_num = '0999'", "PRAGMA wal_checkpoint(TRUNCATE)")
-    before = home.database.read_bytes()
-    with pytest.raises(HallUnavailable, match="newer version of Guildhall") as caught:
-        prepare(home.database)
+    assert repr(revision[:32]) in caught.value.message
+    assert repr(REVISION) in caught.value.message
+    assert len(caught.value.message) < 200
     assert caught.value.hint is not None
-    assert "Update Guildhall" in caught.value.hint
+    assert "move the file away" in caught.value.hint
     assert "GUILDHALL_HOME" in caught.value.hint
     assert home.database.read_bytes() == before
+    assert mode(home.database) == 0o644
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM alembic_version", "DROP TABLE alembic_version"])
+def test_a_database_without_a_revision_is_refused(home: Home, statement: str):
+    prepare(home.database)
+    execute(home.database, statement)
+    with pytest.raises(HallUnavailable, match="no schema revision"):
+        prepare(home.database)
+
+
+def test_the_command_reports_another_revision(home: Home, guild: Guild):
+    prepare(home.database)
+    execute(home.database, "UPDATE alembic_version SET version_num = '0007'")
+    done = guild("ls", "runs")
+    assert done.code == 7
+    assert all(part in done.err for part in (str(home.database), "'0007'", "move the file away"))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +246,7 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str):
     database = tmp_path / name / "hall.db"
     prepare(database)
     prepare(database)
-    assert standing_of(database) == "current"
+    assert is_created(database)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -261,8 +254,8 @@ def test_one_that_reads_meanwhile_does_not_disturb(home: Home):
     """A reading command has the file open while the lock's holder looks at it again."""
     prepare(home.database)
 
-    def look(_: int) -> set[str]:
-        return {standing_of(home.database) for _ in range(20)}
+    def look(_: int) -> set[bool]:
+        return {is_created(home.database) for _ in range(20)}
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(look, range(4))) == [{"current"}] * 4
+        assert list(pool.map(look, range(4))) == [{True}] * 4

@@ -81,7 +81,7 @@ def _told(screen: Screen, error: GuildError) -> int:
 
     with suppress(ReaderGone):
         screen.error(error)
-    return exit_codes.of_error(error.code)
+    return error.exit_code
 
 
 def _trace(screen: Screen) -> None:

@@ -56,27 +56,6 @@ _READ_ONLY = frozenset(
 _WHILE_LEAVING = _READ_ONLY | {"runs.park"}
 _WHILE_RECOVERING = _READ_ONLY | {"hall.hello"}
 
-_STATUSES = {
-    "usage": 400,
-    "invalid_file": 422,
-    "not_found": 404,
-    "unknown_job": 404,
-    "refused": 403,
-    "not_trusted": 403,
-    "worker_locked": 403,
-    "worker_retired": 403,
-    "conflict": 409,
-    "not_finished": 409,
-    "not_deletable": 409,
-    "merge_conflict": 409,
-    "limit_reached": 429,
-    "timed_out": 504,
-    "member_timed_out": 504,
-    "member_unreachable": 502,
-    "member_refused": 502,
-    "hall_unavailable": 503,
-    "hall_gone": 503,
-}
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -126,7 +105,7 @@ class Api:
         except _Rejected as rejected:
             await _answer(send, rejected.status, {"error": rejected.error.as_dict()}, last=True)
         except GuildError as error:
-            await _answer(send, _STATUSES.get(error.code, 500), {"error": error.as_dict()})
+            await _answer(send, error.http_status, {"error": error.as_dict()})
         except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
             await _answer(send, 500, {"error": _broken(error).as_dict()})
 

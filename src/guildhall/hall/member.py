@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from guildhall.core.errors import GuildError, HallUnavailable, ToolUnavailable
+from guildhall.core.errors import GuildError, HallInUse, ToolUnavailable
 from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.members.endpoint import PATH, Endpoint, Offer
@@ -128,10 +128,8 @@ class Member:
 
         try:
             hall = SmallHall(self.root, self.manifest.name, environ)
-        except HallUnavailable as error:
-            if "in use by" not in error.message:
-                raise
-            raise HallUnavailable(error.message, where=error.where, hint=_RUNNING) from None
+        except HallInUse as error:
+            raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
             process = SmallProcess(hall, log, port=port)
         except BaseException:

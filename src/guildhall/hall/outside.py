@@ -16,7 +16,7 @@ from guildhall.jobs.seating import refuse_writing
 from guildhall.members.model import of_member
 from guildhall.memory.compaction import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
-from guildhall.tools.define import tool
+from guildhall.tools.define import bind_tools
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     Reach = Callable[[], Awaitable[tuple[HallClient, Frame]]]
 
 NAMES = ("roster", "dispatch", "jobs", "status", "wait", "result", "answer", "cancel")
+TOOLS = {name: {"worker.call"} for name in NAMES}
 _MOST_SECONDS = 300.0
 _EVERY = 0.3  # seconds between two looks
 _LABEL = 80  # characters of a description that was not given
 
 
 def outside_tools(reach: Reach) -> tuple[Tool, ...]:
-    """The tools. `reach` gives the hall of the moment: one that had nothing to do may have left."""
-    verbs = _Verbs(reach)
-    return tuple(tool(name=name, capabilities=frozenset({"worker.call"}))(getattr(verbs, name)) for name in NAMES)
+    """Return the tools. `reach` connects to the current hall, because an idle hall may have exited."""
+    return bind_tools(OutsideTools(reach), TOOLS, repeatable=False, runs_in="host")
 
 
-class _Verbs:
-    """One method for each tool; what the model is told of it is its docstring."""
+class OutsideTools:
+    """The tools of one client of `guild mcp`. The model reads the docstrings."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach

@@ -20,13 +20,17 @@ import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from guildhall.core.errors import Conflict, InvalidFile, UsageError
-from guildhall.jobs.model import Asked, Decided, Job, JobStatus
+from guildhall.activities.contract import MAX_PROBLEMS, check_output, output_text
+from guildhall.activities.model import Asked, Decided
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
+from guildhall.jobs.model import Job, JobStatus
 from guildhall.jobs.questions import parse, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from guildhall.activities.model import Contract
 
 META = "meta.json"
 STATUS = "status.md"
@@ -181,6 +185,16 @@ class JobFolder:
         """Those of the artifacts that are not there as files."""
         there = set(self.artifacts())
         return [path for path in artifacts if f"{ARTIFACTS}/{path}" not in there]
+
+    def check_result(self, contract: Contract, output: Any) -> str:
+        """Return the result as text. Raise NotFulfilled with all that is missing if the contract is not met."""
+        value, problems = check_output(contract, output, self.lacks(contract.artifacts))
+        if problems:
+            raise NotFulfilled(
+                f"the job has not given what it had to: {'; '.join(problems[:MAX_PROBLEMS])}",
+                hint="Write what is missing with write_artifact, correct the result, and submit it again.",
+            )
+        return output_text(value)
 
     def artifacts(self) -> list[str]:
         """The artifacts, as paths from the directory on."""

@@ -14,6 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from guildhall.activities.contract import output_text
+from guildhall.activities.model import Contract
+from guildhall.activities.questions import QuestionChannel, answer_text
+from guildhall.activities.tools import is_result_accepted, rejection_reason
+from guildhall.activities.wakeups import ResumeTimers
 from guildhall.core.clock import stamp
 from guildhall.core.errors import (
     Conflict,
@@ -23,14 +28,11 @@ from guildhall.core.errors import (
     NotFulfilled,
 )
 from guildhall.core.ids import JOB, new_id
-from guildhall.jobs.awaiting import Awaiting
-from guildhall.jobs.contract import as_text, fulfil
 from guildhall.jobs.folder import RESULT
-from guildhall.jobs.inquiry import Inquiry, said
-from guildhall.jobs.model import Contract, Job
-from guildhall.jobs.register import LATE, Register
+from guildhall.jobs.model import Job
+from guildhall.jobs.register import Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
-from guildhall.jobs.toolbox import SERVER, Desk, job_tools, not_taken, submitted
+from guildhall.jobs.tools import SERVER, JobTools, job_tools
 from guildhall.runs import records
 from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
 from guildhall.runs.seat import Seat, seat_on_record
@@ -43,10 +45,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from guildhall.activities.model import Asked
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.jobs.folder import JobFolder
-    from guildhall.jobs.model import Asked, Dispatch
+    from guildhall.jobs.model import Dispatch
     from guildhall.runs.asks import Asks
     from guildhall.runs.grants import Grant
     from guildhall.runs.history import History
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
-    from guildhall.tools.model import ToolResult
+    from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 
 _log = logging.getLogger("guildhall.jobs")
@@ -91,7 +94,7 @@ class Jobs(Register):
         self._find = find
         self._output_schema = output_schema
         self._steering: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by job
-        self._awaiting: Awaiting | None = None
+        self._timers: ResumeTimers | None = None
 
     # Beginning
 
@@ -154,18 +157,19 @@ class Jobs(Register):
         id, contract = str(told["id"]), Contract.of(told)
         return Seat(
             tools=job_tools(contract, remembers=told["remembers"]),
-            execute=lambda run: self._desk(id, run, contract).execute,
+            execute=lambda run: self._execute(id, run, contract),
             server=SERVER,
             seated=seated,
             judge=partial(self._judge, id, contract),
             settled=partial(self._settled, id),
         )
 
-    def _desk(self, id: str, run: str, contract: Contract) -> Desk:
-        job = self.get(id)
-        inquiry = Inquiry(
+    def _execute(self, id: str, run: str, contract: Contract) -> Execute:
+        """Return the function that executes the job tools of a run."""
+        job, folder, lock = self.get(id), self._index.folder(id), self._writing[id]
+        questions = QuestionChannel(
             title=f"{job.worker} asks, in the job {id} ({job.description})",
-            writing=self._writing[id],
+            lock=lock,
             store=self._store,
             ledger=lambda: self._runs().ledger(run),
             keep=partial(self._keep_question, id),
@@ -176,14 +180,10 @@ class Jobs(Register):
             write = next(tool for tool in tools if tool.name == "memory_write")
             return await invoke(write, {"scope": "worker", "key": key, "content": content})
 
-        return Desk(
-            folder=self._index.folder(id),
-            contract=contract,
-            writing=self._writing[id],
-            ask=inquiry.ask,
-            remember=remember,
-            heard=inquiry.heard,
-        )
+        async def execute(tool: Tool, call: ToolCall) -> ToolResult:
+            return await JobTools(folder, contract, lock, questions, remember, call.key).call(tool, call)
+
+        return execute
 
     async def _keep_question(self, id: str, asked: Asked) -> None:
         try:
@@ -224,7 +224,7 @@ class Jobs(Register):
         """Cancels a run that has stopped; one that has submitted its result is completed: that came first."""
         output = None
         with suppress(InvalidFile):  # it is none any more
-            output = folder.result() if submitted(self._history.entries(run.id)) else None
+            output = folder.result() if is_result_accepted(self._history.entries(run.id)) else None
         if output is None:
             await self._runs().cancel(run.id)
             return
@@ -257,18 +257,18 @@ class Jobs(Register):
 
     def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
         try:
-            if submitted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = f"{LATE}{stretch.error['message']}" if stretch.error else None
+            if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
+                late = stretch.error["message"] if stretch.error else None
                 return Stretch(status="completed", reason=late, output=output)
             if stretch.status == "failed":
                 return stretch
-            text = fulfil(folder, contract, stretch.output)
-            if contract.schema is None and (why := not_taken(self._history.entries(run))) is not None:
+            text = folder.check_result(contract, stretch.output)
+            if contract.schema is None and (why := rejection_reason(self._history.entries(run))) is not None:
                 raise NotFulfilled(f"the result that was submitted was not taken, and no other was: {why}")
             folder.give(text)
             return replace(stretch, output=text)
         except NotFulfilled as error:
-            folder.give(as_text(stretch.output))
+            folder.give(output_text(stretch.output))
             hint = f"What it gave instead is in {folder.path / RESULT}. Dispatch it anew, or say more in the task."
             unkept = NotFulfilled(error.message, hint=hint)
             return Stretch(status="failed", reason=unkept.code, error=unkept.as_dict(), output=stretch.output)
@@ -278,8 +278,8 @@ class Jobs(Register):
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """The end of a stretch is on record: the directory says so too."""
         job = self._index.get(id)
-        if stretch.status == "waiting" and self._awaiting is not None:
-            self._awaiting.expect(run)
+        if stretch.status == "waiting" and self._timers is not None:
+            self._timers.expect(run)
         if stretch.status not in ENDED or job is None:
             return
         try:
@@ -302,20 +302,20 @@ class Jobs(Register):
 
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """From now on jobs that wait go on by themselves, by `go_on`, when nothing holds them any more."""
-        self._awaiting = Awaiting(asks=self._asks, history=self._history, clock=self._clock, go_on=go_on)
+        self._timers = ResumeTimers(asks=self._asks, history=self._history, clock=self._clock, resume=go_on)
         for job in self._index.running():
             run = self._run_of(job)
             if run is not None and run.status == "waiting":
-                self._awaiting.expect(run.id)
+                self._timers.expect(run.id)
 
     @property
     def expecting(self) -> bool:
         """Whether a job is about to go on by itself."""
-        return self._awaiting is not None and self._awaiting.busy
+        return self._timers is not None and self._timers.busy
 
     def close(self) -> None:
-        if self._awaiting is not None:
-            self._awaiting.close()
+        if self._timers is not None:
+            self._timers.close()
 
     async def could_not_go_on(self, run: Run, error: GuildError) -> None:
         """A run cannot go on by itself: its job has failed, and says why. One that never became a job is over."""
@@ -347,7 +347,7 @@ class Jobs(Register):
             return
         folder = self._index.folder(told["id"])
         async with self._writing[told["id"]]:
-            await asyncio.to_thread(folder.answer, ask.id, said(ask))
+            await asyncio.to_thread(folder.answer, ask.id, answer_text(ask))
 
 
 def seat_of(run: Run) -> Seat | None:

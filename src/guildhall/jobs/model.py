@@ -15,6 +15,8 @@ from guildhall.tools.model import is_shallow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from guildhall.activities.model import Asked, Decided
+
 JobStatus = Literal["running", "completed", "failed", "cancelled"]
 Detail = Literal["simple", "detailed"]
 
@@ -23,7 +25,7 @@ LONGEST_TASK = 1_000_000  # bytes
 LONGEST_CONFIG = 100_000  # bytes, as JSON
 MOST_ARTIFACTS = 100  # that a dispatch or a worker may demand
 _OURS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
-_WRITTEN = {"max_turns": "maxTurns", "max_budget_usd": "maxBudgetUsd"}
+_LIMITS = {"max_turns": "config.maxTurns", "max_budget_usd": "config.maxBudgetUsd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +76,7 @@ class Dispatch:
                 f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
             )
         _check_config(self.config)
-        try:
-            check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
-        except UsageError as error:  # by the names that were written
-            name, _, wrong = error.message.partition(":")
-            raise UsageError(f"config.{_WRITTEN[name]}:{wrong}", hint=error.hint) from None
+        check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd, names=_LIMITS)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
             raise UsageError("config.model: expected the name of a model")
         wanted: object = self.config.get("artifacts")
@@ -178,31 +176,6 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A question that the worker has written down, with what was answered."""
-
-    ask: str  # its id in the inbox
-    at: str
-    question: str
-    answer: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"ask": self.ask, "question": self.question, "answer": self.answer}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decided:
-    """A judgement call that the worker has made."""
-
-    question: str
-    decision: str
-    reasoning: str
-
-    def as_wire(self) -> dict[str, Any]:
-        return {"question": self.question, "decision": self.decision, "reasoning": self.reasoning}
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobShown:
     """All about a job but for its result."""
 
@@ -258,21 +231,6 @@ class JobResult:
     def as_wire(self) -> dict[str, Any]:
         """What `worker/result` gives."""
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contract:
-    """What must be there before a job is called completed."""
-
-    artifacts: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of the result
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"artifacts": list(self.artifacts), "schema": self.schema}
-
-    @staticmethod
-    def of(recorded: Mapping[str, Any]) -> Contract:
-        return Contract(artifacts=tuple(recorded["artifacts"]), schema=recorded["schema"])
 
 
 def check_filter(filter: str | None) -> None:

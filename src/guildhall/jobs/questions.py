@@ -18,7 +18,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.jobs.model import Asked
+from guildhall.activities.model import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,13 +8,14 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.activities.model import Asked
+from guildhall.activities.questions import answer_text
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob
 from guildhall.core.ids import JOB, is_id
 from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.index import Index
-from guildhall.jobs.inquiry import said
-from guildhall.jobs.model import Asked, JobResult, JobShown
+from guildhall.jobs.model import JobResult, JobShown
 from guildhall.runs import records
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
     from guildhall.store.engine import Store
 
-LATE = "after the result was submitted: "
 _NEAR = 200  # jobs among which the nearest id is looked for
 _log = logging.getLogger("guildhall.jobs")
 
@@ -140,8 +140,8 @@ class Register:
             lost = "there is no run behind it any more: the record of the hall was lost"
             return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
         if run.status == "completed":
-            late = (run.reason or "").removeprefix(LATE) or None
-            return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
+            ended = run.ended_at or now
+            return replace(job, status="completed", completed_at=ended, error=None, late_error=run.reason)
         if run.status == "failed":
             error = run.error or {}
             message = error.get("message") or run.reason or "no reason given"
@@ -190,5 +190,5 @@ def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:
     for ask in asks:
         if ask.kind == "question" and ask.id not in kept and ask.status != "withdrawn":
             kept[ask.id] = Asked(ask=ask.id, at=ask.created_at, question=ask.question.body)
-    answers = {ask.id: said(ask) for ask in asks if ask.answer is not None}
+    answers = {ask.id: answer_text(ask) for ask in asks if ask.answer is not None}
     return [replace(one, answer=answers[one.ask]) if one.ask in answers else one for one in kept.values()]

@@ -6,17 +6,15 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from guildhall.activities.model import READING, WRITING, Contract
 from guildhall.core.errors import InvalidFile, Refused, UsageError
-from guildhall.jobs.model import Contract, artifact_path
+from guildhall.jobs.model import artifact_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from guildhall.jobs.model import Dispatch
     from guildhall.workers.model import Worker
-
-READING = ("Read", "Grep", "Glob")  # that a worker has in every job
-WRITING = ("Write", "Edit")  # that it has in none
 
 HOW_TO = """\
 You work on a job by yourself. Nobody reads along, and what you merely say reaches nobody: report through your tools.

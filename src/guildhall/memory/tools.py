@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import Refused
 from guildhall.memory.model import Scope  # noqa: TC001 - the input schemas of the tools are made from it
 from guildhall.memory.prompt_block import fits_in_block
-from guildhall.tools.define import tool
+from guildhall.tools.define import bind_tools
 from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from guildhall.memory.model import Author
     from guildhall.memory.service import Memory
 
+TOOLS = {"memory_read": {"memory.read"}, "memory_write": {"memory.write"}, "memory_list": {"memory.read"}}
 _MAX_LISTED = 200
 
 
@@ -38,9 +39,7 @@ class MemoryTools:
     on_growth: Callable[[MemoryFolder], None]
 
     def toolbox(self) -> Toolbox:
-        reading = tool(capabilities={"memory.read"}, repeatable=True, runs_in="hall")
-        writing = tool(capabilities={"memory.write"}, repeatable=True, runs_in="hall")
-        return Toolbox("memory", reading(self.memory_read), writing(self.memory_write), reading(self.memory_list))
+        return Toolbox("memory", *bind_tools(self, TOOLS, runs_in="hall"))
 
     async def memory_read(self, scope: Scope, key: str) -> str:
         """Read a memory entry in full. Use this for entries that the memory block of your prompt only names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.jobs.model import Decided
+from guildhall.activities.model import Decided
 from guildhall.runs.journal import calls_made
 from guildhall.runs.toolbox import record_decision
 

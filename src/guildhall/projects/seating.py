@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.jobs.seating import READING, WRITING
+from guildhall.activities.model import READING, WRITING
 
 if TYPE_CHECKING:
     from guildhall.workers.model import Worker

@@ -1,8 +1,10 @@
-"""Makes the database of a home, and brings one of an earlier version up to date.
+"""Creates the database of a home from the tables, and checks a database that exists before it is opened.
 
-What is nobody's business stays untouched: a file that is no database, one of another program, one of a newer version
-of this program. A file is known as ours by SQLite's application id, which it has from the moment it appears under its
-name. Most commands find everything current, and for them nothing heavier than sqlite3 is imported.
+Does not upgrade: nothing is released, so there is one schema revision. The second revision brings migrations.
+
+Invariant: a file that this version cannot use is never changed. That is a file that is not a database, the database of
+another program (it lacks our SQLite application id), or a database with another schema revision. A usable database
+is checked with sqlite3 alone, because most commands find one.
 """
 
 from __future__ import annotations
@@ -13,59 +15,54 @@ import stat
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import HallUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection
-
 APPLICATION_ID = 0x4755494C  # "GUIL"
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")  # every step of the schema, oldest first
-HEAD = REVISIONS[-1]
-
-Standing = Literal["missing", "old", "current"]
+REVISION = "0001"
 
 _MAGIC = b"SQLite format 3\x00"
 _ID_OFFSET = 68  # of the application id, in SQLite's file header
-_MIGRATIONS = Path(__file__).parent / "migrations"
-_ELSEWHERE = "Set GUILDHALL_HOME to another folder."
+_MAX_REVISION_CHARS = 32
+SET_HOME = "Set GUILDHALL_HOME to another folder."
 
 
-def prepare(path: Path) -> None:
-    """A database at `path` with today's schema. For the process that holds the home's lock."""
-    standing = standing_of(path)
-    if standing == "missing":
-        _create(path)
+def prepare(path: Path, choose_another: str = SET_HOME) -> None:
+    """Create the database unless it exists. Raise HallUnavailable if it cannot be used. The caller holds its lock.
+
+    `choose_another`: a hint that tells the user how to use another database.
+    """
+    if not is_created(path, choose_another):
+        _create(path, choose_another)
     _keep_private(path)
-    if standing == "old":
-        _upgrade(path)
 
 
-def standing_of(path: Path) -> Standing:
-    """How the database stands, looked at without changing it. What cannot be used is an error with the way out."""
+def is_created(path: Path, choose_another: str = SET_HOME) -> bool:
+    """Return True if the database exists, False if the file is missing or empty. Raise HallUnavailable if unusable."""
     try:
         header = _header(path)
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), _ELSEWHERE) from None
+        raise _unusable(path, error.strerror or str(error), choose_another) from None
     if not header:
-        return "missing"
+        return False
     if not header.startswith(_MAGIC):
-        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {_ELSEWHERE}")
+        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {choose_another}")
     if int.from_bytes(header[_ID_OFFSET : _ID_OFFSET + 4], "big") != APPLICATION_ID:
-        raise _unusable(path, "it is the database of another program", _ELSEWHERE)
-    revision = _revision(path)
-    if revision == HEAD:
-        return "current"
-    if revision is not None and revision not in REVISIONS:
+        raise _unusable(path, "it is the database of another program", choose_another)
+    revision = _revision(path, choose_another)
+    if revision != REVISION:
+        stamped = f"schema revision {revision!r}" if revision is not None else "no schema revision"
         raise _unusable(
             path,
-            f"a newer version of Guildhall made it (schema {revision}, this program knows up to {HEAD})",
-            f"Update Guildhall. Or: {_ELSEWHERE}",
+            f"it has {stamped}, and this version of Guildhall requires {REVISION!r}",
+            "Use the version of Guildhall that created it, or move the file away to start with an empty database. "
+            f"Or: {choose_another}",
         )
-    return "old"
+    return True
 
 
 def _header(path: Path) -> bytes:
@@ -83,20 +80,20 @@ def _header(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _revision(path: Path) -> str | None:
-    """The schema's version; None where the first step has not been taken."""
+def _revision(path: Path, choose_another: str) -> str | None:
+    """Return the schema revision that the database is stamped with, or None if it has none."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
-        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {_ELSEWHERE}") from None
-    return row[0] if row else None
+        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {choose_another}") from None
+    return str(row[0])[:_MAX_REVISION_CHARS] if row else None
 
 
-def _create(path: Path) -> None:
-    """A database with today's tables, made beside its place and then put there: nobody ever sees half of one."""
+def _create(path: Path, choose_another: str) -> None:
+    """Create the database as a draft and rename it, so that an incomplete database is never visible."""
     draft = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,12 +106,12 @@ def _create(path: Path) -> None:
         draft.replace(path)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+        raise _unusable(path, f"it cannot be made: {reason}", choose_another) from None
 
 
 @cache
 def _blank() -> bytes:
-    """The file of a database with today's tables and nothing in them; a process that needs many makes it once."""
+    """Return the file of an empty database. Cached for processes that create many, such as test runs."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
@@ -124,14 +121,14 @@ def _blank() -> bytes:
             connection.execute("BEGIN")
             for statement in _schema():
                 connection.execute(statement)
-            connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+            connection.execute("INSERT INTO alembic_version VALUES (?)", (REVISION,))
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode=WAL")
         return path.read_bytes()
 
 
 def _schema() -> Iterator[str]:
-    """What makes today's tables at once, as the migrations make them step by step."""
+    """Yield the statements that create all tables and indexes, and the table that holds the revision."""
     from sqlalchemy.dialects.sqlite import dialect
     from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -146,46 +143,11 @@ def _schema() -> Iterator[str]:
 
 
 def _keep_private(path: Path) -> None:
-    """Takes from others what they may have been given; SQLite gives its side files the same mode."""
+    """Remove the permissions of group and others. SQLite gives its side files the same mode."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         path.chmod(mode & 0o700)
 
 
-def _upgrade(path: Path) -> None:
-    """Takes every step that is missing, each in a transaction of its own."""
-    from alembic.operations import Operations
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-    from sqlalchemy import create_engine, event
-    from sqlalchemy.exc import DBAPIError
-    from sqlalchemy.pool import NullPool
-
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    engine = create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(uri, uri=True, timeout=10, isolation_level=None),
-        poolclass=NullPool,
-    )
-    event.listen(engine, "begin", _begin)
-    script = ScriptDirectory(str(_MIGRATIONS))
-    try:
-        for step in reversed(list(script.walk_revisions())):
-            with engine.begin() as connection:
-                context = MigrationContext.configure(connection)
-                if context.get_current_revision() == step.down_revision:
-                    with Operations.context(context):
-                        step.module.upgrade()
-                    context.stamp(script, step.revision)
-    except DBAPIError as error:
-        raise _unusable(path, f"its schema cannot be brought up to date ({error.orig})", _ELSEWHERE) from error
-    finally:
-        engine.dispose()
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
 def _unusable(path: Path, reason: str, hint: str) -> HallUnavailable:
-    return HallUnavailable(f"the hall's database cannot be used: {reason}", where=str(path), hint=hint)
+    return HallUnavailable(f"the database cannot be used: {reason}", where=str(path), hint=hint)

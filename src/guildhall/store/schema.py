@@ -1,4 +1,4 @@
-"""The schema as a whole. The migrations make the same tables; a test compares the two."""
+"""The metadata of all tables. New databases are created from it."""
 
 from __future__ import annotations
 

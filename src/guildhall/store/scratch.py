@@ -26,7 +26,7 @@ def temporary(prefix: str, *, in_memory: bool = True) -> tempfile.TemporaryDirec
 
 
 def _make(path: Path) -> None:
-    """All tables at once: nobody has an older one of these to bring up to date."""
+    """Create all tables."""
     engine = create_engine(f"sqlite:///{path}")
     metadata.create_all(engine)
     engine.dispose()

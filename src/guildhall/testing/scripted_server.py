@@ -21,7 +21,7 @@ import uvicorn
 from guildhall.core.errors import ModelFailed
 from guildhall.core.ids import fingerprint
 from guildhall.hall.llm import MAX_BODY, LlmEndpoint, key_of
-from guildhall.jobs.toolbox import SERVER as JOB
+from guildhall.jobs.tools import SERVER as JOB
 from guildhall.models.dialects.reading import Malformed, parse
 from guildhall.models.model import Query
 from guildhall.models.ordering import renamed
@@ -29,7 +29,7 @@ from guildhall.models.passing import Passing
 from guildhall.models.script import ScriptSource, load_script
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
-from guildhall.projects.meetings.toolbox import SERVER as MEETING
+from guildhall.projects.meetings.tools import SERVER as MEETING
 from guildhall.runs.seat import Seat
 from guildhall.runs.tokens import TOOLS
 from guildhall.tools.mcp_messages import Headers

@@ -11,7 +11,7 @@ import json
 import re
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast, overload
 
 from guildhall.core.errors import GuildError, ToolUnavailable, UsageError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pydantic import TypeAdapter
+
+    from guildhall.tools.model import ToolCall
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ARGUMENT = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
@@ -46,6 +48,14 @@ class TypedHandler:
 
     def __call__(self, **arguments: Any) -> Any:
         return self.function(**arguments)
+
+
+class KeyedHandler(TypedHandler):
+    """A handler of the hall's that needs to know which call it is: `at` gives the function for the call of a key."""
+
+    def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
+        super().__init__(at(""), form)
+        self.at = at
 
 
 @overload
@@ -82,6 +92,47 @@ def tool(
         return _make(function, name=named, capabilities=capabilities, repeatable=repeatable, runs_in=runs_in)
 
     return make if function is None else make(function)
+
+
+def bind_tools(
+    owner: object,
+    capabilities: Mapping[str, Iterable[str]],
+    *,
+    repeatable: bool = True,
+    runs_in: Place = "run",
+) -> tuple[Tool, ...]:
+    """Return a tool for each named method of a class or of an instance, with its docstring as the description.
+
+    The tools of an instance call it. The tools of a class describe calls, for which `call_method` or `with_call_keys`
+    makes an instance each.
+    """
+    return tuple(
+        tool(name=name, capabilities=needed, repeatable=repeatable, runs_in=runs_in)(_method(owner, name))
+        for name, needed in capabilities.items()
+    )
+
+
+def _method(owner: object, name: str) -> Handler:
+    method = getattr(owner, name)
+    return types.MethodType(method, owner) if isinstance(owner, type) else method
+
+
+def with_call_keys(tools: Iterable[Tool], make: Callable[[str], object]) -> tuple[Tool, ...]:
+    """Return the tools of a class, called on the instance that `make` returns for the key of a call."""
+    return tuple(replace(one, handler=_keyed(one, make)) for one in tools)
+
+
+def _keyed(tool: Tool, make: Callable[[str], object]) -> KeyedHandler:
+    form = cast("TypedHandler", tool.handler).form
+    return KeyedHandler(lambda key: getattr(make(key), tool.name), form)
+
+
+async def call_method(tools: object, tool: Tool, call: ToolCall) -> ToolResult:
+    """Return the result of the method of the tool's name. `tools` is the instance for this call."""
+    method = getattr(tools, tool.name)
+    # The form is reused: it takes longer to make one than to call the method.
+    handler = TypedHandler(method, tool.handler.form) if isinstance(tool.handler, TypedHandler) else method
+    return await invoke(replace(tool, handler=handler), call.arguments or {})
 
 
 def _make(function: Handler, *, name: str, capabilities: Iterable[str], repeatable: bool, runs_in: Place) -> Tool:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ToolUnavailable
-from guildhall.tools.define import TypedHandler, accepted, invoke
+from guildhall.tools.define import KeyedHandler, TypedHandler, accepted, invoke
 from guildhall.tools.host import HostSpec, ToolHost, text_of
 from guildhall.tools.mcp_client import OnServer
 from guildhall.tools.model import Tool, Toolbox, ToolCall, ToolResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.define import Form
-    from guildhall.tools.model import Execute, Handler
+    from guildhall.tools.model import Execute
 
 
 class Executor:
@@ -89,14 +88,6 @@ class Executor:
             capabilities=capabilities,
         )
         return ToolHost(spec, sources=package.sources)
-
-
-class KeyedHandler(TypedHandler):
-    """A handler of the hall's that needs to know which call it is: `at` gives the function for the call of a key."""
-
-    def __init__(self, at: Callable[[str], Handler], form: Form) -> None:
-        super().__init__(at(""), form)
-        self.at = at
 
 
 def _known(tool: Tool, key: str) -> Tool:

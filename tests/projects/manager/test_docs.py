@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from guildhall.core.config import Manager
-from guildhall.projects.manager.toolbox import NAME, TOOLS
+from guildhall.projects.manager.tools import NAME, TOOLS
 from guildhall.workers.definition import SYSTEM_TOOLBOXES
 from tests.guild.test_toolbox_resolution import ARTIFACTS, BASE
 

@@ -11,8 +11,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.managing import managing
 from guildhall.projects.commissions import records
-from guildhall.tools.define import TypedHandler, invoke
-from guildhall.tools.executor import KeyedHandler
+from guildhall.tools.define import KeyedHandler, TypedHandler, invoke
 from tests.projects.commissions.workshop import call, say, submit, write
 from tests.projects.manager.office import ID, managed, results, scripted, told, until
 

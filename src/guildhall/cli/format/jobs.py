@@ -9,8 +9,9 @@ from guildhall.cli.screen import money
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from guildhall.activities.model import Decided
     from guildhall.cli.screen import Screen
-    from guildhall.jobs.model import Decided, JobShown
+    from guildhall.jobs.model import JobShown
     from guildhall.runs.model import Run
 
 

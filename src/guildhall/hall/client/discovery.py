@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.paths import Home
 
 EMBEDDED_VARIABLE = "GUILDHALL_EMBEDDED"
-_READY_WITHIN = 60.0  # seconds; a migration may be part of it
+_READY_WITHIN = 60.0  # seconds
 _GONE_WITHIN = 30.0
 _LARGEST_LOG = 5_000_000  # bytes; then a new one is begun
 _TAIL = 5  # lines of the log that are shown when a start fails

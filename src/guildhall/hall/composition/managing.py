@@ -1,4 +1,4 @@
-"""The manager's desk in a hall: what its tools are carried out with."""
+"""The tools of the manager in a hall."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
-from guildhall.projects.manager.toolbox import CONTEXTS, Desk, is_manager, manager_tools
+from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
 from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def managing(hall: Guild, worker: Worker, frame: Frame, run: str, context: str) 
     if not is_manager(worker) or context not in CONTEXTS:
         return ()
     return manager_tools(
-        Desk(
+        ManagerContext(
             run=run,
             frame=frame,
             projects=hall.projects,

@@ -335,8 +335,8 @@ class Guild(Staff):
 
     def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
         """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""
+        from guildhall.projects.artifact_tools import artifact_toolbox
         from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
-        from guildhall.projects.toolbox import artifact_toolbox
 
         own = frame.worktree
         shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, GuildError, HallUnavailable, NotFound
+from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.hall.composition.database import Record
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.lazy import lazy
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Target
 
-_ELSEWHERE = "Name another file in `context.config.db`, or move this one away if nothing needs it."
-
 
 class Annex(Hall):
     """What is on record in one database outside of the home."""
+
+    choose_another = "Name another file in `context.config.db`."
 
     def __init__(self, whole: Hall, path: Path) -> None:
         self.whole = whole
@@ -60,12 +60,7 @@ class Annex(Hall):
         self.bus = whole.bus
         self.lives = []
         self.readonly = whole.readonly
-        try:
-            self._open(path, partial(lock_database, path, self.clock), LOCK_PATIENCE)
-        except HallUnavailable as error:
-            raise HallUnavailable(
-                error.message.replace("the hall's", "its"), where=str(path), hint=_hint(error)
-            ) from None
+        self._open(path, partial(lock_database, path, self.clock), LOCK_PATIENCE)
         self._was = _identity(path)
 
     @lazy
@@ -249,9 +244,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _hint(error: GuildError) -> str:
-    """What to do about a database that is not the home's."""
-    said = error.hint or ""
-    return said if "GUILDHALL_HOME" not in said or "context.config.db" in said else _ELSEWHERE

@@ -39,7 +39,7 @@ async def open_hall(
     `children` executes runs in child processes.
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
-    hall = await asyncio.to_thread(make)  # it may have to wait for the lock, or for a migration
+    hall = await asyncio.to_thread(make)  # it may have to wait for the lock
     hall.warm()
     return EmbeddedHall(hall)
 

@@ -11,11 +11,11 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from guildhall.activities.contract import output_text
+from guildhall.activities.model import Asked
+from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.jobs.contract import as_text
-from guildhall.jobs.inquiry import said
-from guildhall.jobs.model import Asked
 from guildhall.projects.artifact import Artifact
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import FOLDER, Commission, Draft, artifact_path, parse_artifact_path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.jobs.model import Decided
+    from guildhall.activities.model import Decided
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.model import Project
 
@@ -55,7 +55,9 @@ def decisions(context: CommissionContext, timeline: Sequence[Moment]) -> list[De
 def questions(context: CommissionContext, timeline: Sequence[Moment]) -> list[Asked]:
     """Return the questions that the worker has asked in all attempts, with the answers."""
     return [
-        Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask) if ask.answer else None)
+        Asked(
+            ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask) if ask.answer else None
+        )
         for run in context.runs_of_attempts(timeline)
         for ask in context.asks.of_run(run.id)
         if ask.kind == "question" and ask.status != "withdrawn"
@@ -108,7 +110,7 @@ def render(
     }
     sections: list[str] = []
     if commission.result is not None:
-        sections.append(f"## Result\n\n{_cut(redact(as_text(commission.result)))}")
+        sections.append(f"## Result\n\n{_cut(redact(output_text(commission.result)))}")
     if decisions:
         lines = [
             f"- {line(one.question)}\n  - decided: {line(one.decision)}\n  - because: {line(one.reasoning)}"

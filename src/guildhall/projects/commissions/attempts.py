@@ -11,8 +11,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from guildhall.activities.model import Contract
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
-from guildhall.jobs.model import Contract
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.completion import clean_up, finish, remove_checkout

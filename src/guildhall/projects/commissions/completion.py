@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from guildhall.activities.tools import rejection_reason
 from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
-from guildhall.jobs.register import LATE
-from guildhall.jobs.toolbox import not_taken
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
 from guildhall.projects.commissions.conflict import ask_user
@@ -63,7 +62,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         await commit_if_possible(context, commission)
         if ending.status == "failed":
             return ending
-        refused = not_taken(context.history.entries(run))
+        refused = rejection_reason(context.history.entries(run))
         raise NotFulfilled(
             f"the result was not accepted: {refused}" if refused else "the run ended without submitting a result",
             hint=f"The work is on the branch {commission.branch}. guild commission redispatch {commission.id}",
@@ -76,7 +75,11 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:
         return waiting
     await asyncio.to_thread(_merge, context, commission)
-    late = f"{LATE}{ending.error['message']}" if ending.error else None
+    late = (
+        f"merged, but the run failed after the result was submitted: {ending.error['message']}"
+        if ending.error
+        else None
+    )
     return Stretch(status="completed", reason=late, output=commission.result)
 
 

@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from guildhall.activities.questions import answer_text
 from guildhall.core.errors import GuildError
 from guildhall.core.ids import ASK, fingerprint, new_id
-from guildhall.jobs.inquiry import said
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.states import ENDED
@@ -75,7 +75,7 @@ class Answers:
         if not request or ask.answer is None:
             return
         if ask.kind == "question":
-            self.context.redact(said(ask))
+            self.context.redact(answer_text(ask))
             found = self.context.store.read(lambda connection: records.find(connection, str(request["id"])))
             if found is not None and found.status in ENDED:
                 await write_artifact(self.context, found.id)

@@ -11,9 +11,9 @@ import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from guildhall.activities.contract import MAX_PROBLEMS, check_output, output_text
+from guildhall.activities.model import READING, WRITING
 from guildhall.core.errors import GuildError, NotFulfilled
-from guildhall.jobs.contract import MOST, as_text, fitted
-from guildhall.jobs.seating import READING, WRITING
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import TOOLS, parse_checkout_name
 from guildhall.projects.workplace import Work
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.jobs.model import Contract
+    from guildhall.activities.model import Contract
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
@@ -49,12 +49,12 @@ async def submit(context: CommissionContext, id: str, call: str, contract: Contr
     except NotFulfilled:
         raise
     except (GuildError, OSError) as error:
-        value, problems = fitted(contract, output, ())
+        value, problems = check_output(contract, output, ())
         if problems:
             raise _not_fulfilled(problems) from None
         accepted = _Accepted(value=value)
         await context.note(id, "inspect", f"the work could not be inspected: {error}")
-    context.redact(as_text(accepted.value))  # remembered, so that every hall writes the same artifact
+    context.redact(output_text(accepted.value))  # remembered, so that every hall writes the same artifact
     now = context.now()
 
     def write(connection: Connection) -> None:
@@ -132,7 +132,7 @@ async def check_contract(
     """
     project = context.project(commission)
     found = await asyncio.to_thread(_find_paths, context.branches(project), work.tip, contract.artifacts)
-    value, problems = fitted(contract, output, found.missing)
+    value, problems = check_output(contract, output, found.missing)
     problems += [f"{path} cannot be committed: {reason}; move it elsewhere" for path, reason in work.left]
     if found.new_records:
         problems.append(f"only the hall writes there: {_names(found.new_records)}; move it elsewhere")
@@ -146,7 +146,7 @@ async def check_contract(
 
 def _not_fulfilled(problems: Sequence[str]) -> NotFulfilled:
     return NotFulfilled(
-        f"the contract is not met: {'; '.join(problems[:MOST])}",
+        f"the contract is not met: {'; '.join(problems[:MAX_PROBLEMS])}",
         hint="Correct the files or the result, and submit it again.",
     )
 

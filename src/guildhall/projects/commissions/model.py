@@ -6,17 +6,17 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from guildhall.activities.model import Contract
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.core.nearest import did_you_mean
-from guildhall.jobs.model import Contract
 from guildhall.runs.model import check_limits, is_text
 from guildhall.runs.texts import check_line, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.jobs.model import Asked, Decided
+    from guildhall.activities.model import Asked, Decided
     from guildhall.projects.commissions.states import Hold, Status
     from guildhall.projects.model import Moment
 

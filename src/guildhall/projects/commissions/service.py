@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from guildhall.activities.questions import QuestionChannel
+from guildhall.activities.wakeups import ResumeTimers
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.jobs.awaiting import Awaiting
-from guildhall.jobs.inquiry import Inquiry
 from guildhall.projects.commissions import attempts, completion, drafts, records, review
 from guildhall.projects.commissions.artifact import artifact_warnings, current_artifact, decisions, questions
 from guildhall.projects.commissions.conflict import Answers
@@ -36,8 +36,8 @@ from guildhall.runs.seat import Seat, seat_on_record
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from guildhall.activities.model import Asked
     from guildhall.core.frame import Frame
-    from guildhall.jobs.model import Asked
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import By, Commission, Draft
     from guildhall.projects.commissions.states import Status
@@ -60,7 +60,7 @@ class Commissions:
         self._queue = Queue(context, partial(attempts.start, context, hooks=self._hooks))
         self._watcher = BranchWatcher(context)
         self._answers = Answers(context=context, redispatch=self.redispatch, abandon=self.abandon)
-        self._timers: Awaiting | None = None
+        self._timers: ResumeTimers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._tool_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by commission
@@ -232,9 +232,9 @@ class Commissions:
         async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
             context.redact(asked.question)
 
-        asking = Inquiry(
+        asking = QuestionChannel(
             title=f"{commission.worker} asks, in commission {commission.id} ({commission.title})",
-            writing=self._tool_locks[commission.id],
+            lock=self._tool_locks[commission.id],
             store=context.store,
             ledger=lambda: context.runs().ledger(run),
             keep=remember,
@@ -312,7 +312,7 @@ class Commissions:
     def keep_going(self, go_on: Callable[[Run], Awaitable[None]]) -> None:
         """Recover the commissions of the previous hall, and resume waiting runs from now on."""
         context = self.context
-        self._timers = Awaiting(asks=context.asks, history=context.history, clock=context.clock, go_on=go_on)
+        self._timers = ResumeTimers(asks=context.asks, history=context.history, clock=context.clock, resume=go_on)
         for commission in context.store.read(records.list_active):
             run = context.find_run(commission.run)
             if run is not None and run.status == "waiting":

@@ -6,22 +6,21 @@ given meanwhile are appended to the result of the next call.
 
 from __future__ import annotations
 
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from guildhall.activities.tools import SUBMIT, call_with_answers, check_words, with_output_schema
 from guildhall.core.errors import NotFulfilled, UsageError
-from guildhall.jobs.toolbox import SUBMIT, carried_out, check_words, shaped
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.contract import submit
 from guildhall.projects.commissions.model import TOOLS
 from guildhall.projects.seating import in_checkout
-from guildhall.tools.define import tool
+from guildhall.tools.define import bind_tools
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.jobs.inquiry import Inquiry
-    from guildhall.jobs.model import Contract
+    from guildhall.activities.model import Contract
+    from guildhall.activities.questions import QuestionChannel
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
     from guildhall.tools.model import Tool, ToolCall, ToolResult
@@ -61,16 +60,16 @@ def commission_message(commission: Commission) -> str:
 
 def commission_tools(schema: Mapping[str, Any] | None) -> tuple[Tool, ...]:
     """Return the tools as the model sees them. `schema` is that of the result."""
-    methods = {name: MethodType(getattr(CommissionTools, name), CommissionTools) for name in TOOLS}
-    tools = {name: tool(name=name, repeatable=True, runs_in="run")(method) for name, method in methods.items()}
-    tools[SUBMIT] = shaped(tools[SUBMIT], schema, methods[SUBMIT])
-    return tuple(tools.values())
+    tools = bind_tools(CommissionTools, dict.fromkeys(TOOLS, ()))
+    return tuple(with_output_schema(one, schema) if one.name == SUBMIT else one for one in tools)
 
 
 class CommissionTools:
     """The tools of one call in a commission. The model reads the docstrings."""
 
-    def __init__(self, context: CommissionContext, id: str, contract: Contract, questions: Inquiry, key: str) -> None:
+    def __init__(
+        self, context: CommissionContext, id: str, contract: Contract, questions: QuestionChannel, key: str
+    ) -> None:
         self._context = context
         self._id = id
         self._contract = contract
@@ -79,7 +78,7 @@ class CommissionTools:
 
     async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
         """Return the result of the call, with the answers that people have given meanwhile."""
-        return await carried_out(self, tool, call, self._questions.heard)
+        return await call_with_answers(self, tool, call, self._questions)
 
     async def report_progress(self, summary: str) -> str:
         """Report your progress: what is done, what you are doing now, what comes next. It replaces your last report.

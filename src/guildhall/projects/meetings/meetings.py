@@ -24,7 +24,7 @@ from guildhall.projects.meetings.requests import Requests, refuse_too_many
 from guildhall.projects.meetings.seating import seated
 from guildhall.projects.meetings.sitting import Sittings
 from guildhall.projects.meetings.summary import Summaries
-from guildhall.projects.meetings.toolbox import SERVER, meeting_tools
+from guildhall.projects.meetings.tools import SERVER, meeting_tools
 from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
 from guildhall.runs.fit import refuse_talking

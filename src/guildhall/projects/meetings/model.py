@@ -11,7 +11,7 @@ from guildhall.runs.texts import check_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.jobs.model import Decided
+    from guildhall.activities.model import Decided
     from guildhall.projects.model import Moment
 
 MeetingStatus = Literal["requested", "open", "closed", "declined"]

@@ -10,7 +10,7 @@ from guildhall.projects.meetings.model import leaves_work
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from guildhall.jobs.model import Decided
+    from guildhall.activities.model import Decided
     from guildhall.projects.meetings.model import FollowUp, Meeting, MeetingShown
     from guildhall.projects.meetings.summary import Summary
 

@@ -23,11 +23,12 @@ from guildhall.projects.meetings.notes import notes
 from guildhall.projects.meetings.register import Sitting
 from guildhall.projects.meetings.seating import first_message, renewed_message, seated
 from guildhall.projects.meetings.summary import Summary
-from guildhall.projects.meetings.toolbox import SERVER, Desk, linkable, meeting_tools
+from guildhall.projects.meetings.tools import SERVER, MeetingTools, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
 from guildhall.runs.model import BY_USER, PERSON, RunRequest
 from guildhall.runs.seat import Seat
+from guildhall.tools.define import call_method
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from guildhall.runs.grants import Grant
     from guildhall.runs.model import Run, Stretch
     from guildhall.runs.prepare import Prepared
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
 
 _log = logging.getLogger("guildhall.meetings")
 _MOST_EVENTS = 1_000  # that are kept for one who reads slowly
@@ -278,7 +280,7 @@ class Sittings:
 
         return Seat(
             tools=meeting_tools(),
-            execute=lambda run: self._desk(id, run).execute,
+            execute=lambda run: partial(self._call_tool, id, run),
             began=began,
             server=SERVER,
             seated=seated,
@@ -286,15 +288,16 @@ class Sittings:
             hear=partial(self._hear, id, after),
         )
 
-    def _desk(self, id: str, run: str) -> Desk:
+    async def _call_tool(self, id: str, run: str, tool: Tool, call: ToolCall) -> ToolResult:
         register = self._register
-        return Desk(
+        tools = MeetingTools(
             meeting=id,
-            run=run,
             store=register.store,
             now=register.now,
             artifact=lambda path: linkable(register.worktree(register.get(id)), path),
+            key=f"{run}/{call.key}",
         )
+        return await call_method(tools, tool, call)
 
     async def cut_short(self, meeting: Meeting) -> None:
         """Ends the answer under way. What there was of it is on record as the answer: the next words are heard then."""

@@ -140,7 +140,7 @@ async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, 
             _print_checked(line, screen)
         if not found:
             screen.note("There are no workers in this project to check.")
-    wrong = [exit_codes.of_error(line.errors[0].code) for line in found if line.errors]
+    wrong = [line.errors[0].exit_code for line in found if line.errors]
     return wrong[0] if wrong else exit_codes.DONE
 
 

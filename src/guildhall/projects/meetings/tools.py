@@ -1,19 +1,17 @@
-"""The tools of a worker in a meeting: what belongs to it, what is to follow from it, how far it has come.
+"""The tools of a worker in a meeting: link artifacts, propose follow-up work, summarise.
 
-They change the meeting's record and nothing else. Made again under the same key, a call has no second effect: that is
-what `repeatable` says of these tools.
+They change the meeting's record and nothing else. A repeated call with the same key has no second effect, which is what
+`repeatable` promises.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, UsageError
 from guildhall.core.ids import is_name
-from guildhall.jobs.toolbox import by_method
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.model import MOST_LINKED, FollowUp
 from guildhall.projects.meetings.transcript import FOLLOWUP
@@ -21,7 +19,7 @@ from guildhall.projects.model import LORE
 from guildhall.projects.records import moments, note
 from guildhall.runs.model import is_text
 from guildhall.runs.texts import check_text
-from guildhall.tools.define import tool
+from guildhall.tools.define import bind_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.store.engine import Store
-    from guildhall.tools.model import Tool, ToolCall, ToolResult
+    from guildhall.tools.model import Tool
 
 SERVER = "meeting"
 TOOLS = ("link_artifact", "propose_followup", "summarize_progress")
@@ -42,10 +40,8 @@ _KEY = "key"  # of the call that has made a line of the timeline
 
 
 def meeting_tools() -> tuple[Tool, ...]:
-    """The tools as the worker is shown them."""
-    verbs = _Verbs(cast("Desk", None), "")
-    shown = partial(tool, capabilities=frozenset[str](), repeatable=True, runs_in="run")
-    return tuple(shown(name=name)(getattr(verbs, name)) for name in TOOLS)
+    """Return the tools as the model sees them."""
+    return bind_tools(MeetingTools, dict.fromkeys(TOOLS, ()))
 
 
 def linkable(worktree: str | None, path: str) -> str:
@@ -62,25 +58,14 @@ def linkable(worktree: str | None, path: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
-    """Where the calls of the run of a meeting are carried out."""
+class MeetingTools:
+    """The tools of one call in a meeting. The model reads the docstrings."""
 
     meeting: str
-    run: str
     store: Store
     now: Callable[[], str]
-    artifact: Callable[[str], str]  # the path of an artifact in its one form, if it is there; else it raises
-
-    async def execute(self, tool: Tool, call: ToolCall) -> ToolResult:
-        return await by_method(_Verbs(self, f"{self.run}/{call.key}"), tool, call)
-
-
-class _Verbs:
-    """One method for each tool; what the model is told of it is its docstring."""
-
-    def __init__(self, desk: Desk, key: str) -> None:
-        self._desk = desk
-        self._key = key
+    artifact: Callable[[str], str]  # returns the normal form of an artifact's path, or raises if there is no such file
+    key: str  # of the call, unique among all runs of the meeting
 
     async def link_artifact(self, path: str) -> str:
         """Link an artifact to this meeting: one that you have talked about, or that has come out of it. The notes of
@@ -89,21 +74,20 @@ class _Verbs:
         Args:
             path: Its path, such as .lore/specs/export.md. It must be there.
         """
-        desk = self._desk
-        found = desk.artifact(path)
+        found = self.artifact(path)
 
         def write(connection: Connection) -> str:
-            meeting = records.find(connection, desk.meeting)
+            meeting = records.find(connection, self.meeting)
             assert meeting is not None
             if found in meeting.linked:
                 return f"{found} is linked already."
             if len(meeting.linked) >= MOST_LINKED:
                 raise Conflict(f"Not linked: a meeting has at most {MOST_LINKED} artifacts.")
-            records.change(connection, meeting.id, desk.now(), linked=[*meeting.linked, found])
-            note(connection, meeting.id, f"linked {found}", desk.now(), linked=found)
+            records.change(connection, meeting.id, self.now(), linked=[*meeting.linked, found])
+            note(connection, meeting.id, f"linked {found}", self.now(), linked=found)
             return f"Linked: {found}"
 
-        return await desk.store.write(write)
+        return await self.store.write(write)
 
     async def propose_followup(self, title: str, prompt: str, worker: str | None = None) -> str:
         """Propose work that should be commissioned after this meeting. It is written down for the person, who decides;
@@ -114,7 +98,6 @@ class _Verbs:
             prompt: All that whoever does it must know; they have not been here.
             worker: Who should do it, if you know.
         """
-        desk = self._desk
         check_text("title", title, _TITLE)
         check_text("prompt", prompt, _PROMPT)
         if "\n" in title.strip():
@@ -124,16 +107,16 @@ class _Verbs:
         proposed = FollowUp(title=title.strip(), prompt=prompt, worker=worker)
 
         def write(connection: Connection) -> str:
-            before = [line.data for line in moments(connection, desk.meeting) if FOLLOWUP in line.data]
-            if any(data[_KEY] == self._key for data in before):
+            before = [line.data for line in moments(connection, self.meeting) if FOLLOWUP in line.data]
+            if any(data[_KEY] == self.key for data in before):
                 return "It is proposed already."
             if len(before) >= _MOST_FOLLOWUPS:
                 raise Conflict(f"Not proposed: a meeting has at most {_MOST_FOLLOWUPS} follow-ups.")
-            data = {FOLLOWUP: proposed.as_dict(), _KEY: self._key}
-            note(connection, desk.meeting, f"proposed: {proposed.title}", desk.now(), **data)
+            data = {FOLLOWUP: proposed.as_dict(), _KEY: self.key}
+            note(connection, self.meeting, f"proposed: {proposed.title}", self.now(), **data)
             return "Proposed. The person finds it in the notes of the meeting."
 
-        return await desk.store.write(write)
+        return await self.store.write(write)
 
     async def summarize_progress(self, summary: str) -> str:
         """Say where this meeting stands: what was talked about, what is agreed, what is open. It replaces what you said
@@ -142,11 +125,10 @@ class _Verbs:
         Args:
             summary: A few sentences.
         """
-        desk = self._desk
         check_text("summary", summary, _SUMMARY)
 
         def write(connection: Connection) -> str:
-            records.change(connection, desk.meeting, desk.now(), summary=summary)
+            records.change(connection, self.meeting, self.now(), summary=summary)
             return "Noted."
 
-        return await desk.store.write(write)
+        return await self.store.write(write)

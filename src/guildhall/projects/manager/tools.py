@@ -1,15 +1,15 @@
-"""The tools of the manager, and the desk at which their calls are carried out.
+"""The tools of the manager.
 
-A system toolbox: it is given to the manager that comes with Guildhall and to nobody else (WKR-26). Made again under the
-same key, a call has no second effect: what it made bears the mark of the call. The checks that work must pass and the
-model that does it are no arguments: those are the user's to say.
+A system toolbox: only the manager that comes with Guildhall has it (WKR-26). A repeated call with the same key has no
+second effect, because what it creates bears the mark of the call. The checks of a commission and its model are not
+arguments: the user sets them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -19,8 +19,7 @@ from guildhall.projects.commissions.states import parse_status
 from guildhall.projects.manager.telling import commission_line, outcome, project_lines, worker_lines
 from guildhall.projects.meetings.model import checked_topic
 from guildhall.runs.texts import check_text
-from guildhall.tools.define import TypedHandler, tool
-from guildhall.tools.executor import KeyedHandler
+from guildhall.tools.define import bind_tools, with_call_keys
 from guildhall.workers.registry import SHIPPED
 
 if TYPE_CHECKING:
@@ -63,8 +62,8 @@ def is_manager(worker: Worker) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
-    """Where the calls of one run of the manager are carried out."""
+class ManagerContext:
+    """What the tools of one run of the manager act on."""
 
     run: str
     frame: Frame
@@ -93,15 +92,10 @@ class Desk:
         return f"{self.run}#{key}"
 
 
-def manager_tools(desk: Desk) -> tuple[Tool, ...]:
-    """The tools of one run of the manager."""
-    return tuple(_tool(desk, name) for name in TOOLS)
-
-
-def _tool(desk: Desk, name: str) -> Tool:
-    made = tool(name=name, capabilities=TOOLS[name], repeatable=True, runs_in="hall")(getattr(_Verbs(desk, ""), name))
-    form = cast("TypedHandler", made.handler).form
-    return replace(made, handler=KeyedHandler(lambda key: getattr(_Verbs(desk, key), name), form))
+def manager_tools(context: ManagerContext) -> tuple[Tool, ...]:
+    """Return the tools of one run of the manager."""
+    tools = bind_tools(ManagerTools, TOOLS, runs_in="hall")
+    return with_call_keys(tools, lambda key: ManagerTools(context, key))
 
 
 _Project = Annotated[str | None, Field(description="The project's name; leave it out for the one that you are in.")]
@@ -109,23 +103,23 @@ _Id = Annotated[str, Field(description="The id of the commission, such as c-1a2b
 _Paths = Annotated[list[str] | None, Field(max_length=100)]
 
 
-class _Verbs:
-    """One method for each tool; what the model is told of it is its docstring."""
+class ManagerTools:
+    """The tools of one call of the manager. The model reads the docstrings."""
 
-    def __init__(self, desk: Desk, key: str) -> None:
-        self._desk = desk
+    def __init__(self, context: ManagerContext, key: str) -> None:
+        self._context = context
         self._key = key
 
     async def list_workers(self, project: _Project = None) -> str:
         """The workers that commissions can be given to in a project: names, what each is for, what it can use."""
-        frame = self._desk.within(self._desk.project(project))
-        return worker_lines(await asyncio.to_thread(self._desk.workers, frame))
+        frame = self._context.within(self._context.project(project))
+        return worker_lines(await asyncio.to_thread(self._context.workers, frame))
 
     async def list_projects(self) -> str:
         """The registered projects, with how many commissions of each stand how."""
-        desk = self._desk
-        every = await asyncio.to_thread(desk.projects.all)
-        return project_lines(every, await desk.commissions().all(), here=desk.projects.at(desk.frame.root))
+        context = self._context
+        every = await asyncio.to_thread(context.projects.all)
+        return project_lines(every, await context.commissions().all(), here=context.projects.at(context.frame.root))
 
     async def list_commissions(self, project: _Project = None, status: str | None = None) -> str:
         """The commissions of a project, newest first: how each stands and why, who made it, what it waits for.
@@ -134,10 +128,10 @@ class _Verbs:
             status: Only those that stand so: pending, blocked, dispatched, in_progress, completed, failed, cancelled or
                 abandoned.
         """
-        desk, of = self._desk, self._desk.project(project)
+        context, of = self._context, self._context.project(project)
         only = None if status is None else parse_status(status)
-        found = (await desk.commissions().all(of.name, only))[::-1]
-        shown = [await desk.commissions().details(one.id) for one in found[:_SHOWN]]
+        found = (await context.commissions().all(of.name, only))[::-1]
+        shown = [await context.commissions().details(one.id) for one in found[:_SHOWN]]
         lines = [commission_line(one) for one in shown]
         if (more := len(found) - _SHOWN) > 0:
             lines.append(f"... and {more:,} older ones.")
@@ -166,7 +160,7 @@ class _Verbs:
             linked: Paths in the project that it should read.
             reviewer: A worker that must approve of the work before it is complete.
         """
-        desk, of = self._desk, self._desk.project(project)
+        context, of = self._context, self._context.project(project)
         draft = Draft(
             title=title,
             worker=worker,
@@ -181,20 +175,20 @@ class _Verbs:
         if made is None:
             if worker.rpartition("/")[2] == NAME:
                 raise Refused("a commission cannot be given to the manager", hint="Choose one who does the work.")
-            frame, mark = desk.within(of), desk.mark(self._key)
-            made = await desk.commissions().create(of, draft, frame, by="manager", made_by=mark)
+            frame, mark = context.within(of), context.mark(self._key)
+            made = await context.commissions().create(of, draft, frame, by="manager", made_by=mark)
         return f"{made.id} is {made.status}: {made.title} ({made.worker})."
 
     async def _made(self, project: str) -> Commission | None:
         """What this very call has made before."""
-        mark = self._desk.mark(self._key)
-        return next((one for one in await self._desk.commissions().all(project) if one.made_by == mark), None)
+        mark = self._context.mark(self._key)
+        return next((one for one in await self._context.commissions().all(project) if one.made_by == mark), None)
 
     async def dispatch_commission(self, id: _Id) -> str:
         """Let a commission that is pending begin, at once or as soon as there is room for it. Returns right away."""
         found = self._somebodys(id)
         if not await self._happened(id, "dispatched"):
-            found = await self._desk.commissions().dispatch(id, self._in(found))
+            found = await self._context.commissions().dispatch(id, self._in(found))
         return f"{id} is {found.status}."
 
     async def redispatch_commission(self, id: _Id) -> str:
@@ -202,7 +196,7 @@ class _Verbs:
         did before is kept, and not told to the worker."""
         found = self._somebodys(id)
         if not await self._happened(id, "dispatched"):
-            found = await self._desk.commissions().redispatch(id, self._in(found))
+            found = await self._context.commissions().redispatch(id, self._in(found))
         return f"{id} is {found.status}; attempt {found.attempt}."
 
     async def cancel_commission(self, id: _Id, reason: str) -> str:
@@ -215,13 +209,13 @@ class _Verbs:
         if found.by != NAME:
             raise Refused(f"{id} is the user's own: you cannot cancel it", hint="Ask for a meeting about it.")
         if not await self._happened(id, "cancelled"):
-            found = await self._desk.commissions().cancel(id, f"by the manager: {why}")
+            found = await self._context.commissions().cancel(id, f"by the manager: {why}")
         return f"{id} is {found.status}."
 
     async def _happened(self, id: str, after: str) -> bool:
         """Whether it has become so since this call began: it was cut off, and is made again."""
-        began = self._desk.began(self._key)
-        timeline = (await self._desk.commissions().details(id)).timeline
+        began = self._context.began(self._key)
+        timeline = (await self._context.commissions().details(id)).timeline
         return began is not None and any(one.after == after and one.at >= began for one in timeline)
 
     async def wait_for_commissions(
@@ -238,7 +232,7 @@ class _Verbs:
         """
         for id in ids:
             self._known(id)
-        commissions = self._desk.commissions()
+        commissions = self._context.commissions()
         await commissions.wait_idle(ids, minutes * 60)
         return "\n\n".join([outcome(await commissions.details(id)) for id in dict.fromkeys(ids)])
 
@@ -250,8 +244,8 @@ class _Verbs:
             title: One line: what the user gets.
             body: What was done and why, what was decided on the way, what is still open. Markdown.
         """
-        desk, of = self._desk, self._desk.project(project)
-        return (await asyncio.to_thread(desk.review, of, title, body)).text()
+        context, of = self._context, self._context.project(project)
+        return (await asyncio.to_thread(context.review, of, title, body)).text()
 
     async def request_meeting(self, topic: str, linked: _Paths = None, project: _Project = None) -> str:
         """Ask the user for a meeting: about a decision that is theirs, a finding, work that is stuck. You are told when
@@ -261,26 +255,28 @@ class _Verbs:
             topic: The question or the finding, what you know about it, the choices, and what you would do.
             linked: Paths in the project that it is about.
         """
-        desk, of = self._desk, self._desk.project(project)
+        context, of = self._context, self._context.project(project)
         words, paths = check_text("topic", topic, 10_000).strip(), tuple(linked or ())
         for path in paths:
             repository_path("linked", path)
         made = self._asked_before(of, words)
         if made is None:
-            made = await desk.meetings().request(of, f"shipped/{NAME}", words, by=NAME, made_by=desk.run, linked=paths)
+            made = await context.meetings().request(
+                of, f"shipped/{NAME}", words, by=NAME, made_by=context.run, linked=paths
+            )
         return f"The meeting {made.id} is {made.status}: the user finds the request among what needs them."
 
     def _asked_before(self, project: Project, topic: str) -> Meeting | None:
         """The meeting that this very call has asked for, whatever the user has said to that since."""
-        desk, began, about = self._desk, self._desk.began(self._key), checked_topic(topic)
-        for one in desk.meetings().register.all(project.name) if began is not None else ():
-            if (one.made_by, one.topic) == (desk.run, about) and one.created_at >= str(began):
+        context, began, about = self._context, self._context.began(self._key), checked_topic(topic)
+        for one in context.meetings().register.all(project.name) if began is not None else ():
+            if (one.made_by, one.topic) == (context.run, about) and one.created_at >= str(began):
                 return one
         return None
 
     def _known(self, id: str) -> Commission:
-        found = self._desk.commissions().get(id)
-        self._desk.projects.get(found.project)  # one that is registered no more is left alone
+        found = self._context.commissions().get(id)
+        self._context.projects.get(found.project)  # one that is registered no more is left alone
         return found
 
     def _somebodys(self, id: str) -> Commission:
@@ -292,4 +288,4 @@ class _Verbs:
         return found
 
     def _in(self, commission: Commission) -> Frame:
-        return self._desk.within(self._desk.projects.get(commission.project))
+        return self._context.within(self._context.projects.get(commission.project))

@@ -1,4 +1,4 @@
-"""Jobs whose runs are put away until a person answers: they go on when nothing holds them, or the time is over."""
+"""Timers that resume a run which waits for the user: when nothing blocks it any more, or when an ask expires."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask, Run
 
 
-class Awaiting:
-    """Knows when a run that waits can go on without anybody."""
+class ResumeTimers:
+    """Resumes waiting runs by `resume`, one timer for each run."""
 
-    def __init__(self, *, asks: Asks, history: History, clock: Clock, go_on: Callable[[Run], Awaitable[None]]) -> None:
+    def __init__(self, *, asks: Asks, history: History, clock: Clock, resume: Callable[[Run], Awaitable[None]]) -> None:
         self._asks = asks
         self._history = history
         self._clock = clock
-        self._go_on = go_on
+        self._resume = resume
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def busy(self) -> bool:
-        """Whether something is to happen by itself."""
+        """Return True if a timer is set."""
         return bool(self._tasks)
 
     def expect(self, run: str) -> None:
-        """A run has been put away: it goes on at once if nothing holds it any more, or when the first time is over."""
-        held = [ask for ask in self._asks.of_run(run) if ask.status == "open" and self._holds(ask)]
-        times = [ask.expires_at for ask in held if ask.expires_at is not None]
+        """Resume a parked run: at once if no open ask blocks it, else when the first of these asks expires."""
+        blocking = [ask for ask in self._asks.of_run(run) if ask.status == "open" and self._is_blocking(ask)]
+        times = [ask.expires_at for ask in blocking if ask.expires_at is not None]
         self.forget(run)
-        if not held or times:
+        if not blocking or times:
             self._tasks[run] = asyncio.create_task(self._wait(run, min(times, default=None)))
 
     def forget(self, run: str) -> None:
@@ -47,8 +47,8 @@ class Awaiting:
         for run in list(self._tasks):
             self.forget(run)
 
-    def _holds(self, ask: Ask) -> bool:
-        """Whether the run goes on only with the answer: of a question the call says so."""
+    def _is_blocking(self, ask: Ask) -> bool:
+        """Return True if the run cannot resume without the answer. A question blocks if its call waits."""
         asked = self._history.journal(ask.run).last(ask.key, "question_asked") if ask.kind == "question" else None
         return asked is None or bool(asked.data["wait"])
 
@@ -58,4 +58,4 @@ class Awaiting:
         del self._tasks[run]
         found = self._history.get(run)
         if found.status == "waiting":
-            await self._go_on(found)
+            await self._resume(found)

@@ -1,11 +1,11 @@
-"""The artifact tools, which every run in a registered project has with the base toolbox."""
+"""The artifact tools, which the base toolbox gives to every run in a registered project."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from guildhall.tools.define import tool
+from guildhall.tools.define import bind_tools
 from guildhall.tools.model import Toolbox
 
 if TYPE_CHECKING:
@@ -13,18 +13,22 @@ if TYPE_CHECKING:
 
     from guildhall.projects.artifacts import Artifacts, Line
 
-_LISTED = 500
+TOOLS = {
+    "artifact_read": {"artifact.read"},
+    "artifact_write": {"artifact.write"},
+    "artifact_list": {"artifact.read"},
+}
+_MAX_LISTED = 500
 
 
 def artifact_toolbox(artifacts: Artifacts, today: Callable[[], str]) -> Toolbox:
-    """The tools of one run."""
-    tools = _Tools(artifacts, today)
-    reads = tool(capabilities={"artifact.read"}, repeatable=True, runs_in="hall")
-    writes = tool(capabilities={"artifact.write"}, repeatable=True, runs_in="hall")
-    return Toolbox("artifacts", reads(tools.artifact_read), writes(tools.artifact_write), reads(tools.artifact_list))
+    """Return the artifact tools of one run."""
+    return Toolbox("artifacts", *bind_tools(ArtifactTools(artifacts, today), TOOLS, runs_in="hall"))
 
 
-class _Tools:
+class ArtifactTools:
+    """The artifact tools of one run. The model reads the docstrings."""
+
     def __init__(self, artifacts: Artifacts, today: Callable[[], str]) -> None:
         self._artifacts = artifacts
         self._today = today
@@ -71,8 +75,8 @@ class _Tools:
         lines = await asyncio.to_thread(self._artifacts.list, under)
         if not lines:
             return "There are no artifacts" + (f" below {under}." if under else " yet.")
-        told = [_told(one) for one in lines[:_LISTED]]
-        if (more := len(lines) - _LISTED) > 0:
+        told = [_told(one) for one in lines[:_MAX_LISTED]]
+        if (more := len(lines) - _MAX_LISTED) > 0:
             told.append(f"... and {more:,} more; name a folder to see them.")
         return "\n".join(told)
 

@@ -1,11 +1,11 @@
-"""The questions of one run in a seat: asks in the one inbox, answered into the run."""
+"""The questions of one run to the user: asks in the inbox, whose answers the run receives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from guildhall.jobs.model import Asked
+from guildhall.activities.model import Asked
 from guildhall.runs import records
 from guildhall.runs.model import RELAYED, WORDS, Question
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from guildhall.store.engine import Store
 
 
-def said(ask: Ask) -> str:
-    """The person's words, with their note; it is told where somebody else has passed them on."""
+def answer_text(ask: Ask) -> str:
+    """Return the user's answer with its note. An answer that a model passed on is marked as such."""
     if ask.answer is None:
         return ""
     words = f"{ask.answer.choice}\n{ask.answer.note}" if ask.answer.note else ask.answer.choice
@@ -27,17 +27,17 @@ def said(ask: Ask) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inquiry:
-    """What such a run asks, and what it hears."""
+class QuestionChannel:
+    """Asks the questions of one run and collects the answers."""
 
-    title: str  # of what it asks
+    title: str  # of the asks
     store: Store
     ledger: Callable[[], LiveLedger]
-    writing: asyncio.Lock  # calls side by side hear one after another
-    keep: Callable[[Asked], Awaitable[None]]  # what was asked is written down elsewhere too
+    lock: asyncio.Lock  # concurrent calls collect answers one after another
+    keep: Callable[[Asked], Awaitable[None]]  # records the question with the activity, too
 
     async def ask(self, key: str, question: str, wait: bool) -> str | None:
-        """Puts a question, once for each call. The answer, if it is to be waited for; None: nobody will give one."""
+        """Ask a question, once for each call. With `wait`, return the answer, or None if nobody will give one."""
         ledger = self.ledger()
         shown = Question(title=self.title, body=question, choices=(WORDS,))
         ask = await ledger.opened(
@@ -48,27 +48,27 @@ class Inquiry:
             return None
         ask = await ledger.closed(ask)
         await ledger.apply(ask, key, {})
-        return said(ask) if ask.answer is not None else None
+        return answer_text(ask) if ask.answer is not None else None
 
-    async def heard(self, key: str) -> Sequence[Asked]:
-        """What was answered since the last call. Made again, the same call hears the same."""
+    async def new_answers(self, key: str) -> Sequence[Asked]:
+        """Return the answers since the last call. A repeated call, by its key, receives the same answers again."""
         ledger = self.ledger()
-        async with self.writing:
+        async with self.lock:
             asks = self.store.read(lambda connection: records.list_asks(connection, run=ledger.run))
-            others = [ask for ask in asks if ask.kind == "question" and not _waits(ledger, ask)]
-            before = {entry.data["ask"] for entry in ledger.journal.of(key) if entry.kind == "answered"}
+            others = [ask for ask in asks if ask.kind == "question" and not _is_awaited(ledger, ask)]
+            received = {entry.data["ask"] for entry in ledger.journal.of(key) if entry.kind == "answered"}
             for ask in others:
                 if ask.status == "answered":
                     await ledger.apply(ask, key, {})
-                    before.add(ask.id)
-        return [_asked(ask) for ask in others if ask.id in before]
+                    received.add(ask.id)
+        return [_asked(ask) for ask in others if ask.id in received]
 
 
-def _waits(ledger: LiveLedger, ask: Ask) -> bool:
-    """Whether the call that asks is waiting for the answer itself."""
+def _is_awaited(ledger: LiveLedger, ask: Ask) -> bool:
+    """Return True if the call that asked waits for the answer itself."""
     asked = ledger.journal.last(ask.key, "question_asked")
     return asked is not None and bool(asked.data["wait"])
 
 
 def _asked(ask: Ask) -> Asked:
-    return Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=said(ask))
+    return Asked(ask=ask.id, at=ask.created_at, question=ask.question.body, answer=answer_text(ask))

@@ -1,0 +1,160 @@
+"""The tools of a worker in a job. They change the job's directory and nothing else.
+
+A repeated call with the same key has no second effect, which is what `repeatable` promises. Answers that people have
+given meanwhile are appended to the result of the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from guildhall.activities.model import Decided
+from guildhall.activities.tools import SUBMIT, call_with_answers, check_words, with_output_schema
+from guildhall.core.errors import Conflict, InvalidFile, NotFulfilled, UsageError
+from guildhall.jobs.model import artifact_path
+from guildhall.tools.define import bind_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from guildhall.activities.model import Contract
+    from guildhall.activities.questions import QuestionChannel
+    from guildhall.jobs.folder import JobFolder
+    from guildhall.tools.model import Tool, ToolCall, ToolResult
+
+    Remember = Callable[[str, str], Awaitable[ToolResult]]  # key and content of a memory entry
+
+SERVER = "job"
+_REMEMBER = "store_memory"
+TOOLS = {
+    "update_summary": frozenset[str](),
+    "record_decision": frozenset[str](),
+    "log_question": frozenset[str](),
+    _REMEMBER: frozenset({"memory.write"}),
+    "write_artifact": frozenset[str](),
+    SUBMIT: frozenset[str](),
+}
+_MAX_SUMMARY = 20_000  # characters
+_MAX_WORDS = 10_000
+_MAX_FILE = 10_000_000
+
+
+def job_tools(contract: Contract, *, remembers: bool) -> tuple[Tool, ...]:
+    """Return the tools as the model sees them. A worker without memory has no store_memory."""
+    needed = {name: needs for name, needs in TOOLS.items() if remembers or name != _REMEMBER}
+    tools = bind_tools(JobTools, needed)
+    return tuple(with_output_schema(one, contract.schema) if one.name == SUBMIT else one for one in tools)
+
+
+class JobTools:
+    """The tools of one call in a job. The model reads the docstrings."""
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        contract: Contract,
+        lock: asyncio.Lock,
+        questions: QuestionChannel,
+        remember: Remember,
+        key: str,
+    ) -> None:
+        """`lock` is that of the job's directory: concurrent calls write one after another."""
+        self._folder = folder
+        self._contract = contract
+        self._lock = lock
+        self._questions = questions
+        self._remember = remember
+        self._key = key
+
+    async def call(self, tool: Tool, call: ToolCall) -> ToolResult:
+        """Return the result of the call, with the answers that people have given meanwhile."""
+        return await call_with_answers(self, tool, call, self._questions)
+
+    async def update_summary(self, summary: str) -> str:
+        """Say how far you are: what is done, what you are at, what comes next. It replaces what you said before, and
+        is all that others see of your work until there is a result.
+
+        Args:
+            summary: A few sentences.
+        """
+        check_words("summary", summary, _MAX_SUMMARY)
+        await self._write(lambda folder: folder.summarise(summary))
+        return "Noted."
+
+    async def record_decision(self, question: str, decision: str, reasoning: str) -> str:
+        """Record a judgement call that you made on your own, so that a person can review it later.
+
+        Args:
+            question: What had to be decided.
+            decision: What you decided.
+            reasoning: Why.
+        """
+        for name, text in (("question", question), ("decision", decision), ("reasoning", reasoning)):
+            check_words(name, text, _MAX_WORDS)
+        decided = Decided(question=question, decision=decision, reasoning=reasoning)
+        await self._write(lambda folder: folder.decide(self._key, decided))
+        return "Recorded."
+
+    async def log_question(self, question: str, wait: bool = False) -> str:
+        """Put a question to a person: something that you cannot find out and should not decide. You go on without the
+        answer; if one comes while you work, you are told.
+
+        Args:
+            question: The question, understandable without having seen your work.
+            wait: true: go on only with the answer, which may take hours.
+        """
+        check_words("question", question, _MAX_WORDS)
+        answer = await self._questions.ask(self._key, question, wait)
+        if wait:
+            return "Nobody will answer: decide it yourself." if answer is None else f"A person has answered: {answer}"
+        return "The question is noted for a person. Go on without the answer."
+
+    async def store_memory(self, key: str, content: str) -> ToolResult:
+        """Save a note for later jobs: a fact, a preference of the user, an approach that worked. Storing an existing
+        key replaces its whole content.
+
+        Args:
+            key: Short name such as build-commands. Letters, digits, "_", "-" and "."; no slash, no file suffix.
+            content: The whole note. Never save passwords or API keys.
+        """
+        return await self._remember(key, content)
+
+    async def write_artifact(self, path: str, content: str) -> str:
+        """Write a file that belongs to the result. Writing a path again replaces the file.
+
+        Args:
+            path: Its name, such as report.md or tables/prices.csv.
+            content: All of its text.
+        """
+        place = artifact_path(path)
+        check_words("content", content, _MAX_FILE, empty=True)
+        await self._write(lambda folder: folder.write_artifact(place, content))
+        return f"Written: artifacts/{place}"
+
+    async def submit_result(self, output: str, artifacts: list[str] | None = None) -> str:
+        """Submit the result of the job, when all of it is there. Files that belong to it are written before, with
+        write_artifact. Submitted again, it replaces what was submitted before.
+
+        Args:
+            output: The whole result; whoever asked for the job reads this and the artifacts, and nothing else.
+            artifacts: The files that belong to it, to be sure that they are there.
+        """
+        if isinstance(output, str):  # with a schema it may be anything  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_words("output", output, _MAX_FILE)
+        named = tuple(map(artifact_path, artifacts or ()))
+        contract = replace(self._contract, artifacts=tuple(dict.fromkeys((*self._contract.artifacts, *named))))
+        try:
+            await self._write(lambda folder: folder.give(folder.check_result(contract, output)))
+        except NotFulfilled as error:
+            raise UsageError(f"Not accepted: {error.message}", hint=error.hint) from None
+        return "The result is submitted. Nothing more is to be done: end with a short word."
+
+    async def _write(self, write: Callable[[JobFolder], object]) -> None:
+        """Change the directory. Its path is left out of errors, because a model reads them."""
+        try:
+            async with self._lock:
+                await asyncio.to_thread(write, self._folder)
+        except (Conflict, InvalidFile) as error:
+            raise Conflict(f"Not done: {error.message}") from None
