@@ -97,7 +97,7 @@ def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: F
         events = await followed(hall.runs.run(RunRequest(worker="scribe", input="go"), frame))
         assert [event.type for event in events][-2:] == ["ask_opened", "run_ended"]
         run = events[0].run
-        (ask,) = await hall.asks()
+        (ask,) = await hall.asks.list()
         assert (ask.run, ask.status) == (run, "open")
         with pytest.raises(NotFound):
             await hall.asks.get("a-2222222222")
@@ -108,7 +108,7 @@ def test_a_run_is_followed_asked_about_answered_and_resumed(home: Home, frame: F
         shown = await hall.runs.get(run)
         assert (shown.run.output, [one.status for one in shown.asks]) == ("done", ["applied"])
         assert (await hall.runs.replay(run, frame)).same
-        assert [one.id for one in await hall.runs()] == [run]
+        assert [one.id for one in await hall.runs.list()] == [run]
         assert (await hall.runs.journal(run))[-1].kind == "ended"
         with pytest.raises(Conflict, match="completed"):
             await followed(hall.runs.resume(run, frame))
@@ -161,7 +161,7 @@ def test_workers_are_made_promoted_locked_and_retired(home: Home, frame: Frame) 
             await hall.workers.retire("helper", frame)
         assert not (await hall.workers.unlock("helper", frame)).locked
         assert (await hall.workers.retire("helper", frame)).status == "retired"
-        listed = {one.name: one.status for one in await hall.workers(frame)}
+        listed = {one.name: one.status for one in await hall.workers.list(frame)}
         assert listed["helper"] == "retired"
         assert listed["scribe"] == "active"
 
@@ -217,7 +217,7 @@ def test_slow_compaction_is_cancelled_and_reported(home: Home, frame: Frame, pro
         (event,) = await hall._hall.memory_compactor.wait(timeout_s=0.1)
         assert event.data["text"] == "worker memory not compacted: timed out"
         assert event.data["done"] is False
-        (made,) = [run for run in await hall.runs() if run.worker == "memory-compactor"]
+        (made,) = [run for run in await hall.runs.list() if run.worker == "memory-compactor"]
         assert (made.status, made.reason) == ("cancelled", event.data["text"])
         assert await hall.settle() == [], "reported once"
         left = await hall.memory.list(frame, scope="worker", worker="scribe")
@@ -285,7 +285,7 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
         async with asyncio.timeout(10):
             while inner.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                 await asyncio.sleep(0.01)
-        (ask,) = await hall.asks()
+        (ask,) = await hall.asks.list()
         answering = asyncio.create_task(hall.asks.answer(ask.id, Answer(choice="yes")))
         await asyncio.sleep(0.05)
         assert inner.history.get(prepared.run).status == "running"

@@ -405,7 +405,8 @@ def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> Non
     at_terminal = replace(frame, interactive=True)
 
     async def work(remote: RemoteHall, hall: Served) -> None:
-        cut = remote._stream("run", request=RunRequest(worker="scribe", input="go"), frame=at_terminal)
+        request = {"request": encode(RunRequest(worker="scribe", input="go")), "frame": encode(at_terminal)}
+        cut = remote._stream("runs.run", request)
         async for event in cut:
             if event.type == "ask_opened":
                 break
@@ -469,7 +470,7 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         with pytest.raises(HallGone):
             await followed(remote.runs.run(RunRequest(worker="scribe", input="go"), frame))
         with pytest.raises(HallGone):
-            await RemoteHall(hall.address).hello(frame.root)
+            await RemoteHall(hall.address).hall.hello(frame.root)
         await remote.close()
         await hall.serving
         with pytest.raises(HallGone, match="is gone"):
