@@ -16,10 +16,8 @@ from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.cli.screen import Screen
@@ -27,17 +25,6 @@ if TYPE_CHECKING:
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
 _LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
-_FORMS = ("text", "json", "stream-json")
-
-
-def output_argument(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that follows a run."""
-    parser.add_argument(
-        "--output",
-        choices=_FORMS,
-        default="text",
-        help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +163,7 @@ class Follower:
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.runs.get(run)
         for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
-            if stopped is not None or (shown.run.status, shown.run.reason) != ("parked", BY_USER):
+            if stopped is not None or shown.run.pause != "user":
                 break
             await asyncio.sleep(_BETWEEN)
             shown = await self._client.runs.get(run)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.errors import HallGone
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Coroutine
 
     from guildhall.hall.client.discovery import Address
+
+T = TypeVar("T")
 
 _TIMEOUT_S = 60.0  # for a response to a blocking call
 _MAX_LINE_BYTES = 1 << 30  # also the limit of a response; the hall is trusted
@@ -46,6 +48,15 @@ class BlockingTransport:
     async def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
+
+
+def run_without_event_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but a BlockingTransport, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this work has to wait, and there is no event loop")
 
 
 class AsyncTransport:

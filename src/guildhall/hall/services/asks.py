@@ -46,7 +46,7 @@ class AskService(Asks):
         if (runs := Hall.runs.of(part).peek()) is not None:
             await runs.gone(ask.root)  # a run that is being parked does not resume by itself
         root = part.history.get(ask.root)
-        if (seating := self._hall.seating(root.request)) is None:
+        if (seating := self._hall.seating(root.kind)) is None:
             return
         await seating.answered(ask)
         if self._stays and root.status == "waiting":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.frame import Redactor
 from guildhall.hall.client.interface import Runs, Shown
 from guildhall.hall.composition.hall import Hall
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.transcript import conversation
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class RunService(Runs):
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
         from guildhall.hall.composition.callee_trust import demand_trust
 
-        if request.call is None:  # else it calls one worker only, which is checked when it is called
+        if not isinstance(request.purpose, CallPurpose):
             worker = self._hall.find_worker(request.worker, frame)
             demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
@@ -117,10 +118,10 @@ class RunService(Runs):
 
     async def stop(self, run: str) -> Sequence[str]:
         part = self._hall.where(run)
-        request = part.history.get(run).request
-        if request.get("workflow"):
+        kind = part.history.get(run).kind
+        if kind == "workflow":
             return await part.workflows.steering.stop(run)
-        if (seating := self._hall.seating(request)) is not None:
+        if (seating := self._hall.seating(kind)) is not None:
             return await seating.stop(run)
         return await part.runs.cancel(run)
 
