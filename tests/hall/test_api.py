@@ -125,7 +125,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
     cases: list[tuple[int, str, dict[str, Any]]] = [
         (404, "/", {}),
         (404, "/api/", {}),
-        (404, "/api/runs/list", {}),
+        (404, "/api/runs", {}),
         (404, "/api/runs/", {}),
         (404, "/api/runs.list", {}),
         (404, "/api/runs/list/x", {}),
