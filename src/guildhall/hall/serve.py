@@ -30,11 +30,11 @@ from guildhall.hall.client.discovery import Address, process_of
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import LOCK_PATIENCE
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.hall.services.packages import log_invalid
+from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
