@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
-    from guildhall.projects.meetings.model import Meeting, MeetingShown, MeetingStatus
+    from guildhall.projects.meetings.model import Meeting, MeetingDetails
+    from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectShown
     from guildhall.room.model import Message, Proposal, Vote
     from guildhall.room.shelves import Listed as DocumentListed
@@ -608,7 +609,7 @@ class Meetings(Protocol):
         """Return meetings, newest first."""
         ...
 
-    async def get(self, id: str) -> MeetingShown:
+    async def get(self, id: str) -> MeetingDetails:
         """Return a meeting with its exchanges."""
         ...
 
