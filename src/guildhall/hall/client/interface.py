@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from guildhall.room.model import Message, Proposal, Vote
     from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Answer, Ask, Entry, Run, RunRequest
+    from guildhall.runs.model import Answer, Ask, Run, RunRequest
     from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
     from guildhall.workers.package_text import Added, Kind, PackageShown
@@ -234,7 +235,7 @@ class Runs(Protocol):
         """Return the 50 newest runs, newest first, or all with `everything`. `called` includes sub-runs."""
         ...
 
-    async def journal(self, run: str, after: int = -1) -> Sequence[Entry]:
+    async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
         """Return the journal entries of a run that follow the entry number `after`."""
         ...
 

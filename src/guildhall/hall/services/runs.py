@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import Tested
     from guildhall.runs.fork import Forked
-    from guildhall.runs.model import Entry, Run, RunRequest
+    from guildhall.runs.model import Run, RunRequest
     from guildhall.runs.plan import Plan
     from guildhall.runs.prepare import Prepared
+    from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.tools.model import Toolbox
 
@@ -152,14 +153,14 @@ class RunService(Runs):
         part = self._hall.where(run)
         found = part.history.get(run)
         journal = part.history.journal(run)
-        first = journal.entries[0].data
+        first = journal.assembly
         return Shown(
             run=found,
             below=part.history.below(run),
             asks=part.asks.of_run(run),
             messages=conversation(journal),
-            attachments=first.get("attachments", ()),
-            runtime=first["worker"]["definition"].get("runtime", "pydantic"),
+            attachments=first.attachments,
+            runtime=first.worker["definition"].get("runtime", "pydantic"),
         )
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
@@ -167,7 +168,7 @@ class RunService(Runs):
         found = (part.history.recent(limit, called=called) for part in (self._hall, *self._hall.annexes.every()))
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
-    async def journal(self, run: str, after: int = -1) -> Sequence[Entry]:
+    async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
         return self._hall.where(run).history.shown(run, after)
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
