@@ -11,7 +11,7 @@ import types
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError
@@ -125,10 +125,10 @@ class _Schemas:
             return {"enum": list(arguments)}
         if origin is not None and not is_dataclass(origin):
             return self._collection(origin, arguments)
-        if isinstance(kind, type) and issubclass(kind, GuildError):
+        if inspect.isclass(kind) and issubclass(kind, GuildError):
             return {"$ref": "#/components/schemas/Error"}
-        if is_dataclass(kind) and isinstance(kind, type) and not hasattr(kind, "from_wire"):
-            return {"$ref": f"#/components/schemas/{self._component(kind)}"}
+        if is_dataclass(kind) and not hasattr(kind, "from_wire"):
+            return {"$ref": f"#/components/schemas/{self._component(cast('type', kind))}"}
         if kind is Any or kind is object:
             return {}
         return {"type": "object"}  # a TypedDict, a model of pydantic, or a class with `from_wire`
