@@ -79,9 +79,7 @@ def test_every_error_code_is_documented(code: str):
 def test_the_wheel_has_the_marker_of_a_typed_package():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = settings["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["src/guildhall"]}, (
-        "all files of the package are in the wheel, unless git ignores them"
-    )
+    assert wheel == {"packages": ["src/guildhall"]}, "the wheel has all files that git does not ignore"
     marker = SOURCE / "py.typed"
     assert marker.read_bytes() == b""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
