@@ -7,7 +7,6 @@ only. A run's token opens what is mounted for runs, such as `/mcp/`, and there o
 from __future__ import annotations
 
 import asyncio
-import hmac
 import inspect
 import json
 import logging
@@ -19,9 +18,10 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import is_text
+from guildhall.core.tokens import is_same_token
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, texts_in, verb
-from guildhall.runs.model import is_text
 from guildhall.tools.http_guard import bearer, refused
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Api:
 
     def _demand_person(self, headers: Mapping[str, str]) -> None:
         token = bearer(headers.get("authorization")) or ""
-        if hmac.compare_digest(token.encode("utf-8", "replace"), self._house.token.encode()):
+        if is_same_token(token, self._house.token):
             return
         if self._house.is_run(token):
             raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import UsageError
-from guildhall.core.frame import Redactor
+from guildhall.core.redaction import Redactor
 from guildhall.hall.client import Check, Checked, Shown, Trusting
 from guildhall.hall.commission_verbs import CommissionVerbs
 from guildhall.hall.composition.hall import Hall

@@ -6,7 +6,6 @@ that has started the hall, as for work that a hall goes on with by itself.
 
 from __future__ import annotations
 
-import hmac
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
+from guildhall.core.tokens import is_same_token
 from guildhall.hall.operations import Operations, refusal
 from guildhall.members.endpoint import Endpoint, Offer
 from guildhall.tools.http_messages import Unheard
@@ -46,7 +46,7 @@ class ServedWorkers:
 
     def endpoint(self, token: str) -> Endpoint:
         def admits(shown: str) -> bool:
-            return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())
+            return is_same_token(shown, token)
 
         return Endpoint(admits=admits, find=self.find)
 

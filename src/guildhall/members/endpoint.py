@@ -6,12 +6,12 @@ operations of a worker, or one of the two.
 
 from __future__ import annotations
 
-import hmac
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.tokens import is_same_token
 from guildhall.members.protocol import METHODS, hear, reply
 from guildhall.tools.define import invoke
 from guildhall.tools.http_guard import bearer
@@ -97,7 +97,7 @@ class Endpoint:
         """That of a program which serves one thing, at `/mcp`, to whoever knows the secret."""
 
         def admits(token: str) -> bool:
-            return hmac.compare_digest(token.encode("utf-8", "replace"), secret.encode())
+            return is_same_token(token, secret)
 
         return Endpoint(admits=admits, find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import ModelUnusable, NotFound, ToolUnavailable, UsageError
+from guildhall.core.text import is_text
 from guildhall.models.keys import joined
 from guildhall.runs.activate import DEFAULT, activated, context_of
 from guildhall.runs.arrange import bounds_of, permitted, refuse_unasked, tools_of, view_of
@@ -22,7 +23,7 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.model import RunRequest, asks_model, is_text
+from guildhall.runs.model import RunRequest, asks_model
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.recipe import Recipe, recorded, rules_of

@@ -17,6 +17,7 @@ from guildhall.core.errors import (
     RuntimeFailed,
     RuntimeToolless,
 )
+from guildhall.core.text import check_text
 from guildhall.runs import records, talking
 from guildhall.runs.model import BY_USER, PERSON, SHUTDOWN, Stretch
 
@@ -138,7 +139,7 @@ class Execution:
         if hear is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
         with self._patience.call():
-            words = talking.check_words(await self._heard(asyncio.ensure_future(hear(number)), number))
+            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
             await self.only_while_open()
             await self._ledger.hears(number, words)
         return words

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.core.frame import Secrets
 from guildhall.core.ids import is_name
+from guildhall.core.redaction import Secrets
 from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.runtimes import Staff
 from guildhall.projects.model import Problem
