@@ -44,7 +44,7 @@ _NEEDED = (
     "guildhall.hall.library",
     "guildhall.hall.testrun.hall",
     "guildhall.hall.serve",
-    "guildhall.hall.small",
+    "guildhall.hall.member_hall",
     "guildhall.hall.testrun.runner",
     "guildhall.hall.trusting",
     "guildhall.hall.workflows",
