@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import TYPE_CHECKING
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.clock import stamp
 from guildhall.core.errors import NotFound
 from guildhall.core.nearest import nearest_or
@@ -161,9 +161,8 @@ class Register:
         title = f"# {meeting.topic}\n\n{meeting.worker} in {meeting.project}, {meeting.id}\n\n"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_suffix(f".{token_hex(4)}.fresh")  # two may write it at once
-            fresh.write_text(title + as_text(self.exchanges(id), meeting.worker), encoding="utf-8")
-            fresh.replace(path)
+            text = title + as_text(self.exchanges(id), meeting.worker)
+            replace_file(path, text.encode(), mode=0o666)
         except OSError as error:
             _log.warning("%s: the transcript cannot be written: %s", id, error)
 
