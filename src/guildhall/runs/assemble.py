@@ -23,7 +23,6 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.model import RunRequest
 from guildhall.runs.outsiders import NOBODY, on_record
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runs.reach import declared, reached
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.runs.assembly.memory import RunMemory
+    from guildhall.runs.model import RunRequest
     from guildhall.runs.seat import Seat
     from guildhall.runs.supply import Supply
     from guildhall.runtimes.model import Attachment
