@@ -43,7 +43,7 @@ def test_the_record_has_the_names_of_variables_and_no_values(tmp_path: Path):
     shown = frame.recorded().as_dict()
     assert shown["env"] == ["ANTHROPIC_API_KEY", "LANG", "PATH"]
     assert "sk-ant" not in json.dumps(shown)
-    assert Frame(cwd=tmp_path, root=tmp_path).as_dict()["env"] == []
+    assert Frame(cwd=tmp_path, root=tmp_path).recorded().as_dict()["env"] == []
 
 
 def test_keys_travel_apart_and_are_nowhere_to_be_seen(tmp_path: Path):

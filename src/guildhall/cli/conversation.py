@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from guildhall.cli import exit_codes
 from guildhall.cli.connection import connect, run_interruptible
 from guildhall.cli.follow import Follower
+from guildhall.cli.format.jobs import by_job
 from guildhall.cli.format.meetings import print_change, print_exchange, print_meeting
 from guildhall.cli.format.runs import how_to_go_on
 from guildhall.cli.trust_prompt import run_trusted
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
-    from guildhall.projects.meetings.model import Exchange, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, MeetingDetails
 
 _HELP = """\
 Say something and press Enter; a line that ends in \\ goes on in the next one, and what is pasted is one message.
@@ -258,7 +259,7 @@ class Conversation:
         self._code = await self._standing(client, shown, ended) if ended else exit_codes.DONE
         return True
 
-    async def _standing(self, client: HallClient, shown: MeetingShown, ended: str) -> int:
+    async def _standing(self, client: HallClient, shown: MeetingDetails, ended: str) -> int:
         """The exit code after a turn; what keeps an answer from coming is said."""
         if not shown.answering or not shown.meeting.run:
             return exit_codes.DONE
@@ -266,9 +267,9 @@ class Conversation:
         if error := run.run.error:
             self._screen.note(f"guild: {error.get('message')}", "red")
             if error.get("hint"):
-                self._screen.note(str(error["hint"]).replace(run.run.id, self._id))
+                self._screen.note(by_job(str(error["hint"]), run.run))
         for line in how_to_go_on(run, self._screen):
-            self._screen.note(line.replace(run.run.id, self._id))
+            self._screen.note(by_job(line, run.run))
         return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
@@ -282,7 +283,7 @@ class Conversation:
         print_meeting(await client.meeting(self._id), self._screen)
         return exit_codes.DONE
 
-    def _say_where_it_was(self, shown: MeetingShown) -> None:
+    def _say_where_it_was(self, shown: MeetingDetails) -> None:
         meeting = shown.meeting
         self._screen.note(
             f"{meeting.id}: {meeting.worker} in {meeting.project}, since {meeting.created_at[:10]}", "dim"

@@ -9,12 +9,12 @@ from guildhall.cli.screen import money
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingShown
+    from guildhall.projects.meetings.model import Exchange, Meeting, MeetingDetails
 
 _LAST = 3  # exchanges that `show` prints; all are in --json
 
 
-def print_meeting(shown: MeetingShown, screen: Screen) -> None:
+def print_meeting(shown: MeetingDetails, screen: Screen) -> None:
     """All about a meeting but for what lies further back."""
     meeting = shown.meeting
     rows = [
@@ -47,8 +47,8 @@ def print_meeting(shown: MeetingShown, screen: Screen) -> None:
         screen.heading(f"\nlast said ({len(last)} of {len(shown.exchanges)})")
         for exchange in last:
             print_exchange(exchange, meeting, screen)
-    for doubt in shown.doubts:
-        screen.note(doubt, "yellow")
+    for warning in shown.warnings:
+        screen.note(warning, "yellow")
     _say_what_next(meeting, screen)
 
 
@@ -61,7 +61,7 @@ def print_exchange(exchange: Exchange, meeting: Meeting, screen: Screen) -> None
         screen.result(f"{meeting.worker}:\n{screen.barred(exchange.answer, wrapped=wrapped)}")
 
 
-def _standing(shown: MeetingShown) -> str:
+def _standing(shown: MeetingDetails) -> str:
     meeting = shown.meeting
     if meeting.status == "open":
         return "open (an answer is due)" if shown.answering else "open"

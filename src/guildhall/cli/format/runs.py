@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _LONG = 160
 # Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
 _IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
+# The hints of these errors contain the command `guild resume`.
+RESUME_HINTED = (
+    "limit_reached",
+    "rate_limited",
+    "model_overloaded",
+    "model_not_reachable",
+    "runtime_crashed",
+    "runtime_toolless",
+)
 
 
 def age(stamp: str, now: datetime) -> str:
@@ -219,7 +228,7 @@ def _may_try_again(run: Run) -> bool:
         return False
     if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
-    return "guild resume" not in str(error.get("hint"))
+    return error.get("code") not in RESUME_HINTED
 
 
 def used(shown: Shown) -> str:
