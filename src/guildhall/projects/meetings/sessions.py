@@ -329,7 +329,7 @@ class Sessions:
             path = context.transcript_path(meeting)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, (text).encode(), mode=0o666)
+                replace_file(path, text.encode(), mode=0o666)
             except OSError as error:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)
