@@ -182,7 +182,7 @@ def _start(home: Home, environ: Mapping[str, str]) -> None:
     if told is None:
         raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
     if "error" in told:
-        from guildhall.hall.codec import error_of
+        from guildhall.hall.client.codec import error_of
 
         raise error_of(told["error"])
 
