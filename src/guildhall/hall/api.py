@@ -17,11 +17,11 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import is_text
 from guildhall.hall.client.codec import decode, encode, texts_in, verb
 from guildhall.hall.client.interface import VERBS
 from guildhall.rpc.http import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
 from guildhall.rpc.jsonrpc import RpcError, parse_json
-from guildhall.runs.model import is_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from guildhall import __version__
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import HallUnavailable, TimedOut
 
 if TYPE_CHECKING:
@@ -52,11 +53,7 @@ class Address:
 
     def write(self, path: Path) -> None:
         """Puts it where clients look, at once and for nobody else to read."""
-        draft = path.with_name(f"{path.name}.{self.boot}")
-        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(asdict(self), file)
-        draft.replace(path)
+        replace_file(path, json.dumps(asdict(self)).encode())
 
 
 def is_embedded(environ: Mapping[str, str]) -> bool:

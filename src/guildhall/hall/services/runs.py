@@ -6,7 +6,7 @@ from contextlib import aclosing
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from guildhall.core.frame import Redactor
+from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Runs, Shown
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.purpose import CallPurpose

@@ -15,8 +15,9 @@ from guildhall.core import yaml
 from guildhall.core.config import load_settings
 from guildhall.core.errors import GuildError, InvalidFile
 from guildhall.core.events import AskOpenedData, RunStartedData, ToolResultData, ToolUseData
-from guildhall.core.frame import Frame, Redactor
+from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
+from guildhall.core.redaction import Redactor
 from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
 from guildhall.hall.client.interface import Deviation, Tested
 from guildhall.hall.testrun.compare import Comparison, difference
