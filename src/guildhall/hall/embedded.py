@@ -82,11 +82,11 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.composition.callee_trust import demand_trust
+        from guildhall.hall.composition.callee_trust import check_trust
 
         if request.call is None:  # else it calls one worker only, and that is held to it then
-            worker = self._hall.find_worker(request.worker, frame)
-            demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
+            worker = self._hall.workers.find(request.worker, frame)
+            check_trust(self._hall.workers, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
@@ -102,7 +102,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.composition.callee_trust import demand_trust_again
+        from guildhall.hall.composition.callee_trust import check_trust_again
         from guildhall.runs.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
@@ -113,7 +113,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
                 async for event in events:
                     yield event
             return
-        demand_trust_again(part, run, frame, [toolbox.name for toolbox in toolboxes])
+        check_trust_again(part.workers, part.history, run, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await part.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self._follow(prepared)) as events:
             async for event in events:
@@ -137,7 +137,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
         part = self._hall.where(run)
         part.history.get(run)
-        runs = Hall.runs.of(part).peek()
+        runs = part.peek_runs()
         began = runs.began(run) if runs is not None else None
         if runs is None or began is None:
             return
@@ -156,7 +156,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
     async def park(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
-        if (runs := Hall.runs.of(part).peek()) is not None:
+        if (runs := part.peek_runs()) is not None:
             await runs.park(run)
 
     async def stop(self, run: str) -> list[str]:
@@ -164,7 +164,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         request = part.history.get(run).request
         if request.get("workflow"):
             return await part.workflows.steering.stop(run)
-        if (seating := self._hall.seating(request)) is not None:
+        if (seating := self._hall.owner_of(request)) is not None:
             return await seating.stop(run)
         return await part.runs.cancel(run)
 
@@ -236,30 +236,30 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         from guildhall.hall.composition.recovery import go_on
 
         part = self._hall.where(ask.root)
-        if (runs := Hall.runs.of(part).peek()) is not None:
+        if (runs := part.peek_runs()) is not None:
             await runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
         root = part.history.get(ask.root)
-        if (seating := self._hall.seating(root.request)) is None:
+        if (seating := self._hall.owner_of(root.request)) is None:
             return
         await seating.answered(ask)
         if self._stays and root.status == "waiting":
-            await go_on(self._hall, root)
+            await go_on(self._hall.main, root)
 
     def _asks_with(self, ask: str) -> Asks:
-        return self._hall.annexes.where(lambda connection: find_ask(connection, ask) is not None).asks
+        return self._hall.workflow_databases.where(lambda connection: find_ask(connection, ask) is not None).asks
 
     # workers
 
     async def workers(self, frame: Frame) -> list[Listed]:
-        return self._hall.registry(frame).listed()
+        return self._hall.workers.listed(frame)
 
     async def worker(self, name: str, frame: Frame) -> Worker:
-        return self._hall.find_worker(name, frame)
+        return self._hall.workers.find(name, frame)
 
     async def worker_check(self, name: str, frame: Frame) -> Checked:
         from guildhall.hall.doctor import checked_whole
 
-        return await checked_whole(self._hall, self._hall.find_worker(name, frame), frame)
+        return await checked_whole(self._hall, self._hall.workers.find(name, frame), frame)
 
     async def worker_new(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
@@ -268,20 +268,20 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         return path
 
     async def worker_lock(self, name: str, frame: Frame) -> Worker:
-        worker = self._hall.registry(frame).find(name, frame.cwd)
+        worker = self._hall.workers.registry(frame).find(name, frame.cwd)
         await self._pin(lifecycle.lock(worker, stamp(self._hall.clock.now())))
-        return self._hall.find_worker(name, frame)
+        return self._hall.workers.find(name, frame)
 
     async def worker_unlock(self, name: str, frame: Frame) -> Worker:
-        worker = lifecycle.unlock(self._hall.find_worker(name, frame))
+        worker = lifecycle.unlock(self._hall.workers.find(name, frame))
         await self._hall.store.write(lambda c: records.drop_lock(c, worker.path) if worker.path else False)
         return worker
 
     async def worker_promote(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.promote(self._hall.find_worker(name, frame))
+        return lifecycle.promote(self._hall.workers.find(name, frame))
 
     async def worker_retire(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.retire(self._hall.find_worker(name, frame))
+        return lifecycle.retire(self._hall.workers.find(name, frame))
 
     async def _pin(self, pin: Lock) -> None:
         await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
@@ -289,7 +289,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
     # plan and trust
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
-        return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+        return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)
 
     async def plan_workflow(
         self, request: RunRequest, frame: Frame, *, tag: str, params: Mapping[str, str]
@@ -302,13 +302,13 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         from guildhall.hall.trusting import of_folder, of_worker
 
         if worker is not None:
-            return await of_worker(self._hall, self._hall.find_worker(worker, frame), frame)
+            return await of_worker(self._hall, self._hall.workers.find(worker, frame), frame)
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_of_all(self, worker: str, frame: Frame) -> list[str]:
-        from guildhall.hall.composition.callee_trust import untrusted_of_all
+        from guildhall.hall.composition.callee_trust import untrusted_callees
 
-        return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
+        return untrusted_callees(self._hall.workers, self._hall.workers.find(worker, frame), frame)
 
     async def trust(self, files: Sequence[Seen]) -> None:
         """As the person has seen them: a file that has changed meanwhile is not what was trusted."""
@@ -323,7 +323,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         await self._hall.store.write(write)
 
     async def trust_forget(self, folder: Path) -> list[Pin]:
-        below = self._hall.pins_below(folder)
+        below = self._hall.workers.pins_below(folder)
         await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
         return below
 
@@ -355,7 +355,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         return await asyncio.to_thread(self._hall.memory.revert, folder, key, PERSON, change_id=to)
 
     def _folders(self, frame: Frame, worker: str | None) -> Mapping[Scope, MemoryFolder]:
-        found = self._hall.find_worker(worker, frame) if worker is not None else None
+        found = self._hall.workers.find(worker, frame) if worker is not None else None
         return self._hall.memory.folders(found, frame)
 
     def _folder(self, frame: Frame, scope: Scope, worker: str | None) -> MemoryFolder:

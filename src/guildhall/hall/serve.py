@@ -158,7 +158,7 @@ class Process:
             _log.info("%s: %s", event.run, event.data.get("text"))
 
     def _busy(self) -> bool:
-        return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()
+        return self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
 
     async def _depart(self) -> None:
         """Parks what runs, lets those who follow read that, and is gone."""
@@ -186,7 +186,7 @@ class Process:
             "url": self._address.url,
             "since": self._address.since,
             "state": "leaving" if self._leave.is_set() else "recovering" if self._recovery.under_way else "serving",
-            "runs": self._hall.annexes.living,
+            "runs": self._hall.workflow_databases.live_runs,
             "members": members.standing() if members is not None else [],
             "clients": self._listener.clients - 1,
             "idle": self._idle,

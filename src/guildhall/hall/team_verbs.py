@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.run_services import RunServices
     from guildhall.room.model import Message
     from guildhall.room.room import Room
     from guildhall.room.shelves import Listed as DocumentListed
@@ -64,20 +65,20 @@ class TeamVerbs(ABC):
         workflow = load_workflow(self._hall, start.file, frame)
         bound(workflow, start.params)  # nobody is asked to trust what could not start
         demand(self._hall, workflow, request, frame)
-        part = await self._hall.annexes.for_workflow(workflow, start, frame)
+        part = await self._hall.workflow_databases.for_workflow(workflow, start, frame)
         return await part.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
-        from guildhall.hall.composition.callee_trust import demand_trust
+        from guildhall.hall.composition.callee_trust import check_trust
         from guildhall.runs.prepare import Prepared
 
         frame = replace(frame, interactive=False)
-        worker = self._hall.find_worker(request.worker, frame)
+        worker = self._hall.workers.find(request.worker, frame)
         usable(worker, "name")
-        demand_trust(self._hall, worker, frame)
+        check_trust(self._hall.workers, worker, frame)
         seated = await self._hall.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):
-            self._hall.launch(seated)
+            self._hall.main.launch(seated)
         return await self.workflow_of(seated.run if isinstance(seated, Prepared) else seated.id)
 
     def _must_stay(self) -> None:
@@ -94,11 +95,11 @@ class TeamVerbs(ABC):
         return await self._steering(target).stop_agent(target)
 
     def _steering(self, target: Target) -> Steering:
-        return self._hall.annexes.of_team(target).workflows.steering
+        return self._hall.workflow_databases.of_team(target).workflows.steering
 
-    def _everywhere(self) -> Sequence[Hall]:
+    def _everywhere(self) -> Sequence[RunServices]:
         """The hall, and whatever is on record in databases of workflows' own."""
-        return (self._hall, *self._hall.annexes.every())
+        return self._hall.databases()
 
     # looking
 
@@ -110,7 +111,7 @@ class TeamVerbs(ABC):
         return list(merge(*found, key=lambda shown: shown.created_at, reverse=True))
 
     async def workflow(self, target: Target) -> WorkflowShown:
-        store = self._hall.annexes.of_team(target).store
+        store = self._hall.workflow_databases.of_team(target).store
         return store.read(lambda connection: looking.shown(connection, looking.named(connection, target)))
 
     async def workflow_of(self, run: str) -> WorkflowShown:
@@ -135,7 +136,7 @@ class TeamVerbs(ABC):
     # the room
 
     def _room(self, target: Target) -> Room:
-        part = self._hall.annexes.of_team(target)
+        part = self._hall.workflow_databases.of_team(target)
         instance = part.store.read(lambda connection: looking.named(connection, target))
         return part.rooms.room(instance.room)
 
@@ -173,7 +174,7 @@ class TeamVerbs(ABC):
             own = [one for one in found if target.agent in (None, one.agent)]
             return own or [one for one in found if one.agent is None]
 
-        return self._hall.annexes.of_team(target).store.read(read)
+        return self._hall.workflow_databases.of_team(target).store.read(read)
 
     async def schedule_set(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
         from guildhall.room.model import check_text
