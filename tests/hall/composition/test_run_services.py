@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from guildhall.runs.purpose import RunKind
 
 ONLY_IN_A_HALL = ("jobs", "commissions", "meetings", "projects", "project_services", "members", "owners")
 
@@ -36,14 +37,13 @@ def test_a_workflow_database_offers_no_jobs_commissions_meetings_or_projects(hom
 
 
 @pytest.mark.parametrize("kind", ["job", "commission", "meeting"])
-def test_no_service_owns_a_run_of_a_workflow_database(home: Home, tmp_path: Path, kind: str):
+def test_no_service_owns_a_run_of_a_workflow_database(home: Home, tmp_path: Path, kind: RunKind):
     async def work() -> None:
         hall = Hall(home, environ={})
         try:
             database = await hall.workflow_databases.add(tmp_path / "team.db")
-            request = {kind: {"id": "x"}}
-            assert hall.main.owner_of(request) is not None
-            assert database.owner_of(request) is None
+            assert hall.main.owner_of(kind) is not None
+            assert database.owner_of(kind) is None
         finally:
             await hall.close()
 

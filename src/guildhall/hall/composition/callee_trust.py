@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
@@ -40,10 +39,9 @@ def check_trust_again(
     found = history.get(run)
     if found.parent is not None or found.status in ("completed", "cancelled"):
         return
-    then = found.request["frame"]
-    frame = replace(frame, cwd=Path(then["cwd"]), root=Path(then["root"]))
+    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
     try:
-        worker = workers.find(found.request["worker"], frame)
+        worker = workers.find(found.request.worker, frame)
     except GuildError:
         return
     check_trust(workers, worker, frame, given)

@@ -14,7 +14,7 @@ Building a part costs next to nothing: what needs imports or files is built on f
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import HallUnavailable
@@ -28,7 +28,6 @@ from guildhall.hall.composition.projects import ProjectServices
 from guildhall.hall.composition.run_services import RunServices
 from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.hall.composition.workers import WorkerServices
-from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
 from guildhall.store.migrate import SET_HOME
 
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask
+    from guildhall.runs.purpose import RunKind
     from guildhall.runs.seat import Seating
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
@@ -237,13 +237,13 @@ class Hall:
 
     # owners of runs
 
-    def owner_of(self, request: Mapping[str, Any]) -> Seating | None:
-        """Return the service that owns a run with this request, or None if none does."""
-        if request.get("job"):
+    def owner_of(self, kind: RunKind) -> Seating | None:
+        """Return the service that owns the runs of this kind, or None if none does."""
+        if kind == "job":
             return self.jobs
-        if request.get("meeting"):
+        if kind == "meeting":
             return self.meetings
-        return self.commissions if request.get("commission") else None
+        return self.commissions if kind == "commission" else None
 
     def owners(self) -> tuple[Seating, ...]:
         """Return all services that own runs."""
@@ -267,7 +267,7 @@ class Hall:
     async def drain(self) -> None:
         """Park all runs. The next hall resumes them."""
         self._stop_wakeups()
-        await self.workflow_databases.park_all(SHUTDOWN)
+        await self.workflow_databases.park_all("shutdown")
         await self.settle(_SETTLE_TIMEOUT_S)
 
     def _stop_wakeups(self) -> None:
@@ -279,7 +279,7 @@ class Hall:
         """Wait for background work, park all runs, close all parts, and release the home."""
         self._stop_wakeups()
         await self.settle()
-        await self.workflow_databases.park_all(BY_USER)
+        await self.workflow_databases.park_all("user")
         if (members := Hall.members.of(self).peek()) is not None:
             await members.close()
         await self.runtimes.close()

@@ -6,13 +6,13 @@ exist once in a hall, in the home's own database.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import local_zone
 from guildhall.hall.composition.lazy import lazy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask
     from guildhall.runs.prepare import Prepared
+    from guildhall.runs.purpose import RunKind
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.seat import Seating
     from guildhall.tools.model import Toolbox
     from guildhall.workflow.workflows import Workflows
 
-    # Returns the service that owns a run with this request: jobs, commissions or meetings. None: no service does.
-    OwnerOf = Callable[[Mapping[str, Any]], Seating | None]
+    # Returns the service that owns the runs of a kind: jobs, commissions or meetings. None: no service does.
+    OwnerOf = Callable[[RunKind], Seating | None]
 
 
-def no_owner(request: Mapping[str, Any]) -> None:
+def no_owner(kind: RunKind) -> None:
     """Return None: no run of this database belongs to a job, a commission or a meeting."""
 
 
@@ -160,16 +161,16 @@ class RunServices:
     ) -> Prepared:
         """Prepare a stopped run for being resumed: a worker's, a workflow's, or one that a service owns."""
         await self.runs.gone(run)
-        request = self.history.get(run).request
-        if request.get("workflow"):
+        kind = self.history.get(run).kind
+        if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
-        if (owner := self.owner_of(request)) is not None:
+        if (owner := self.owner_of(kind)) is not None:
             return await owner.again(run, frame, grant)
         return await self.runs.preparation.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Start to execute a prepared run."""
-        if self.history.get(prepared.run).request.get("workflow"):
+        if self.history.get(prepared.run).kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)

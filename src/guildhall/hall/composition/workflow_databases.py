@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import ParkCause
     from guildhall.workflow.instance import Instance, Start
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Target
@@ -118,10 +119,10 @@ class WorkflowDatabases:
         """The number of runs that are executed now, without the runs that they have called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, reason: str) -> None:
+    async def park_all(self, cause: ParkCause) -> None:
         """Park the runs of all databases."""
         for runs in self._built_runs():
-            await runs.park_all(reason)
+            await runs.park_all(cause)
 
     def _built_runs(self) -> list[Runs]:
         built = (database.peek_runs() for database in (self._main, *self._open.values()))
