@@ -51,7 +51,7 @@ class Recovery:
                     await go_on(part, run)
             for seating in self._hall.owners():
                 seating.keep_going(partial(go_on, self._hall.main))
-            self._hall.lives.append(lambda: any(seating.expecting for seating in self._hall.owners()))
+            self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
         finally:
             self.under_way = False
 
