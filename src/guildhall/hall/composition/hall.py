@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.projects.commissions.service import Commissions
-    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.lifecycle import Runs

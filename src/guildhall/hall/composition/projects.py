@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from guildhall.projects.commissions.service import Commissions
     from guildhall.projects.git import Git
     from guildhall.projects.identity import Identities
-    from guildhall.projects.meetings.meetings import Meetings
+    from guildhall.projects.meetings.service import Meetings
     from guildhall.projects.model import Project, ProjectShown
     from guildhall.projects.redaction import Redactions
     from guildhall.projects.registry import Projects
@@ -164,30 +164,28 @@ class ProjectServices:
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
         from guildhall.hall.composition.callee_trust import check_trust_again
-        from guildhall.projects.meetings.ground import Ground
-        from guildhall.projects.meetings.meetings import Meetings
-        from guildhall.projects.meetings.register import Register
+        from guildhall.projects.meetings.context import MeetingContext
+        from guildhall.projects.meetings.service import Meetings
 
-        ground = Ground(
-            projects=Environment.projects.of(self.environment),
-            branches=self.branches,
-            worktrees=self.worktrees,
-            runs=RunServices.runs.of(self._main),
-            alive=self._main.is_alive,
-            bus=self._bus,
-            redact=self.redact,
-            find=self._find_worker,
-            models=self.usable_models,
-            trusted=partial(check_trust_again, self.workers, self.database.history),
-            frame_at=lambda place: self.environment.frame_at(place, place),
+        return Meetings(
+            MeetingContext(
+                home=self.environment.home,
+                store=self.database.store,
+                clock=self.environment.clock,
+                history=self.database.history,
+                projects=Environment.projects.of(self.environment),
+                branches=self.branches,
+                worktrees=self.worktrees,
+                runs=RunServices.runs.of(self._main),
+                is_alive=self._main.is_alive,
+                bus=self._bus,
+                redact=self.redact,
+                find_worker=self._find_worker,
+                models=self.usable_models,
+                check_trust=partial(check_trust_again, self.workers, self.database.history),
+                frame_at=lambda place: self.environment.frame_at(place, place),
+            )
         )
-        register = Register(
-            home=self.environment.home,
-            store=self.database.store,
-            clock=self.environment.clock,
-            history=self.database.history,
-        )
-        return Meetings(register, ground)
 
     def restore_worktrees(self) -> None:
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""

@@ -87,14 +87,14 @@ class RunServices:
         """Replays recorded runs, and serves their recorded model answers."""
         from guildhall.jobs import jobs
         from guildhall.projects.commissions.service import recorded_hooks
-        from guildhall.projects.meetings import meetings
+        from guildhall.projects.meetings.service import recorded_session_hooks
         from guildhall.runs.recordings import Recordings
 
         return Recordings(
             store=self.store,
             history=self.history,
             assembler=self.workers.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or meetings.seat_of(run),
+            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
             runtime_of=self._runtimes.for_replay,
             tokens=self._runtimes.tokens,
         )
