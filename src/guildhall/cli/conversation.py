@@ -267,12 +267,12 @@ class Conversation:
             return exit_codes.DONE
         run = await client.show(ended)
         if error := run.run.error:
-            self._screen.note(f"guild: {error.get('message')}", "red")
-            if error.get("hint"):
-                self._screen.note(rename_run(str(error["hint"]), run.run))
+            self._screen.note(f"guild: {error['message']}", "red")
+            if hint := error.get("hint"):
+                self._screen.note(rename_run(hint, run.run))
         for line in next_steps(run, self._screen):
             self._screen.note(rename_run(line, run.run))
-        return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
+        return exit_codes.of_run(run.run.status, run.run.error_code)
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
         self._screen.note("Closing; the notes are being written.", "dim")

@@ -15,6 +15,7 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.projects.meetings.queries import details
 from guildhall.runs.model import RunRequest
+from guildhall.runs.record.entries import ModelAsked
 from tests.projects.conftest import Repository, repository
 
 if TYPE_CHECKING:
@@ -152,5 +153,5 @@ class Parlour:
 
     def told(self, run: str) -> str:
         """All that the model was shown, as the record has it."""
-        asked = self.hall.history.journal(run).kind("model_asked")
-        return "\n".join(str(entry.data["message"]) for entry in asked)
+        asked = self.hall.history.journal(run).all(ModelAsked)
+        return "\n".join(str(entry.data.message) for entry in asked)

@@ -12,6 +12,7 @@ from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.states import Closing, next_step
+from guildhall.runs.record.entries import ModelAsked, ToolEnded
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
         meeting = await parlour.opened("Which form?")
         await parlour.client.meeting_close(meeting.id, parlour.frame)
         (run,) = [one for one in parlour.hall.history.recent() if one.worker == "meeting-summariser"]
-        asked = parlour.hall.history.journal(run.id).kind("model_asked")
+        asked = parlour.hall.history.journal(run.id).all(ModelAsked)
         assert len(asked) == 1
-        assert parlour.hall.history.entries(run.id)[0].data["tools"] == []
+        assert parlour.hall.history.entries(run.id)[0].data.tools == []
         assert "| Which form?" in parlour.told(run.id)
         assert "| Parquet." in parlour.told(run.id)
         assert "meeting-summariser" not in parlour.told(meeting.run)
@@ -174,7 +175,7 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         talking = asyncio.create_task(parlour.said(meeting.id, "go"))
-        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
         await parlour.client.meeting_close(meeting.id, parlour.frame)
         await talking
         assert parlour.hall.history.get(meeting.run).status == "completed"
@@ -200,8 +201,8 @@ def test_what_cannot_be_linked(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         assert parlour.shown(meeting.id).meeting.linked == ()
-        ended = parlour.hall.history.journal(meeting.run).kind("tool_ended")
-        assert [entry.data["result"]["is_error"] for entry in ended] == [True] * len(paths)
+        ended = parlour.hall.history.journal(meeting.run).all(ToolEnded)
+        assert [entry.data.result["is_error"] for entry in ended] == [True] * len(paths)
 
     parlour.inside(work)
 

@@ -11,6 +11,7 @@ import pytest
 from guildhall.core.errors import Conflict, NotDeletable, NotFound, Refused, UsageError
 from guildhall.projects.meetings.model import MAX_MESSAGE
 from guildhall.runs import limits
+from guildhall.runs.record.entries import ModelAsked, Resumed, Said
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def test_left_and_come_back_to_in_another_hall(parlour: Parlour) -> None:
     async def again() -> None:
         assert not await parlour.seen(parlour.client.meeting_come(meeting.id, parlour.frame)), "nothing is due"
         await parlour.said(meeting.id, "It must be small")
-        asked = parlour.hall.history.journal(meeting.run).kind("model_asked")
+        asked = parlour.hall.history.journal(meeting.run).all(ModelAsked)
         assert len(asked) == 2
         assert parlour.answers(meeting.id) == [
             ("How do we store exports?", "Parquet."),
@@ -229,8 +230,8 @@ def test_an_answer_that_is_cut_off_is_followed_by_the_next_words(parlour: Parlou
             await parlour.said(meeting.id, "a long one")
 
         task = asyncio.create_task(talks())
-        await parlour.until(lambda: parlour.hall.history.journal(meeting.run).kind("said"))
-        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
+        await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(Said))
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
         await parlour.client.meeting_interrupt(meeting.id)
         await task
         await parlour.said(meeting.id, "something else")
@@ -251,18 +252,18 @@ def test_no_limit_is_passed_by_cutting_answers_off(parlour: Parlour, limit: str)
         meeting = await parlour.opened()
         before = parlour.shown(meeting.id).cost_usd
         task = asyncio.create_task(parlour.said(meeting.id, "a long one"))
-        asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).kind("model_asked")[1:])
+        asked = await parlour.until(lambda: parlour.hall.history.journal(meeting.run).all(ModelAsked)[1:])
         await parlour.client.meeting_interrupt(meeting.id)
         await task
         journal = parlour.hall.history.journal(meeting.run)
-        paid = round(before + asked[0].data["reserved_usd"], 9)
+        paid = round(before + asked[0].data.reserved_usd, 9)
         assert parlour.shown(meeting.id).cost_usd == limits.used(journal).cost_usd == paid
         assert parlour.hall.history.get(meeting.run).usage == limits.used(journal)
-        assert limits.Spent.by([journal]).tokens >= asked[0].data["reserved_tokens"]
+        assert limits.Spent.by([journal]).tokens >= asked[0].data.reserved_tokens
         ended = (await parlour.said(meeting.id, "something else"))[-1]
         assert ended.data["status"] == "failed"
         assert parlour.hall.history.get(meeting.run).error["code"] == "limit_reached"
-        assert len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2
+        assert len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2
 
     parlour.inside(work)
 
@@ -299,7 +300,7 @@ def test_for_a_person_at_a_terminal_it_is_kept_alive_and_then_put_away(parlour: 
         await asyncio.sleep(0.15)
         assert parlour.hall.runs.alive(run), "the person may say more in a moment"
         await parlour.seen(parlour.client.meeting_say(meeting.id, "more", frame))
-        assert not parlour.hall.history.journal(run).kind("resumed")
+        assert not parlour.hall.history.journal(run).all(Resumed)
         parlour.meetings._sessions._leave(run)
         await parlour.until(lambda: not parlour.hall.runs.alive(run))
         assert parlour.hall.history.get(run).status == "waiting"

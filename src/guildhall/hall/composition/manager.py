@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from guildhall.projects.manager.outward import Outward
 from guildhall.projects.manager.pull_request import PullRequests
 from guildhall.projects.manager.tools import CONTEXTS, ManagerContext, is_manager, manager_tools
+from guildhall.runs.journal import entries_with
+from guildhall.runs.record.entries import ToolStarted
 from guildhall.workers.definition import ToolRule
 
 if TYPE_CHECKING:
@@ -66,4 +68,4 @@ def _open_pull_request(services: ProjectServices, project: Project, title: str, 
 def _started_at(services: ProjectServices, run: str, key: str) -> str | None:
     """Return when a tool call of a run started, the first time if it was repeated. Return None if it did not."""
     journal = services.database.history.journal(run)
-    return next((entry.at for entry in journal.of(key) if entry.kind == "tool_started"), None)
+    return next((entry.at for entry in entries_with(journal.of(key), ToolStarted)), None)

@@ -15,6 +15,7 @@ from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.events import RunStartedData
 from guildhall.hall.start import is_embedded
 from guildhall.workflow.recognise import SUFFIXES, is_workflow
 from guildhall.workflow.target import Target
@@ -121,9 +122,9 @@ class Own:
                 data.get("actor"),
                 *(data.get("reached") or ()),
             )
-        if event.type == "run_started":
-            parent = event.data.get("parent")
-            mine = parent in self.runs or (parent == self._root and event.data.get("worker") == self._name)
+        if (started := event.read(RunStartedData)) is not None:
+            parent = started["parent"]
+            mine = parent in self.runs or (parent == self._root and started["worker"] == self._name)
             (self.runs if mine else self._others).add(event.run)
         elif event.run not in self.runs:
             self._others.add(event.run)

@@ -126,8 +126,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     rows += [["attached", labelled(file)] for file in shown.attachments]
     rows.append(["used", used(shown)])
     for name in ("code", "message", "where", "hint"):
-        if run.error and run.error.get(name):
-            rows.append(["error" if name == "code" else name, str(run.error[name])])
+        if run.error and (value := run.error.get(name)):
+            rows.append(["error" if name == "code" else name, str(value)])
     rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
     rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
     screen.table(rows)

@@ -112,9 +112,7 @@ async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int |
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":
         lost = shown.run.status in ("lost", "parked")
-        return (
-            exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
-        )
+        return exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, shown.run.error_code)
     if shown.run.kind != "workflow":
         return None
     workflow = await client.workflow_of(shown.run.id)
