@@ -79,7 +79,7 @@ async def begin_working(shop: Workshop) -> Commission:
     shop.script([write("src/key.py", "key = 1\n"), LATE])
     made = await shop.new()
     await shop.commissions.dispatch(made.id, shop.frame)
-    path = shop.hall.project_services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
     await shop.so((path / "src/key.py").exists)
     return shop.commissions.get(made.id)
 
