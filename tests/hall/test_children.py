@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client.interface import Shown
+    from guildhall.hall.client.model import Shown
     from tests.children import Place
     from tests.conftest import GuildWithHall
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.paths import Home
-    from guildhall.hall.client.interface import Shown
+    from guildhall.hall.client.model import Shown
     from tests.conftest import Guild, GuildWithHall
 
 SLOW = {"sleep": 60, "say": "too late"}

@@ -22,7 +22,7 @@ from tests.workflow.teams import Team, call, say, send
 from tests.workflow.test_replays import ran
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.interface import Tested
+    from guildhall.hall.client.model import Tested
     from tests.conftest import Guild
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Shown
 
 _NO_LIMIT = 1_000_000  # characters of a line that is not cut
 _MAX_POLLS, _POLL_S = 20, 0.05  # until a parked run that someone else cancels has ended

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from guildhall.cli.command import Context
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient, Trusting
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Trusting
     from guildhall.workers.trust import Seen
 
 T = TypeVar("T")

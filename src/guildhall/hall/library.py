@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from guildhall.core.events import Event
-    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Shown
     from guildhall.hall.services.embedded import EmbeddedHall
     from guildhall.tools.model import Toolbox
 

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.core.events import ErrorData
-    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Shown
     from guildhall.runs.model import Ask, Run
 
 _MAX_SUMMARY_CHARS = 160

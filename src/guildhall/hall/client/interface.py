@@ -8,18 +8,15 @@ Does not import the types that it names: the codec does when a verb is called.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
-
-from guildhall.runs.model import Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.core.errors import GuildError
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
+    from guildhall.hall.client.model import Check, Checked, Document, Shown, Tested, Trusting, Voted, Welcome
     from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
     from guildhall.members.model import MemberShown
     from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
@@ -28,11 +25,11 @@ if TYPE_CHECKING:
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
     from guildhall.projects.meetings.states import MeetingStatus
     from guildhall.projects.model import Problem, Project, ProjectShown
-    from guildhall.room.model import Message, Proposal, Vote
+    from guildhall.room.model import Message
     from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Answer, Ask, Run, RunRequest
-    from guildhall.runs.plan import Executes, Plan
+    from guildhall.runs.plan import Plan
     from guildhall.runs.record.entries import Entry, Payload
     from guildhall.runs.replay import Replayed
     from guildhall.workers.model import Listed, Worker
@@ -42,126 +39,6 @@ if TYPE_CHECKING:
     from guildhall.workflow.instance import Schedule, Sent, Start, WorkflowShown
     from guildhall.workflow.plan import WorkflowPlan
     from guildhall.workflow.target import Target
-
-
-@dataclass(frozen=True, kw_only=True)
-class Welcome:
-    """The answer of a hall to a client that connects."""
-
-    env: tuple[str, ...]  # names of the environment variables that a frame may carry
-    problem: GuildError | None = None  # the settings cannot be read; `env` is empty then
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """One line of `guild doctor`."""
-
-    name: str
-    ok: bool
-    detail: str
-    hint: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """One thing that is not as a test recorded it."""
-
-    text: str  # what differs, then lines with - (recorded) and + (now)
-    worker: str | None = None
-    run: int | None = None  # the how-manieth run of the worker, from 1
-    answer: int | None = None  # before which answer of the model, from 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tested:
-    """What came of one test."""
-
-    file: Path
-    worker: str | None  # None: the file could not be read
-    deviations: Sequence[Deviation]
-    updated: bool = False  # the file says now what is, so that there is nothing to fail for
-    trusted: Seen | None = None  # the file as it is now, where it was trusted before it was updated
-    seconds: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        return self.updated or not self.deviations
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A run with all that belongs to it."""
-
-    run: Run
-    below: Sequence[Run]  # those that it has called, and those that these have called
-    asks: Sequence[Ask]  # of all of them
-    messages: Sequence[Mapping[str, Any]]  # the conversation: role, content, calls
-    attachments: Sequence[Mapping[str, Any]] = ()  # name, media_type, bytes, digest
-    runtime: str = "pydantic"  # what executes it between its doors
-
-    @property
-    def usage(self) -> Usage:
-        """What the run and all below it used up."""
-        return Usage.total(run.usage for run in (self.run, *self.below))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """A worker, what it declares and cannot be given here, and what is probably not meant."""
-
-    worker: Worker
-    problems: Sequence[GuildError]
-    doubts: Sequence[str]
-    plan: Plan | None = None  # None: it cannot be made, and the problems say why
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trusting:
-    """The code of a folder, or of one worker: what would be executed, by whom, and how it stands."""
-
-    folder: Path
-    code: Sequence[Executes]
-    plans: Sequence[Plan]  # of the workers that would execute it
-    problems: Sequence[GuildError]  # what cannot be read, and so cannot be trusted
-
-    @property
-    def open(self) -> tuple[Seen, ...]:
-        """The files that a person has not trusted as they are, each once."""
-        files = {seen.path: seen for code in self.code if not code.trusted for seen in code.files}
-        return tuple(seen for seen in files.values() if seen.standing != "trusted")
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder),
-            "trusted": not self.open,
-            "code": [code.as_dict() for code in self.code],
-            "workers": [plan.worker for plan in self.plans],
-            "problems": [error.as_dict() for error in self.problems],
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Document:
-    """The current version of a document of a room."""
-
-    path: str
-    digest: str
-    content: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"path": self.path, "digest": self.digest, "content": self.content}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Voted:
-    """A proposal with the votes that were cast so far."""
-
-    proposal: Proposal
-    votes: Sequence[Vote]
-
-    def as_dict(self) -> dict[str, Any]:
-        votes = [{"agent": vote.agent, "choice": vote.choice, "reason": vote.reason} for vote in self.votes]
-        return {**self.proposal.as_dict(), "votes": votes}
 
 
 class Runs(Protocol):

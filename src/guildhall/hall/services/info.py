@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from guildhall import __version__
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
-from guildhall.hall.client.interface import HallInfo, Welcome
+from guildhall.hall.client.interface import HallInfo
+from guildhall.hall.client.model import Welcome
 from guildhall.hall.composition.hall import Hall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from guildhall.hall.client.interface import Check
+    from guildhall.hall.client.model import Check
 
 
 class InfoService(HallInfo):

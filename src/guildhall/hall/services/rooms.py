@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import NotFound
-from guildhall.hall.client.interface import Document, Rooms, Voted
+from guildhall.hall.client.interface import Rooms
+from guildhall.hall.client.model import Document, Voted
 from guildhall.workflow import looking, records
 
 if TYPE_CHECKING:

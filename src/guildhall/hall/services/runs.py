@@ -7,7 +7,8 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.core.redaction import Redactor
-from guildhall.hall.client.interface import Runs, Shown
+from guildhall.hall.client.interface import Runs
+from guildhall.hall.client.model import Shown
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.transcript import conversation
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import Tested
+    from guildhall.hall.client.model import Tested
     from guildhall.hall.composition.hall import Hall
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Run, RunRequest

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import Trusting
+    from guildhall.hall.client.model import Trusting
     from guildhall.hall.composition.hall import Hall
     from guildhall.workers.trust import Seen
 

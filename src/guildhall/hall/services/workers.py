@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import Checked
+    from guildhall.hall.client.model import Checked
     from guildhall.hall.composition.hall import Hall
     from guildhall.workers.model import Listed, Worker
 

@@ -19,7 +19,7 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.core.redaction import Redactor
 from guildhall.hall.cases import code_of_test, refuse_programs, root_of_test
-from guildhall.hall.client.interface import Deviation, Tested
+from guildhall.hall.client.model import Deviation, Tested
 from guildhall.hall.testrun.compare import Comparison, difference
 from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_folder, put_files
 from guildhall.hall.workflows import load_workflow

@@ -9,7 +9,7 @@ from guildhall.cli.parser import read_text
 from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.interface import Document
+    from guildhall.hall.client.model import Document
 
 _TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
 _FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")

@@ -8,7 +8,7 @@ from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.interface import Voted
+    from guildhall.hall.client.model import Voted
 
 
 @command(argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag"), JSON, event_loop=False)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Shown
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
 

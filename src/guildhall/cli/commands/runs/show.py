@@ -19,7 +19,7 @@ from guildhall.runtimes.model import labelled
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
-    from guildhall.hall.client.interface import Shown
+    from guildhall.hall.client.model import Shown
     from guildhall.runs.model import Ask
 
 

@@ -16,7 +16,7 @@ from guildhall.hall.cases import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client.interface import Deviation, Tested
+    from guildhall.hall.client.model import Deviation, Tested
 
 
 @command(

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
     from guildhall.core.frame import Frame
-    from guildhall.hall.client.interface import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.hall.client.model import Shown
     from guildhall.workflow.instance import WorkflowShown
 
 _POLL_S = 0.2  # if the run is not alive in the hall that is asked

@@ -12,7 +12,7 @@ from guildhall.cli.trust_prompt import ask_trust, describe_code, escape, name_fi
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from guildhall.hall.client.interface import Trusting
+    from guildhall.hall.client.model import Trusting
 
 _MAX_PATH_CHARS = 4096
 
