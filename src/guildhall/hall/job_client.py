@@ -14,7 +14,7 @@ class JobClient(Protocol):
 
     async def dispatch(self, worker: str, dispatch: Dispatch, frame: Frame) -> Job: ...  # it goes on by itself
 
-    # newest first; the filter is a glob over the whole description
+    # newest first; the filter is a glob over the whole description. `member`: those of a member, which `frame` finds
     async def jobs(
         self,
         *,
@@ -22,12 +22,21 @@ class JobClient(Protocol):
         limit: int | None = None,
         cursor: str | None = None,
         worker: str | None = None,
+        member: str | None = None,
+        frame: Frame | None = None,
     ) -> Page: ...
 
-    async def job(self, id: str) -> JobShown: ...
+    # The id of a member's job is MEMBER/JOB. `frame` finds the member; jobs of the hall do not need it.
+    async def job(self, id: str, frame: Frame | None = None) -> JobShown: ...
 
-    async def job_result(self, id: str) -> JobResult: ...
+    async def job_result(self, id: str, frame: Frame | None = None) -> JobResult: ...
 
-    async def job_cancel(self, id: str) -> Job: ...  # as it stands then: one that has ended stays as it is
+    # as it stands then: one that has ended stays as it is
+    async def job_cancel(self, id: str, frame: Frame | None = None) -> Job: ...
 
-    async def job_delete(self, id: str, *, force: bool = False) -> None: ...
+    async def job_delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None: ...
+
+    # `question`: the text of the open question that is meant; without it the only one
+    async def job_answer(
+        self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None
+    ) -> None: ...

@@ -26,17 +26,24 @@ class RemoteJobs(ABC):
         limit: int | None = None,
         cursor: str | None = None,
         worker: str | None = None,
+        member: str | None = None,
+        frame: Frame | None = None,
     ) -> Page:
-        return await self._call("jobs", filter=filter, limit=limit, cursor=cursor, worker=worker)
+        return await self._call(
+            "jobs", filter=filter, limit=limit, cursor=cursor, worker=worker, member=member, frame=frame
+        )
 
-    async def job(self, id: str) -> JobShown:
-        return await self._call("job", id=id)
+    async def job(self, id: str, frame: Frame | None = None) -> JobShown:
+        return await self._call("job", id=id, frame=frame)
 
-    async def job_result(self, id: str) -> JobResult:
-        return await self._call("job_result", id=id)
+    async def job_result(self, id: str, frame: Frame | None = None) -> JobResult:
+        return await self._call("job_result", id=id, frame=frame)
 
-    async def job_cancel(self, id: str) -> Job:
-        return await self._call("job_cancel", id=id)
+    async def job_cancel(self, id: str, frame: Frame | None = None) -> Job:
+        return await self._call("job_cancel", id=id, frame=frame)
 
-    async def job_delete(self, id: str, *, force: bool = False) -> None:
-        await self._call("job_delete", id=id, force=force)
+    async def job_delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
+        await self._call("job_delete", id=id, force=force, frame=frame)
+
+    async def job_answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> None:
+        await self._call("job_answer", id=id, text=text, frame=frame, question=question)

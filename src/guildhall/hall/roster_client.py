@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.members.model import MemberShown
-    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
+    from guildhall.members.model import AtWork, MemberShown
 
 
 class RosterClient(Protocol):
@@ -30,21 +29,4 @@ class RosterClient(Protocol):
     ) -> Mapping[str, Any]: ...
 
     # its jobs, which are its own: of those the hall knows nothing but what the member says
-    async def member_jobs(
-        self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> JobListing: ...
-
-    async def member_job(self, name: str, job: str, frame: Frame) -> JobStanding: ...
-
-    async def member_job_result(self, name: str, job: str, frame: Frame) -> Result: ...
-
-    async def member_job_cancel(self, name: str, job: str, frame: Frame) -> str: ...  # how it stands then
-
-    async def member_job_delete(self, name: str, job: str, frame: Frame) -> None: ...
-
-    # what a person says to a question of it; where several are open, to which
-    async def member_job_answer(
-        self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None
-    ) -> None: ...
-
     async def members_at_work(self) -> list[AtWork]: ...  # jobs of members that go on, as far as is known here

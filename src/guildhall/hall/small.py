@@ -22,7 +22,7 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.operations import Operations
+from guildhall.hall.operations import HallJobs, Operations
 from guildhall.hall.serve import Process
 from guildhall.members.model import MANIFEST
 from guildhall.models.keys import travelling
@@ -71,7 +71,7 @@ class SmallProcess(Process):
     def __init__(self, hall: SmallHall, log: Log, *, port: int) -> None:
         super().__init__(hall, log, idle=None, port=port)
         self._small = hall
-        self._operations = Operations(EmbeddedHall(hall, stays=True), hall.worker, hall.frame)
+        self._operations = Operations(HallJobs(EmbeddedHall(hall, stays=True), hall.worker, hall.frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serves this, with the worker; the address."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict
-from guildhall.jobs.model import Job
 from guildhall.workers.registry import FILES
 
 if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.jobs.model import Dispatch
+    from guildhall.jobs.model import Dispatch, Job
     from guildhall.members.model import Member
 
 
@@ -40,11 +40,5 @@ async def dispatched_to_member(hall: Hall, name: str, dispatch: Dispatch, frame:
     if member is None:
         return None
     dispatch.check()
-    job = await hall.members.handle(member, frame).dispatch(dispatch.description, dispatch.task, dispatch.config)
-    return Job(
-        id=f"{name}/{job}",
-        worker=member.name,
-        description=dispatch.description,
-        status="running",
-        started_at=stamp(hall.clock.now()),
-    )
+    job = await hall.members.jobs(member, frame).dispatch(dispatch)
+    return replace(job, id=f"{name}/{job.id}", started_at=stamp(hall.clock.now()))

@@ -37,7 +37,7 @@ async def show(ctx: Context) -> None:
     if is_id(id, ASK):
         ctx.print(await client.ask(id), _print_ask)
     elif is_id(id, JOB):
-        ctx.print(await client.job(id), print_job)
+        ctx.print(await client.job(id), lambda shown, screen: print_job(id, shown, screen))
     elif is_id(id, MEETING):
         ctx.print(await client.meeting(id), print_meeting)
     elif is_id(id, COMMISSION):
