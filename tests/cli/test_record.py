@@ -18,8 +18,10 @@ from guildhall.cli.commands.runs import cost, ls
 from guildhall.cli.format.runs import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
-from guildhall.members.wire import AtWork, JobStanding, Shape
-from guildhall.runs.model import Ask, Entry, Question, Run, Usage
+from guildhall.core.frame import RecordedFrame
+from guildhall.members.jobs import Answer, read_status
+from guildhall.members.model import AtWork
+from guildhall.runs.model import Ask, Entry, Question, Run, RunRequest, Usage
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 from tests.cli.test_screen import SECRET
 
@@ -61,7 +63,8 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
         model="m",
         status=status,
         reason=None,
-        request={"input": "go"},
+        request=RunRequest(worker="scribe", input="go"),
+        frame=RecordedFrame(cwd=Path("/here"), root=Path("/here")),
         error=None,
         output=None,
         created_at="2026-01-10T12:00:00.000Z",
@@ -96,7 +99,8 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     """A run with an ask is listed once; secrets are replaced before a line is cut."""
     ended = replace(
         recorded("r-1"),
-        request={"input": f"{'x' * 45} {SECRET}", "frame": {"root": "/elsewhere"}},
+        request=RunRequest(worker="scribe", input=f"{'x' * 45} {SECRET}"),
+        frame=RecordedFrame(cwd=Path("/elsewhere"), root=Path("/elsewhere")),
         ended_at=stamp(SystemClock().now()),
     )
     ask = Ask(
@@ -131,9 +135,10 @@ def test_ls_lists_a_job_of_a_member_once_and_says_since_when() -> None:
     asks = {**told, "jobId": "j-1", "questions": ["Red?\x1b[1m", "Blue?"], "waiting": True}
     odd = {**told, "jobId": "j-3", "startedAt": "at dawn"}
     jobs = [
-        JobStanding.of(Shape.of(one, "it")) for one in (asks, {**told, "jobId": "j-2", "questions": ["When?"]}, odd)
+        read_status(Answer.of(one, "it"), "ant")
+        for one in (asks, {**told, "jobId": "j-2", "questions": ["When?"]}, odd)
     ]
-    members = [AtWork(member="ant", job=job, project="/a b") for job in jobs]
+    members = [AtWork(member="ant", shown=job, project="/a b") for job in jobs]
     screen = Screen(out=io.StringIO(), err=io.StringIO(), environ={})
     ls.print_groups(ls.Groups.of([], [], members=members), screen, Path("/here"), everything=False)
     assert isinstance(screen.out, io.StringIO)

@@ -39,7 +39,7 @@ from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
-from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
+from guildhall.runs.model import Answer, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
@@ -201,16 +201,18 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert result["content"][0]["text"] == "echo: ü"
     job = await both.once("dispatch", "ant", Dispatch(description="a", task="quick"), frame)
     assert job.id == "ant/j-1"
-    assert (await both.once("member_jobs", "ant", frame)).jobs[0].description == "a"
-    assert (await both.once("member_job", "ant", "j-1", frame)).status == "completed"
-    assert (await both.once("member_job_result", "ant", "j-1", frame)).output == "done: quick"
-    assert await both.once("member_job_cancel", "ant", "j-1", frame) == "completed"
+    assert (await both.once("jobs", member="ant", frame=frame)).jobs[0].description == "a"
+    assert (await both.once("job", "ant/j-1", frame)).job.status == "completed"
+    assert (await both.once("job_result", "ant/j-1", frame)).output == "done: quick"
+    assert (await both.once("job_cancel", "ant/j-1", frame)).status == "completed"
     with pytest.raises(Refused, match="takes no answers"):
-        await both.once("member_job_answer", "ant", "j-1", "yes", frame)
+        await both.once("job_answer", "ant/j-1", "yes", frame)
+    with pytest.raises(UsageError, match="frame: needed to find the member 'ant'"):
+        await both.once("job", "ant/j-1")
     assert isinstance(await both.once("members_at_work"), list)
-    await both.once("member_job_delete", "ant", "j-1", frame)
+    await both.once("job_delete", "ant/j-1", frame=frame)
     with pytest.raises(MemberRefused, match="there is no job"):
-        await both.once("member_job", "ant", "j-1", frame)
+        await both.once("job", "ant/j-1", frame)
     path = await both.once("member_new", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)
@@ -459,7 +461,7 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         run = (await anext(stream)).run
         hall.process.leave()
         rest = [event async for event in stream]
-        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", SHUTDOWN)
+        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
         assert (await remote.show(run)).run.status == "parked", "who followed can still look"
         with pytest.raises(HallGone, match="leaving"):
             await remote.doctor(frame)

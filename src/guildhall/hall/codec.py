@@ -85,6 +85,7 @@ _HOMES = {
     "ProjectSettings": "guildhall.projects.model",
     "ProjectShown": "guildhall.projects.model",
     "Proposal": "guildhall.room.model",
+    "RecordedFrame": "guildhall.core.frame",
     "Replayed": "guildhall.runs.replay",
     "Risk": "guildhall.policy.risk",
     "Run": "guildhall.runs.model",

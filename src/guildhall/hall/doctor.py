@@ -94,7 +94,7 @@ def _shell() -> Check:
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """One line for each runtime that is a program. One that is not installed is nobody's fault."""
     found: list[Check] = []
-    programs = hall.programs.seen_by(frame.keys)
+    programs = hall.runtimes.programs.seen_by(frame.keys)
     for row in ROWS.values():
         if row.program is None:
             continue

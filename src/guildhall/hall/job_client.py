@@ -36,7 +36,7 @@ class JobClient(Protocol):
 
     async def job_delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None: ...
 
-    # `question`: the text of the open question that is meant; without it the only one
+    # `question`: the text of the open question that is meant; without it the only one. The question, if it is known
     async def job_answer(
         self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None
-    ) -> None: ...
+    ) -> str: ...

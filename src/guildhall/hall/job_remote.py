@@ -45,5 +45,5 @@ class RemoteJobs(ABC):
     async def job_delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
         await self._call("job_delete", id=id, force=force, frame=frame)
 
-    async def job_answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> None:
-        await self._call("job_answer", id=id, text=text, frame=frame, question=question)
+    async def job_answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
+        return await self._call("job_answer", id=id, text=text, frame=frame, question=question)

@@ -99,9 +99,9 @@ class JobVerbs:
         jobs, id = self._route(id, frame)
         await jobs.delete(id, force=force)
 
-    async def job_answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> None:
+    async def job_answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
         jobs, id = self._route(id, frame)
-        await jobs.answer(id, text, question)
+        return await jobs.answer(id, text, question)
 
     def _route(self, id: str, frame: Frame | None) -> tuple[JobOperations, str]:
         """Return the jobs that an id belongs to, and the id there: MEMBER/JOB is a member's."""

@@ -124,16 +124,16 @@ class Member:
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
     ) -> AsyncGenerator[str]:
         """A member that takes work is a small hall."""
-        from guildhall.hall.small import SmallHall, SmallProcess
+        from guildhall.hall.member_hall import MemberHallProcess, open_member_hall
 
         try:
-            hall = SmallHall(self.root, self.manifest.name, environ)
+            member = open_member_hall(self.root, self.manifest.name, environ)
         except HallInUse as error:
             raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
-            process = SmallProcess(hall, log, port=port)
+            process = MemberHallProcess(member, log, port=port)
         except BaseException:
-            hall.release()
+            member.hall.release()
             raise
         url = process.offer(offer, secret)
         ready = asyncio.Event()

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
 from guildhall.core.nearest import did_you_mean
-from guildhall.jobs.model import Dispatch, detail_of, open_question
+from guildhall.jobs.model import Dispatch, detail_of
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
-from guildhall.runs.model import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -67,9 +66,7 @@ class HallJobs:
         await self._hall.job_delete((await self.status(id)).job.id, force=force)
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        asked = open_question(await self.status(id), question)
-        await self._hall.answer(asked.ask, Answer(choice=text))
-        return asked.question
+        return await self._hall.job_answer((await self.status(id)).job.id, text, question=question)
 
 
 class Operations:

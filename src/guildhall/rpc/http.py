@@ -112,7 +112,7 @@ async def read_body(
     A body that is too large by its own header is read for a moment all the same: its sender would not see the answer if
     the connection was closed while it writes.
     """
-    too_large = HttpError(413, f"the request has more than {max_bytes:,} bytes")
+    too_large = HttpError(413, f"request too large: at most {max_bytes:,} bytes are accepted")
     length = headers.get("content-length") or ""
     is_too_large = length.isdecimal() and int(length[:20]) > max_bytes
     data = bytearray()

@@ -13,7 +13,8 @@ from guildhall.room import inbox
 from guildhall.room.rooms import Furnishing
 from guildhall.runs.grants import has_price
 from guildhall.runs.limits import in_force
-from guildhall.runs.model import RunRequest, request_of
+from guildhall.runs.model import RunRequest
+from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
 from guildhall.workflow import looking, records, standalone
@@ -22,14 +23,13 @@ from guildhall.workflow.aside import set_aside
 from guildhall.workflow.beginning import asked_of, conducting, furnished, refuse_alive, refuse_replaced
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
-from guildhall.workflow.pace import Pace
 from guildhall.workflow.plan import opening_of
+from guildhall.workflow.policy import WorkflowPolicy
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.steering import Steering
 from guildhall.workflow.target import GLOBAL
-from guildhall.workflow.team import DEBOUNCE, Team
-from guildhall.workflow.turn import FIRST_PAUSE
+from guildhall.workflow.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,16 +74,8 @@ class Workflows:
         rooms: Rooms,
         settings: Callable[[Frame], Settings],
         zone: tzinfo,
-        first_pause: float = FIRST_PAUSE,
-        debounce: float = DEBOUNCE,
-        commands: Callable[..., Execute] = Commands,
-        pace: Pace | None = None,
+        policy: WorkflowPolicy | None = None,
     ) -> None:
-        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
-
-        `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
-        commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
-        """
         self._home = home
         self._store = store
         self._clock = clock
@@ -93,10 +85,7 @@ class Workflows:
         self._rooms = rooms
         self._settings = settings
         self._zone = zone
-        self.first_pause = first_pause
-        self.debounce = debounce
-        self._commands = commands
-        self._pace = pace or Pace()
+        self._policy = policy or WorkflowPolicy()
         self._teams: dict[str, Team] = {}  # by room
         self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
         self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
@@ -149,7 +138,7 @@ class Workflows:
             request,
             worker=str(workflow.path),
             input=asked_of(workflow),
-            workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
+            purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
@@ -218,7 +207,7 @@ class Workflows:
 
     def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
         """What could happen when it goes on, in a line."""
-        request = request_of(self._history.get(run).request)
+        request = self._history.get(run).request
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else in_force(self._history.journal(run)).budget
         return opening_of(workflow, replace(request, budget=budget), frame, self._settings(frame))
@@ -234,8 +223,8 @@ class Workflows:
         """Lets a workflow live that was made ready."""
         instance = self.instance(prepared.run)
         workflow = thawed(instance.source, instance.definition)
-        request = request_of(self._history.get(prepared.run).request)
-        params = (request.workflow or {})["params"]
+        request = self._history.get(prepared.run).request
+        params = self._history.purpose(prepared.run, WorkflowPurpose).params
         allowed = self._settings(prepared.frame).env
         values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         team = Team(
@@ -248,9 +237,9 @@ class Workflows:
             runs=self._runs,
             request=request,
             zone=self._zone,
-            first_pause=self.first_pause,
-            debounce=self.debounce,
-            pace=self._pace,
+            first_pause=self._policy.first_pause,
+            debounce=self._policy.debounce,
+            pace=self._policy.pace,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team
@@ -268,7 +257,7 @@ class Workflows:
             def told(key: str, text: str) -> None:
                 self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
-            return self._commands(folder=workflow.folder, env=env, told=told)
+            return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.composition.environment import Environment
     from guildhall.runs.model import Ask
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -45,6 +46,7 @@ class Record:
     clock: Clock
     boot: str
     readonly: bool
+    environment: Environment
 
     def _ask_closed(self, ask: Ask) -> None:
         """Hears of each ask that is open no more."""
@@ -114,7 +116,9 @@ class Record:
         return found
 
     def pins(self) -> Mapping[Path, Pin]:
-        """The files of projects that the person trusts."""
+        """Return the files of projects that the user trusts."""
+        if (pins := self.environment.policy.pins) is not None:
+            return pins
         return self.store.read(records.all_pins)
 
     def pins_below(self, folder: Path) -> list[Pin]:

@@ -25,18 +25,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.members.members import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import ParkCause
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
-    from guildhall.runs.tokens import Tokens
-    from guildhall.runtimes.model import Runtime
-    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workers.registry import Registry
     from guildhall.workers.trust import Pin
@@ -53,6 +50,9 @@ class Annex(Hall):
     def __init__(self, whole: Hall, path: Path) -> None:
         self.whole = whole
         self.path = path
+        self.environment = whole.environment
+        self.runtimes = whole.runtimes
+        self.settings = whole.settings
         self.home = whole.home
         self.environ = whole.environ
         self.clock = whole.clock
@@ -94,16 +94,6 @@ class Annex(Hall):
     @lazy
     def planner(self) -> Planner:
         return self.whole.planner
-
-    @lazy
-    def tokens(self) -> Tokens:
-        return self.whole.tokens
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        return self.whole.executes(runtime, frame)
-
-    def settings(self, frame: Frame) -> Settings:
-        return self.whole.settings(frame)
 
     def registry(self, frame: Frame) -> Registry:
         return self.whole.registry(frame)
@@ -184,9 +174,9 @@ class Annexes:
         """How many runs live here that no other one has called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, reason: str) -> None:
+    async def park_all(self, cause: ParkCause) -> None:
         for runs in self._built_runs():
-            await runs.park_all(reason)
+            await runs.park_all(cause)
 
     def release(self) -> None:
         for annex in self.opened:
@@ -219,7 +209,10 @@ class Annexes:
         there = workflow.frame(frame)
         allowed = self._hall.settings(there).env
         part = self._hall
-        if workflow.definition.context.config.db is not None and self._hall.keeps_apart:
+        if (
+            workflow.definition.context.config.db is not None
+            and self._hall.environment.policy.may_use_workflow_databases
+        ):
             values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
             check_places(workflow, values, self._hall.home, there)
             if (path := workflow.database(values)) is not None:
