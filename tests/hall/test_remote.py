@@ -25,6 +25,7 @@ from guildhall.core.errors import (
     NotTrusted,
     Refused,
     UnknownJob,
+    UsageError,
     WorkerLocked,
 )
 from guildhall.core.events import Event
