@@ -11,6 +11,7 @@ from guildhall.cli.format.runs import age
 from guildhall.cli.parser import positive_int
 from guildhall.cli.targets import is_member_job, job_id
 from guildhall.core.clock import SystemClock
+from guildhall.core.errors import UsageError
 from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ async def rm(ctx: Context) -> None:
 
 async def delete(ctx: Context) -> None:
     """Delete the job that the argument names."""
+    if ctx.args.force and is_member_job(ctx.args.id):
+        raise UsageError("--force: a member deletes no job that has failed")
     client = await ctx.connect()
     await client.job_delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
     ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")
