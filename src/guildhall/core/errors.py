@@ -30,6 +30,7 @@
     │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
     │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
+    │   └── NoModel           nobody names a model for the worker
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
     ├── MemberFailed          a guild member did not do what it was asked
@@ -322,6 +323,12 @@ class ModelUnusable(GuildError):
 
     code = "model_unusable"
     exit_code = 2
+
+
+class NoModel(ModelUnusable):
+    """Neither the worker nor its caller, the user or the settings name a model. The hint says how to name one."""
+
+    code = "no_model"
 
 
 class ToolUnavailable(GuildError):

@@ -182,9 +182,9 @@ class Register:
 
 
 def _hint(run: Run) -> str | None:
-    """What to do about a job that failed: as its run's error has it, by the id that people know."""
-    said, purpose = (run.error or {}).get("hint"), run.purpose_as(JobPurpose)
-    return str(said).replace(run.id, purpose.id) if said and purpose is not None else None
+    """Return the hint of a failed run, with the id of the job in place of the run's."""
+    hint, purpose = str((run.error or {}).get("hint") or ""), run.purpose_as(JobPurpose)
+    return hint.replace(run.id, purpose.id) if hint and purpose is not None else None
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _GRACE = 2.0  # seconds that calls under way get to finish when a run is parked
 _CRASHES = 3  # of its process, in one stretch: a run that brings it down again and again has failed
 # What can be done about a run that failed by what may be over by now.
-_HINTS: Mapping[type[GuildError], str] = {
+RESUME_HINTS: Mapping[type[GuildError], str] = {
     RateLimited: "Wait a while, then: guild resume {root}",
     Overloaded: "Wait a while, then: guild resume {root}",
     NotReachable: "Is the network there, and the address right? Then: guild resume {root}",
@@ -298,7 +298,7 @@ class Execution:
         if isinstance(error, Stops):
             return error.stretch
         if isinstance(error, GuildError):
-            return _failed(error, _HINTS.get(type(error), "").format(root=self._ledger.root))
+            return _failed(error, RESUME_HINTS.get(type(error), "").format(root=self._ledger.root))
         return _failed(
             RuntimeFailed(
                 f"the runtime broke: {type(error).__name__}: {error}",
@@ -378,9 +378,9 @@ class Execution:
 
 
 def _failed(error: GuildError, hint: str = "") -> Stretch:
-    """Return the end of a run that failed. `hint` is for an error without one."""
+    """Return the end of a run that failed. `hint` follows the hint of the error itself."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
     data = error.as_dict()
     if hint:
-        data.setdefault("hint", hint)
+        data["hint"] = f"{error.hint} {hint}" if error.hint else hint
     return Stretch(status="failed", reason=reason, error=data)

@@ -134,7 +134,7 @@ class LiveLedger(Asking):
 
     async def failed(self, call: ModelCall, error: ModelFailed, cost: float | None) -> None:
         self.purse.settle(call.key, cost or 0.0, 0)
-        data = {**error.as_dict(), "transient": error.transient, "cost_usd": cost}
+        data = {**error.as_dict(), "status": error.status, "transient": error.transient, "cost_usd": cost}
 
         def also(connection: Connection) -> None:
             if cost is not None:

@@ -168,7 +168,8 @@ class _Record:
         if self.end.kind != "ended":
             return
         if self.end.data["status"] != "completed":
-            if self.end.data["reason"] == RuntimeCrashed.code:
+            recorded: dict[str, Any] = self.end.data.get("error") or {}
+            if recorded.get("code") == RuntimeCrashed.code:
                 return  # it came as far as its process lived
             raise self.differs(self.end, f"the run was {self.end.data['status']}; now it is completed")
         self.compare(self.end, "the output", self.end.data["output"], output)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core import yaml
-from guildhall.core.errors import Conflict, GuildError
+from guildhall.core.errors import Conflict, GuildError, ModelFailed, ScriptExhausted
 from guildhall.core.yaml_text import dump
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _RETRIED = 3  # failures in a row after which the model door still asks again
 _DEEPEST = 30  # levels of arguments that are written as YAML; deeper ones as the JSON text that they were
-_STATUS = re.compile(r"\bHTTP (\d{3})\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +303,8 @@ def ending(run: Run, neutral: Neutral) -> dict[str, Any]:
     if run.status == "completed":
         ended["output"] = neutral.value(run.output)
     elif run.error:
-        ended["error"] = run.error.get("code")
+        code = run.error.get("code")  # a test plays a missing answer as a failure of the provider
+        ended["error"] = ModelFailed.code if code == ScriptExhausted.code else code
     return ended
 
 
@@ -321,8 +320,7 @@ def _failures(failed: Sequence[Entry], *, answered: bool) -> Iterator[dict[str, 
     if answered:
         failed = [entry for entry in failed if entry.data.get("transient")][:_RETRIED]
     for entry in failed[: _RETRIED + 1]:
-        named = _STATUS.search(str(entry.data.get("message")))
-        status = int(named[1]) if named else 0
+        status = int(entry.data.get("status") or 0)
         otherwise = 529 if entry.data.get("transient") else 400
         yield {"fail": status if 400 <= status <= 599 else otherwise}
 

@@ -215,12 +215,12 @@ def test_nor_does_it_ask_for_a_second_meeting(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         scripted(shop, call("request_meeting", **topic))
         run = await managed(shop)
-        (meeting,) = shop.hall.meetings.register.all("shop")
+        (meeting,) = shop.hall.meetings.all("shop")
         await shop.hall.meetings.decline(meeting.id, "not now")
         again = tools(shop, run.id)["request_meeting"]
         said = await called(again, _key(shop, run.id, "request_meeting"), **topic)
         assert f"The meeting {meeting.id} is declined" in said.text
-        assert len(shop.hall.meetings.register.all("shop")) == 1
+        assert len(shop.hall.meetings.all("shop")) == 1
 
     workshop.inside(work)
 

@@ -1,11 +1,11 @@
-"""What is on record, in lines that people read: runs, asks, entries of a journal."""
+"""Printing runs, asks and journal entries."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from guildhall.cli.format.jobs import by_job, id_of
+from guildhall.cli.format.jobs import id_of, rename_run
 from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
 from guildhall.runs.model import AMOUNT, DATE, WORDS
@@ -19,19 +19,28 @@ if TYPE_CHECKING:
     from guildhall.hall.client import HallClient, Shown
     from guildhall.runs.model import Ask, Entry, Run
 
-_LONG = 160
-# Recorded answers stay what they are, and with them what went wrong: only a new run can end otherwise.
-_IN_VAIN = ("runtime_failed", "not_fulfilled", "context_too_long")
+_MAX_SUMMARY_CHARS = 160
+# A resumed run replays its recorded answers, so these errors would occur again.
+_FINAL_ERRORS = ("runtime_failed", "not_fulfilled", "context_too_long")
+# The hints of these errors contain the command `guild resume`.
+RESUME_HINTED = (
+    "limit_reached",
+    "rate_limited",
+    "model_overloaded",
+    "model_not_reachable",
+    "runtime_crashed",
+    "runtime_toolless",
+)
 
 
 def age(stamp: str, now: datetime) -> str:
-    """How long ago, in the one unit that matters."""
+    """Return how long ago a time was, in its largest unit."""
     span = _span((now - moment(stamp)).total_seconds())
     return f"{span} ago" if span else "just now"
 
 
 def ahead(stamp: str, now: datetime) -> str:
-    """How long there is still time, in the one unit that matters."""
+    """Return how long it is until a time, in its largest unit."""
     return f"for {_span((moment(stamp) - now).total_seconds()) or 'a moment'}"
 
 
@@ -43,15 +52,14 @@ def _span(seconds: float) -> str:
 
 
 def entry_line(entry: Entry) -> str:
-    """An entry of a journal in one line."""
+    """Return a journal entry as one line."""
     key = one_line(entry.key or "-", 20)
-    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {_told(entry)}".rstrip()
+    return f"{entry.seq:>4}  {entry.at[11:19]}Z  {entry.kind:<14}  {key:<12}  {_summary(entry)}".rstrip()
 
 
-def _told(entry: Entry) -> str:
-    """What matters most in an entry; what is not known here is shown as it is."""
-    tell = _TELLERS.get(entry.kind, _json)
-    return one_line(tell(entry.data), _LONG)
+def _summary(entry: Entry) -> str:
+    """Return what matters most in an entry; for an unknown kind, all its data."""
+    return one_line(_FORMATS.get(entry.kind, _json)(entry.data), _MAX_SUMMARY_CHARS)
 
 
 def _json(data: Any) -> str:
@@ -70,13 +78,13 @@ def _asked(data: Mapping[str, Any]) -> str:
 
 
 def _answered(data: Mapping[str, Any]) -> str:
-    told: list[str] = []
+    parts: list[str] = []
     for part in _parts(_inside(data, "response").get("parts")):
         if part.get("part_kind") == "tool-call":
-            told.append(f"calls {part.get('tool_name')}")
+            parts.append(f"calls {part.get('tool_name')}")
         elif part.get("content"):
-            told.append(f"says {_text(part['content'])}")
-    return "; ".join(told)
+            parts.append(f"says {_text(part['content'])}")
+    return "; ".join(parts)
 
 
 def _call(data: Mapping[str, Any]) -> str:
@@ -84,7 +92,7 @@ def _call(data: Mapping[str, Any]) -> str:
 
 
 def _refused(data: Mapping[str, Any]) -> str:
-    """With what the model reads: who refused it, and why."""
+    """Return the call with the text that the model gets."""
     return f"{_call(data)}: {_content(data) or data.get('reason') or ''}"
 
 
@@ -107,7 +115,7 @@ def _said(data: Mapping[str, Any]) -> str:
 
 
 def _more(data: Mapping[str, Any]) -> str:
-    """The limits that were granted."""
+    """Return the limits that were raised."""
     return "".join(f", {name} now {value}" for name, value in _inside(data, "bounds").items())
 
 
@@ -133,7 +141,7 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else _json(content)
 
 
-_TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "assembled": _assembled,
     "model_asked": _asked,
     "model_failed": _words("message"),
@@ -156,8 +164,8 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
-    """What `--output json` prints; of a workflow also what was said."""
+async def result_data(shown: Shown, client: HallClient) -> dict[str, Any]:
+    """Return the object that `--output json` prints; for a workflow with its messages."""
     run = shown.run
     workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
@@ -179,12 +187,12 @@ async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
 
 def _called(run: Run) -> dict[str, Any]:
     keys = ("run", "parent", "worker", "status", "output", "error", "cost_usd")
-    told = run.as_dict()
-    return {key: told[key] for key in keys}
+    data = run.as_dict()
+    return {key: data[key] for key in keys}
 
 
-def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
-    """What the person can do about a run that has stopped for now."""
+def next_steps(shown: Shown, screen: Screen) -> list[str]:
+    """Return lines with the commands that continue a run that has stopped."""
     run = shown.run
     waiting = [ask for ask in shown.asks if ask.status == "open"]
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
@@ -198,9 +206,9 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
 
 
 def how_to_answer(ask: Ask, *, here: bool = False) -> str:
-    """The command that answers an ask, which is shown `here`, or else where it is shown.
+    """Return the command that answers an ask, and the one that shows it unless it is shown `here`.
 
-    None is suggested for a call that was cut off: what happened only the person knows.
+    No answer is suggested for a call with an unknown effect: only the user knows what happened.
     """
     if WORDS in ask.question.choices:
         return f'guild answer {ask.id} "..."'
@@ -213,17 +221,17 @@ def how_to_answer(ask: Ask, *, here: bool = False) -> str:
 
 
 def _may_try_again(run: Run) -> bool:
-    """Whether going on could end otherwise, and nothing has said so yet."""
+    """Return True if a failed run could succeed when it is resumed, and its hint does not say so already."""
     error = run.error or {}
-    if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
+    if run.status != "failed" or run.parent is not None or error.get("code") in _FINAL_ERRORS:
         return False
     if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
-    return "guild resume" not in str(error.get("hint"))
+    return error.get("code") not in RESUME_HINTED
 
 
 def used(shown: Shown) -> str:
-    """What a run used, in one line."""
+    """Return what a run used, as one line."""
     usage = shown.usage
     turns = "1 turn" if usage.turns == 1 else f"{usage.turns} turns"
     turns = f"{len(shown.below) + 1} runs, {turns}" if shown.below else turns
@@ -231,28 +239,32 @@ def used(shown: Shown) -> str:
 
 
 def text_of(output: Any) -> str:
-    """An output as text: text as it is, anything else as JSON."""
+    """Return an output as text: a text unchanged, everything else as JSON."""
     if output is None:
         return ""
     return output if isinstance(output, str) else json.dumps(output, indent=2, ensure_ascii=False)
 
 
-def print_ending(shown: Shown, screen: Screen) -> None:
-    """The result; or else why there is none, what is asked, and how to go on."""
+def print_outcome(shown: Shown, screen: Screen) -> None:
+    """Print the result of a run, or its error, its open asks and the next steps."""
     run = shown.run
     if run.status == "completed":
         screen.result(text_of(run.output))
     if run.status == "cancelled":
         screen.note(f"guild: {id_of(run)} was cancelled: there is no result", "red")
     elif run.status == "failed" or run.error:
-        error = run.error or {}
-        where = f"{error['where']}: " if error.get("where") else ""
-        said = error.get("message") or run.reason or "no reason given"
-        screen.note(f"guild: {id_of(run)} {run.status}: {where}{said}", "red")
-        if hint := error.get("hint"):
-            screen.note(by_job(str(hint), run))
+        print_error(run, run.error or {}, screen)
     for ask in shown.asks:
         if ask.status == "open" and ask.question.body:
             screen.note(screen.barred(ask.question.body, wrapped=screen.err.isatty()))
-    for line in how_to_go_on(shown, screen):
+    for line in next_steps(shown, screen):
         screen.note(line)
+
+
+def print_error(run: Run, error: Mapping[str, Any], screen: Screen) -> None:
+    """Print why a run failed, and the hint of the error."""
+    where = f"{error['where']}: " if error.get("where") else ""
+    message = error.get("message") or run.reason or "no reason given"
+    screen.note(f"guild: {id_of(run)} {run.status}: {where}{message}", "red")
+    if hint := error.get("hint"):
+        screen.note(rename_run(str(hint), run))

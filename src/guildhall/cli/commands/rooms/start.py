@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
-from guildhall.cli.follow import Follower, calm
+from guildhall.cli.follow import Follower, clear_cancellation
 from guildhall.cli.screen import ReaderGone
 from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
@@ -91,10 +91,10 @@ async def _follow(ctx: Context, run: str, target: Target) -> int:
                     shown = await client.workflow(target)
                     own.runs.update(agent.run for agent in shown.agents if agent.run and agent.name == target.agent)
                 if own.concerns(event):
-                    await follower.tell(event)
+                    await follower.handle(event)
     except (asyncio.CancelledError, ReaderGone):
         code = exit_codes.INTERRUPTED
-        calm()
+        clear_cancellation()
     with suppress(GuildError):  # it was stopped from elsewhere
         await client.stop_agent(target)
     screen.note(f"{target} is stopped. To go on with what it has not read: guild start {target}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
-from guildhall.cli.format.runs import entry_line, how_to_go_on
+from guildhall.cli.format.runs import entry_line, next_steps
 from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
 from guildhall.runs.model import Entry
@@ -41,7 +41,7 @@ async def log(ctx: Context) -> None:
         return
     while shown.run.status == "running":
         shown = await _follow(journal, replace(ctx.frame, interactive=False))
-    for line in how_to_go_on(shown, ctx.screen):
+    for line in next_steps(shown, ctx.screen):
         ctx.screen.note(line)
 
 
@@ -106,8 +106,8 @@ class _Printer:
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
     def _print_entry(self, entry: Entry, label: str) -> None:
-        told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
-        self._screen.json(told.as_dict()) if self._as_json else self._screen.result(label + entry_line(told))
+        redacted = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
+        self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))
 
     def _print_message(self, message: Message) -> None:
         if self._as_json:
