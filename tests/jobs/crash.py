@@ -77,7 +77,7 @@ async def answered(shop: Shop, hear: Hear) -> None:
 
 async def answer_all(shop: Shop) -> None:
     for ask in shop.hall.asks.open():
-        await shop.client.answer(ask.id, Answer(choice="the front one"))
+        await shop.client.asks.answer(ask.id, Answer(choice="the front one"))
 
 
 async def cancelled(shop: Shop, hear: Hear) -> None:
@@ -211,7 +211,7 @@ def put_right(shop: Shop, now: Path) -> None:
 
 def _told(shop: Shop, run: str | None) -> list[str]:
     """What the model was told by its tools."""
-    ends = [entry.data["result"] for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
+    ends = [entry.data.result for entry in shop.hall.history.entries(run) if entry.kind == "tool_ended"]
     return [end["content"][0]["text"] for end in ends]
 
 

@@ -15,13 +15,22 @@ from guildhall.cli.format.runs import next_steps, print_error, result_data, text
 from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
-from guildhall.core.events import Event
+from guildhall.core.events import (
+    AskOpenedData,
+    ErrorData,
+    Event,
+    MessageData,
+    RunStartedData,
+    TextDeltaData,
+    ToolUseData,
+)
+from guildhall.runs.record.entries import Assembly, ToolStarted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import AsyncGenerator, Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
 
 _NO_LIMIT = 1_000_000  # characters of a line that is not cut
 _MAX_POLLS, _POLL_S = 20, 0.05  # until a parked run that someone else cancels has ended
@@ -52,18 +61,18 @@ class Follower:
         self._run: str | None = None
         self._held: dict[str, WordBuffer] = {}  # by run
         self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
-        self._error: Mapping[str, Any] = {}  # of the last error event, for a run that could not be recorded
+        self._error: ErrorData | None = None  # of the last error event, for a run that could not be recorded
         self._calls: dict[tuple[str, str], str] = {}  # arguments of the calls of the last answer, by run and call id
         self._turn_over = False
         self._streamed = ""  # the text of the last answer, as it was printed while it was written
         self._last_message = ""  # of the room
 
-    async def follow(self, stream: AsyncIterator[Event]) -> int:
+    async def follow(self, stream: AsyncGenerator[Event]) -> int:
         """Follow until the run ends or the user stops it, and return the exit code."""
         stopped: int | None = None
         self._screen.last_words = "Whether a run has begun, `guild ls` shows."
         try:
-            async with aclosing(cast("AsyncGenerator[Event]", stream)) as events:
+            async with aclosing(stream) as events:
                 async for event in events:
                     await self.handle(event)
         except (asyncio.CancelledError, ReaderGone):
@@ -81,43 +90,42 @@ class Follower:
         """Print an event. If it is an ask and a user is there, ask for the answer."""
         self._remember(event)
         self._print_event(event)
-        if event.type == "ask_opened" and self._screen.interactive:
-            await self._ask(event.data["ask"])
+        if self._screen.interactive and (opened := event.read(AskOpenedData)) is not None:
+            await self._ask(opened["ask"])
 
     def _remember(self, event: Event) -> None:
         """Keep what later lines need."""
         if self._run is None:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
-        if event.type == "run_started" and event.run != self._run:
-            self._called[event.run] = self._called_run(event)
+        if event.run != self._run and (started := event.read(RunStartedData)) is not None:
+            self._called[event.run] = self._called_run(started)
         if event.type == "turn_end":
             self._calls = {call: arguments for call, arguments in self._calls.items() if call[0] != event.run}
-        if event.type == "tool_use":
-            said = _arguments(self._screen.scrubbed(event.data.get("arguments")))
-            self._calls[event.run, str(event.data.get("id"))] = said
+        if (use := event.read(ToolUseData)) is not None:
+            self._calls[event.run, use["id"]] = _arguments(self._screen.scrubbed(use["arguments"]))
         if event.run != self._run:
             return
-        if event.type == "message":
-            self._last_message = str(event.data.get("content"))
+        if event.type == "message" and (message := event.read(MessageData)) is not None:
+            self._last_message = message["content"]
         if event.type == "turn_end":
             self._turn_over = True
-        elif event.type == "text_delta":
-            self._streamed = ("" if self._turn_over else self._streamed) + event.data.get("text", "")
+        elif (piece := event.read(TextDeltaData)) is not None:
+            self._streamed = ("" if self._turn_over else self._streamed) + piece["text"]
             self._turn_over = False
-        elif event.type == "error" and not event.data.get("transient"):
-            self._error = event.data
+        elif (error := event.read(ErrorData)) is not None and not error.get("transient"):
+            self._error = error
 
-    def _called_run(self, event: Event) -> _CalledRun:
+    def _called_run(self, started: RunStartedData) -> _CalledRun:
         """Return the depth of a run that another run has called, and its number among the runs of its worker."""
-        parent, worker = self._called.get(str(event.data.get("parent"))), str(event.data.get("worker"))
+        parent, worker = self._called.get(started["parent"] or ""), started["worker"]
         number = 1 + sum(run.worker == worker for run in self._called.values())
         return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
 
     def _print_event(self, event: Event) -> None:
         held = self._held.setdefault(event.run, WordBuffer())
-        if event.type == "text_delta":
-            self._print_piece(event, held.add(event.data.get("text", "")))
+        if (piece := event.read(TextDeltaData)) is not None:
+            self._print_piece(event, held.add(piece["text"]))
             return
         self._print_piece(event, held.rest())
         if self._screen.wanted.form == "stream-json":
@@ -145,14 +153,14 @@ class Follower:
         if not text:
             return
         if self._screen.wanted.form == "stream-json":
-            piece = Event(type="text_delta", run=event.run, root=event.root, at=event.at, data={"text": text})
+            piece = Event.of(TextDeltaData, {"text": text}, run=event.run, root=event.root, at=event.at)
             self._screen.json(piece.as_dict())
         elif event.run == self._run:  # two texts at the same time would be mixed
             self._screen.delta(text)
 
     async def _ask(self, ask: Mapping[str, Any]) -> None:
         try:
-            await self._client.answer(ask["ask"], await ask_person(ask, self._screen))
+            await self._client.asks.answer(ask["ask"], await ask_person(ask, self._screen))
         except TimeoutError:
             self._screen.note("The time for this answer is over; the worker is told so.", "yellow")
         except Conflict as error:
@@ -161,12 +169,12 @@ class Follower:
     # at the end
 
     async def _finish(self, run: str, *, stopped: int | None) -> int:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for _ in range(_MAX_POLLS):  # parked, but not by this command: someone cancels it
             if stopped is not None or shown.run.pause != "user":
                 break
             await asyncio.sleep(_POLL_S)
-            shown = await self._client.show(run)
+            shown = await self._client.runs.get(run)
         self._screen.end_line()
         self._print_status(shown)
         if shown.run.status == "parked":
@@ -175,7 +183,7 @@ class Follower:
             await self._print(shown)
         if stopped is not None and shown.run.status != "completed":
             return stopped
-        return exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
+        return exit_codes.of_run(shown.run.status, shown.run.error_code)
 
     async def _print(self, shown: Shown) -> None:
         if self._screen.wanted.form != "text":
@@ -196,16 +204,17 @@ class Follower:
             self._screen.note(line)
 
     async def _print_interrupted_calls(self, run: str) -> None:
-        shown = await self._client.show(run)
+        shown = await self._client.runs.get(run)
         for one in (shown.run, *shown.below):
-            entries = await self._client.journal(one.id)
-            harmless = {"worker_call", *(entries[0].data.get("repeatable", ()) if entries else ())}
-            calls = {entry.key: entry for entry in entries if entry.kind.startswith("tool_")}
-            for entry in calls.values():
-                if entry.kind != "tool_started" or entry.data.get("tool") in harmless:
+            entries = await self._client.runs.journal(one.id)
+            first = entries[0].data if entries else None
+            harmless = {"worker_call", *(first.repeatable if isinstance(first, Assembly) else ())}
+            calls = {entry.key: entry.data for entry in entries if entry.kind.startswith("tool_")}
+            for call in calls.values():
+                if not isinstance(call, ToolStarted) or call.tool in harmless:
                     continue
                 self._screen.note(
-                    f"{entry.data.get('tool')} was cut off before its end; "
+                    f"{call.tool} was cut off before its end; "
                     "when the run goes on you may be asked whether it took effect.",
                     "yellow",
                 )

@@ -54,7 +54,7 @@ Each class has a stable `code` of its own, and an `exit_code` and an `http_statu
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +63,22 @@ if TYPE_CHECKING:
 class _Place(TypedDict, total=False):
     hint: str | None
     where: str | None
+
+
+class ErrorInfo(TypedDict):
+    """An error as it is stored and as JSON shows it."""
+
+    code: str
+    message: str
+    hint: NotRequired[str]
+    where: NotRequired[str]
+    limit: NotRequired[str]  # of LimitReached: the name of the limit
+    run: NotRequired[str]  # of LimitReached: the run whose limit it is
+    others: NotRequired[Sequence[str]]  # of InvalidFile: what else is wrong
+    job: NotRequired[str]  # of NotFinished
+    status: NotRequired[str]  # of NotFinished
+    files: NotRequired[Sequence[str]]  # of MergeConflict
+    agents: NotRequired[Sequence[str]]  # of a workflow: the agents that failed
 
 
 class GuildError(Exception):
@@ -83,10 +99,10 @@ class GuildError(Exception):
         head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}\n{self.hint}" if self.hint else head
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> ErrorInfo:
         """The error as JSON shows it: code and message always, the rest when there is something to say."""
         names = ("code", "message", "hint", "where", *self.more)
-        return {name: value for name in names if (value := getattr(self, name))}
+        return cast("ErrorInfo", {name: value for name in names if (value := getattr(self, name))})
 
 
 class UsageError(GuildError):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import Detail, Job, JobResult, JobShown, Page, WorkerJobs
 
     Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -38,7 +38,7 @@ class HallJobs:
         self._frame = frame
 
     async def dispatch(self, dispatch: Dispatch) -> Job:
-        return await self._hall.dispatch(self._worker, dispatch, self._frame())
+        return await self._hall.jobs.dispatch(self._worker, dispatch, self._frame())
 
     async def page(
         self,
@@ -48,25 +48,25 @@ class HallJobs:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> Page:
-        return await self._hall.jobs(worker=self._name, filter=filter, limit=limit, cursor=cursor)
+        return await self._hall.jobs.list(worker=self._name, filter=filter, limit=limit, cursor=cursor)
 
     async def status(self, id: str) -> JobShown:
-        shown = None if "/" in id else await self._hall.job(id)  # with a slash it would be an id of a member
+        shown = None if "/" in id else await self._hall.jobs.get(id)  # with a slash it would be an id of a member
         if shown is None or shown.job.worker != self._name:
             raise UnknownJob(f"there is no job {id[:60]!r}")
         return shown
 
     async def result(self, id: str) -> JobResult:
-        return await self._hall.job_result((await self.status(id)).job.id)
+        return await self._hall.jobs.result((await self.status(id)).job.id)
 
     async def cancel(self, id: str) -> Job:
-        return await self._hall.job_cancel((await self.status(id)).job.id)
+        return await self._hall.jobs.cancel((await self.status(id)).job.id)
 
     async def delete(self, id: str, *, force: bool = False) -> None:
-        await self._hall.job_delete((await self.status(id)).job.id, force=force)
+        await self._hall.jobs.delete((await self.status(id)).job.id, force=force)
 
     async def answer(self, id: str, text: str, question: str | None = None) -> str:
-        return await self._hall.job_answer((await self.status(id)).job.id, text, question=question)
+        return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
 
 
 class Operations:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Listed
 
@@ -51,12 +51,12 @@ class OutsideTools:
         client, frame = await self._reach()
         workers = [
             {"name": one.name, "description": one.description}
-            for one in await client.workers(frame)
+            for one in await client.workers.list(frame)
             if await _takes_work(one, client, frame)
         ]
         members = [
             {"name": shown.member.name, "description": shown.member.description, "trusted": shown.trusted}
-            for shown in await client.members(frame)
+            for shown in await client.members.list(frame)
             if shown.member.takes_work
         ]
         return _told({"workers": workers, "members": members})
@@ -75,7 +75,7 @@ class OutsideTools:
         refuse_choice_of_model(config)
         label = " ".join((description or task).split())[:_LABEL]
         client, frame = await self._reach()
-        job = await client.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
+        job = await client.jobs.dispatch(worker, Dispatch(description=label, task=task, config=config or {}), frame)
         self._last = job.id
         return _told({"jobId": job.id})
 
@@ -88,7 +88,7 @@ class OutsideTools:
             limit: At most so many.
         """
         client, frame = await self._reach()
-        page = await client.jobs(filter=filter, limit=limit, member=member, frame=frame)
+        page = await client.jobs.list(filter=filter, limit=limit, member=member, frame=frame)
         before = "" if member is None else f"{member}/"
         return _told({"jobs": [{**job.row("detailed"), "jobId": f"{before}{job.id}"} for job in page.jobs]})
 
@@ -125,11 +125,11 @@ class OutsideTools:
         job = self._named(job)
         client, frame = await self._reach()
         try:
-            result = await client.job_result(job, frame)
+            result = await client.jobs.result(job, frame)
         except NotFinished as error:
             more = "`wait` waits until it has ended." if error.status == "running" else "`status` says more."
             raise NotFinished(error.message, job=error.job, status=error.status, hint=more) from None
-        directory = (await client.job(job, frame)).directory
+        directory = (await client.jobs.get(job, frame)).directory
         return _told({**result.as_wire(), "jobId": job, **({"directory": directory} if directory else {})})
 
     async def answer(self, ask: str, text: str) -> str:
@@ -140,13 +140,13 @@ class OutsideTools:
             text: What the person said.
         """
         client, _ = await self._reach()
-        asked = await client.ask(ask)
+        asked = await client.asks.get(ask)
         if asked.kind != "question":
             raise Refused(
                 f"{ask} is no question: only the person decides it",
                 hint=f"Tell the person to look at it and answer it: guild answer {ask}",
             )
-        await client.answer(ask, Answer(choice=text, by=RELAYED))
+        await client.asks.answer(ask, Answer(choice=text, by=RELAYED))
         return "Passed on."
 
     async def cancel(self, job: str) -> str:
@@ -156,7 +156,7 @@ class OutsideTools:
             job: Its id.
         """
         client, frame = await self._reach()
-        return _told({"jobId": job, "status": (await client.job_cancel(job, frame)).status})
+        return _told({"jobId": job, "status": (await client.jobs.cancel(job, frame)).status})
 
     def _named(self, job: str | None) -> str:
         if job is not None:
@@ -167,11 +167,11 @@ class OutsideTools:
 
     async def _standing(self, job: str) -> dict[str, Any]:
         client, frame = await self._reach()
-        shown = await client.job(job, frame)
+        shown = await client.jobs.get(job, frame)
         standing = {**shown.as_wire(), "jobId": job}
         if shown.job.run is None:  # a member's: its asks are not in the inbox
             return standing
-        asks = [one for one in await client.asks() if one.root == shown.job.run]
+        asks = [one for one in await client.asks.list() if one.root == shown.job.run]
         return {**standing, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
 
 
@@ -180,7 +180,7 @@ async def _takes_work(one: Listed, client: HallClient, frame: Frame) -> bool:
     if one.error is not None or one.status != "active" or (one.scope, one.name) == ("shipped", COMPACTOR_WORKER):
         return False
     try:
-        refuse_writing(await client.worker(one.name, frame))
+        refuse_writing(await client.workers.get(one.name, frame))
     except GuildError:
         return False
     return True

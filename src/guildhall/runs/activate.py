@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
+from guildhall.core.text import is_text
 from guildhall.core.yaml import shown
-from guildhall.runs.model import Bounds, is_text
+from guildhall.runs.model import Bounds
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.model import View
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.runs.model import RunRequest
+    from guildhall.runs.record.entries import Assembly
     from guildhall.tools.model import Tool
     from guildhall.workers.code import Code
     from guildhall.workers.model import Worker
@@ -76,9 +78,9 @@ class Activation:
 DEFAULT = Activation()
 
 
-def on_record(frozen: Mapping[str, Any]) -> Activation:
+def on_record(frozen: Assembly) -> Activation:
     """How a run began that is on record: nothing is called again."""
-    return Activation.from_dict(frozen["activation"]) if frozen.get("activation") else DEFAULT
+    return Activation.from_dict(frozen.activation) if frozen.activation else DEFAULT
 
 
 def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:

@@ -17,8 +17,11 @@ from guildhall.core.errors import (
     RuntimeFailed,
     RuntimeToolless,
 )
+from guildhall.core.events import ErrorData, RunEndedData
+from guildhall.core.text import check_text
 from guildhall.runs import records, talking
 from guildhall.runs.model import ParkCause, Stretch
+from guildhall.runs.record.entries import Crashed, Ended, Paused, Payload, Unjudged
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -138,7 +141,7 @@ class Execution:
         if hear is None:
             raise RuntimeFailed("the run asked for what the person says next, and it is no conversation")
         with self._patience.call():
-            words = talking.check_words(await self._heard(asyncio.ensure_future(hear(number)), number))
+            words = check_text("message", await self._heard(asyncio.ensure_future(hear(number)), number))
             await self.only_while_open()
             await self._ledger.hears(number, words)
         return words
@@ -263,8 +266,8 @@ class Execution:
             except RuntimeCrashed as error:
                 if crash == _CRASHES:
                     raise
-                await self._ledger.journal.append("crashed", error.as_dict())
-                self._ledger.publish("error", **error.as_dict(), transient=True, attempt=crash + 1, attempts=_CRASHES)
+                await self._ledger.journal.append(_crash(error))
+                self._ledger.publish(ErrorData, _transient(error, crash + 1))
         raise AssertionError
 
     async def _end(self, stretch: Stretch, *tasks: asyncio.Task[Any]) -> Stretch:
@@ -362,19 +365,29 @@ class Execution:
             if self._seat is not None:
                 self._seat.ended(connection, self._ledger.run, stretch)
 
-        data: dict[str, Any] = dict(vars(stretch))
-        if unjudged is not None:
-            data["unjudged"] = dict(vars(unjudged))
-        await self._ledger.journal.append(
-            "ended" if ended else "paused",
-            data,
-            also=also,
-        )
+        await self._ledger.journal.append(_stop(stretch, unjudged), also=also)
         if self._seat is not None and self._seat.settled is not None:
             await self._seat.settled(self._ledger.run, stretch)
         if stretch.error is not None:
-            self._ledger.publish("error", **stretch.error)
-        self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)
+            self._ledger.publish(ErrorData, {**stretch.error})
+        self._ledger.publish(RunEndedData, {"status": stretch.status, "reason": stretch.reason})
+
+
+def _transient(error: RuntimeCrashed, attempt: int) -> ErrorData:
+    return {**error.as_dict(), "transient": True, "attempt": attempt, "attempts": _CRASHES}
+
+
+def _crash(error: RuntimeCrashed) -> Crashed:
+    return Crashed(code=error.code, message=error.message, hint=error.hint, where=error.where)
+
+
+def _stop(stretch: Stretch, unjudged: Stretch | None) -> Payload:
+    """Return the journal entry of the end of a run segment."""
+    status, reason = stretch.status, stretch.reason
+    by_itself = None if unjudged is None else Unjudged.of(unjudged)
+    if status in {"completed", "failed"}:
+        return Ended(status=status, reason=reason, error=stretch.error, output=stretch.output, unjudged=by_itself)
+    return Paused(status=status, reason=reason, pause=stretch.pause, unjudged=by_itself)
 
 
 def _failed(error: GuildError, hint: str = "") -> Stretch:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import LimitReached, UsageError
+from guildhall.core.errors import ErrorInfo, LimitReached, UsageError
 from guildhall.runs.purpose import (
     PLAIN,
     CallPurpose,
@@ -49,17 +49,6 @@ AskKind = Literal["approval", "unknown_effect", "limit", "loop", "question", "co
 AskStatus = Literal["open", "answered", "applied", "expired", "withdrawn"]
 # What outlives the run that asks it, and keeps that from nothing: the answer is for whatever the run has made or begun.
 ASIDE: frozenset[AskKind] = frozenset({"question", "conflict", "meeting"})
-
-
-def is_text(text: object) -> bool:
-    """Whether it is text that can be stored, shown and sent to a model: no NUL, no half characters."""
-    if not isinstance(text, str) or "\0" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 AMOUNT = "amount"  # among the choices of an ask: any positive number is an answer
@@ -192,7 +181,7 @@ class Stretch:
     status: RunStatus
     pause: PauseCause | None = None  # why the run is parked or waits
     reason: str | None = None  # for people; no code reads it
-    error: Mapping[str, Any] | None = None
+    error: ErrorInfo | None = None
     output: Any = None
 
     @staticmethod
@@ -249,7 +238,7 @@ class Run:
     reason: str | None  # for people; no code reads it
     request: RunRequest
     frame: RecordedFrame
-    error: Mapping[str, Any] | None
+    error: ErrorInfo | None
     output: Any
     created_at: str
     ended_at: str | None
@@ -268,6 +257,10 @@ class Run:
     def purpose_as(self, purpose: type[PurposeT]) -> PurposeT | None:
         """Return the purpose of the run if it is of this type, or None."""
         return self.request.purpose if isinstance(self.request.purpose, purpose) else None
+
+    @property
+    def error_code(self) -> str | None:
+        return self.error["code"] if self.error is not None else None
 
     @property
     def needs_person(self) -> bool:
@@ -295,21 +288,6 @@ class Run:
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One line of a run's journal."""
-
-    run: str
-    seq: int
-    kind: str
-    key: str | None
-    data: Mapping[str, Any]
-    at: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"run": self.run, "seq": self.seq, "kind": self.kind, "key": self.key, "at": self.at, "data": self.data}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def test_it_looks_commissions_waits_and_puts_the_work_up(workshop: Workshop) -> 
 
 def _key(shop: Workshop, run: str, tool: str) -> str:
     entries = shop.hall.history.entries(run)
-    return next(one.key for one in entries if one.kind == "tool_started" and one.data["tool"] == tool)
+    return next(one.key for one in entries if one.kind == "tool_started" and one.data.tool == tool)
 
 
 @pytest.mark.req("SYS-14")
@@ -282,7 +282,7 @@ def test_after_a_crash_it_goes_on_and_nothing_is_made_or_tried_twice(workshop: W
 
 def _waits(shop: Workshop, run: str) -> bool:
     entries = shop.hall.history.entries(run)
-    return any(one.kind == "tool_started" and one.data["tool"] == "wait_for_commissions" for one in entries)
+    return any(one.kind == "tool_started" and one.data.tool == "wait_for_commissions" for one in entries)
 
 
 # What cannot be

@@ -12,6 +12,7 @@ from guildhall.core.errors import GuildError, MergeConflict
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.states import Closing, next_step
+from guildhall.runs.record.entries import ModelAsked, ToolEnded
 from tests.projects.meetings.parlour import call, say
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def test_notes_are_written_without_a_summary_and_say_so(parlour: Parlour) -> Non
 
     async def work() -> None:
         meeting = await parlour.opened()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert "There is no summary: " in notes(parlour, meeting)
         assert "Half way." in notes(parlour, meeting)
 
@@ -41,11 +42,11 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
 
     async def work() -> None:
         meeting = await parlour.opened("Which form?")
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         (run,) = [one for one in parlour.hall.history.recent() if one.worker == "meeting-summariser"]
-        asked = parlour.hall.history.journal(run.id).kind("model_asked")
+        asked = parlour.hall.history.journal(run.id).all(ModelAsked)
         assert len(asked) == 1
-        assert parlour.hall.history.entries(run.id)[0].data["tools"] == []
+        assert parlour.hall.history.entries(run.id)[0].data.tools == []
         assert "| Which form?" in parlour.told(run.id)
         assert "| Parquet." in parlour.told(run.id)
         assert "meeting-summariser" not in parlour.told(meeting.run)
@@ -55,8 +56,8 @@ def test_the_summary_is_a_run_of_its_own_without_tools(parlour: Parlour) -> None
 
 def test_closed_before_anybody_came(parlour: Parlour) -> None:
     async def work() -> None:
-        meeting = await parlour.client.meeting_open("architect", "never mind", parlour.frame)
-        closed = await parlour.client.meeting_close(meeting.id, parlour.frame)
+        meeting = await parlour.client.meetings.open("architect", "never mind", parlour.frame)
+        closed = await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert closed.status == "closed"
         assert "nobody came" in notes(parlour, meeting)
         parlour.repo.fsck()
@@ -74,14 +75,14 @@ def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
         branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 3\n"}, "Another", "somebody")
         with pytest.raises(MergeConflict) as refused:
-            await parlour.client.meeting_close(meeting.id, parlour.frame)
+            await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert refused.value.files == ("src/cart.py",)
         assert meeting.id in (refused.value.hint or "")
         assert parlour.meetings.get(meeting.id).status == "open"
         assert next_step(parlour.meetings.get(meeting.id)) == "restore_checkout", "the close is not repeated"
         assert parlour.repo.git("branch", "--list", "claude/meeting/*")
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 1\n"}, "Taken back", "somebody")
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         assert parlour.repo.at("claude/main", "src/cart.py") == "total = 2"
         parlour.repo.fsck()
 
@@ -151,7 +152,7 @@ def test_a_close_that_fails_is_repeated_at_the_next_start(parlour: Parlour) -> N
 
     async def fails() -> None:
         with pytest.raises(GuildError):
-            await parlour.client.meeting_close(meeting.id, parlour.frame, leave_work=True, summarise=False)
+            await parlour.client.meetings.close(meeting.id, parlour.frame, leave_work=True, summarise=False)
         found = parlour.meetings.get(meeting.id)
         assert (found.status, next_step(found)) == ("open", "close")
 
@@ -174,8 +175,8 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         talking = asyncio.create_task(parlour.said(meeting.id, "go"))
-        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).kind("model_asked")) == 2)
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.until(lambda: len(parlour.hall.history.journal(meeting.run).all(ModelAsked)) == 2)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         await talking
         assert parlour.hall.history.get(meeting.run).status == "completed"
 
@@ -185,7 +186,7 @@ def test_while_it_answers_it_can_be_closed(parlour: Parlour) -> None:
 def test_two_who_close_at_once(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
-        closing = (parlour.client.meeting_close(meeting.id, parlour.frame) for _ in range(2))
+        closing = (parlour.client.meetings.close(meeting.id, parlour.frame) for _ in range(2))
         came = await asyncio.gather(*closing, return_exceptions=True)
         assert sorted(type(one).__name__ for one in came) == ["Conflict", "Meeting"]
         assert parlour.repo.git("log", "--format=%s", "claude/main").count("Meeting with architect: ") == 1
@@ -200,8 +201,8 @@ def test_what_cannot_be_linked(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         assert parlour.shown(meeting.id).meeting.linked == ()
-        ended = parlour.hall.history.journal(meeting.run).kind("tool_ended")
-        assert [entry.data["result"]["is_error"] for entry in ended] == [True] * len(paths)
+        ended = parlour.hall.history.journal(meeting.run).all(ToolEnded)
+        assert [entry.data.result["is_error"] for entry in ended] == [True] * len(paths)
 
     parlour.inside(work)
 
@@ -239,7 +240,7 @@ def test_what_git_ignores_of_a_meeting_is_kept_and_named(parlour: Parlour) -> No
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.quiet()
-        await parlour.client.meeting_close(meeting.id, parlour.frame)
+        await parlour.client.meetings.close(meeting.id, parlour.frame)
         kept = f"refs/guildhall/kept/ignored/meeting/{meeting.id}"
         assert parlour.repo.at(kept, "export.draft") == "Export"
         last = parlour.shown(meeting.id).timeline[-1].reason

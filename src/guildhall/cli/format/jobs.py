@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from guildhall.activities.model import Decided
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobShown
     from guildhall.runs.model import Run
 
@@ -139,7 +139,7 @@ def _meant(given: str, questions: Sequence[str]) -> list[str]:
 
 async def wait_for_member(id: str, client: HallClient, frame: Frame) -> JobShown:
     """Wait until a job of a member has ended, or waits for the user."""
-    while (shown := await client.job(id, frame)).job.status == "running" and not shown.waits:
+    while (shown := await client.jobs.get(id, frame)).job.status == "running" and not shown.waits:
         await SystemClock().sleep(_POLL_S)
     return shown
 
@@ -153,7 +153,7 @@ async def print_end(id: str, shown: JobShown, client: HallClient, frame: Frame, 
         if not shown.questions:
             screen.note(f'It waits for you: guild answer {id} "..."', "yellow")
     elif shown.job.status == "completed":
-        screen.result((await client.job_result(id, frame)).output)
+        screen.result((await client.jobs.result(id, frame)).output)
     else:
         screen.note(f"guild: {id} {shown.job.status}: {shown.job.error or 'no reason was given'}", "red")
     return _exit_code(shown)
@@ -161,7 +161,7 @@ async def print_end(id: str, shown: JobShown, client: HallClient, frame: Frame, 
 
 async def print_end_as_json(id: str, shown: JobShown, client: HallClient, frame: Frame, screen: Screen) -> int:
     """Print the status of a member's job, with its result if it is completed. Return the exit code."""
-    result = (await client.job_result(id, frame)).as_wire() if shown.job.status == "completed" else {}
+    result = (await client.jobs.result(id, frame)).as_wire() if shown.job.status == "completed" else {}
     screen.json({**shown.as_wire(), **result, "member": id.rpartition("/")[0]})
     return _exit_code(shown)
 

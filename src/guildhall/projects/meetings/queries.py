@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from guildhall.projects.decisions import decided
 from guildhall.projects.meetings.model import FollowUp, MeetingDetails
 from guildhall.projects.meetings.transcript import merge_exchanges
+from guildhall.runs.record.entries import Listening, ModelAnswered, Said
 
 if TYPE_CHECKING:
     from guildhall.projects.meetings.context import MeetingContext
@@ -63,14 +64,14 @@ def _last_answered(context: MeetingContext, id: str) -> int:
 
 def _is_cut_off(context: MeetingContext, session: Session) -> bool:
     """Return True if the user interrupted the last answer of a session and has said nothing since."""
-    kinds = ("listening", "said", "model_answered")
-    spoken = [entry for entry in context.history.entries(session.run) if entry.kind in kinds]
-    return bool(spoken) and bool(spoken[-1].data.get("cut_off"))
+    entries = context.history.entries(session.run)
+    spoken = [entry.data for entry in entries if isinstance(entry.data, Listening | Said | ModelAnswered)]
+    return bool(spoken) and isinstance(spoken[-1], ModelAnswered) and spoken[-1].cut_off
 
 
 def run_position(context: MeetingContext, run: str) -> int:
     """Return the number, within its run, of the message that the run waits for or answers; 0 at its first message."""
-    heard = [entry for entry in context.history.entries(run) if entry.kind in ("listening", "said")]
+    heard = [entry for entry in context.history.entries(run) if isinstance(entry.data, Listening | Said)]
     return int((heard[-1].key or "u0")[1:]) if heard else 0
 
 
@@ -86,5 +87,5 @@ def checkout_scope(context: MeetingContext, meeting: Meeting) -> Scope:
     """Return how much of the project the checkout contains, by the worker file of the last session."""
     if meeting.run is None:
         return "sparse"
-    definition = context.history.entries(meeting.run)[0].data["worker"]["definition"]
+    definition = context.history.journal(meeting.run).assembly.worker["definition"]
     return "full" if definition.get("checkout") == "full" else "sparse"

@@ -12,11 +12,11 @@ from collections import defaultdict
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import Conflict, ContextTooLong, GuildError, Refused, RuntimeFailed
-from guildhall.core.events import Event
+from guildhall.core.events import ErrorData, Event, ListeningData, TextDeltaData
 from guildhall.projects.meetings import records
 from guildhall.projects.meetings.artifact import render_notes
 from guildhall.projects.meetings.model import Session, branch_name
@@ -37,6 +37,7 @@ from guildhall.runs.cutting import cut_short
 from guildhall.runs.limits import Spent, in_force
 from guildhall.runs.model import RunRequest
 from guildhall.runs.purpose import MeetingPurpose
+from guildhall.runs.record.entries import ModelAnswered
 from guildhall.runs.seat import Seat
 from guildhall.tools.define import call_method
 
@@ -131,7 +132,8 @@ class Sessions:
                 yield event
             async for event in events:
                 self._collect_answer(run, event)
-                heard = event.data["number"] - 1 + after if event.type == "listening" and event.run == run else -1
+                listening = event.read(ListeningData) if event.run == run else None
+                heard = listening["number"] - 1 + after if listening is not None else -1
                 if is_shown or event.type in _ALWAYS_SHOWN:
                     yield event
                 is_shown = is_shown or heard == number - 1
@@ -140,8 +142,8 @@ class Sessions:
 
     def _collect_answer(self, run: str, event: Event) -> None:
         """Keep the text of the answer in progress, in case the user interrupts it."""
-        if event.run == run and event.type == "text_delta":
-            self._partial_answers[run] = self._partial_answers.get(run, "") + str(event.data["text"])
+        if event.run == run and (piece := event.read(TextDeltaData)) is not None:
+            self._partial_answers[run] = self._partial_answers.get(run, "") + piece["text"]
         elif event.run == run and event.type in ("turn_end", "run_started", "listening", "run_ended"):
             self._partial_answers.pop(run, None)
 
@@ -153,8 +155,8 @@ class Sessions:
             return False
         run = context.history.get(ended.run)
         if run.status == "failed":  # a session without any answer would only fail again
-            has_answered = bool(context.history.journal(run.id).kind("model_answered"))
-            return (run.error or {}).get("code") == ContextTooLong.code and has_answered
+            has_answered = bool(context.history.journal(run.id).all(ModelAnswered))
+            return run.error_code == ContextTooLong.code and has_answered
         return run.pause == "message"
 
     def _attend(self, run: str, frame: Frame, *, launched: bool, stays: bool) -> Callable[[], None]:
@@ -211,8 +213,8 @@ class Sessions:
 
     def _renewed_event(self, run: str, error: GuildError) -> Event:
         message = f"the session was renewed, with a summary of what was said so far: {error.message}"
-        data = {"code": error.code, "message": message, "transient": True, "renewed": True}
-        return Event(type="error", run=run, root=run, at=self._context.now(), data=data)
+        data: ErrorData = {"code": error.code, "message": message, "transient": True, "renewed": True}
+        return Event.of(ErrorData, data, run=run, root=run, at=self._context.now())
 
     async def _start(self, meeting: Meeting, frame: Frame) -> Prepared:
         """Prepare the first session of a meeting."""
@@ -316,7 +318,7 @@ class Sessions:
             await self._message_added[id].wait()
         if not has_waited:
             run, at = context.sessions(id)[-1].run, context.now()
-            context.bus.publish(Event(type="listening", run=run, root=run, at=at, data={"number": number}))
+            context.bus.publish(Event.of(ListeningData, {"number": number}, run=run, root=run, at=at))
         return message.text
 
     def _write_transcript(self, id: str) -> None:
@@ -329,9 +331,7 @@ class Sessions:
             path = context.transcript_path(meeting)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                draft = path.with_suffix(f".{token_hex(4)}.fresh")  # several threads may write it at once
-                draft.write_text(text, encoding="utf-8")
-                draft.replace(path)
+                replace_file(path, text.encode(), mode=0o666)
             except OSError as error:
                 _log.warning("%s: the transcript cannot be written: %s", id, error)
         render_notes(details(context, id), Summary(), context.redact)
@@ -391,7 +391,7 @@ def _check_resumable(run: Run, *, renew: bool) -> None:
     """Raise Conflict if a run should not, or cannot, be resumed."""
     if renew:
         raise Conflict("requested by the user")
-    code = str((run.error or {}).get("code"))
+    code = run.error_code
     if run.status == "failed" and code in _NOT_RESUMABLE:
         is_too_long = code == ContextTooLong.code
         raise Conflict("the conversation no longer fits" if is_too_long else "its record cannot be continued")

@@ -43,6 +43,6 @@ async def summarise(context: MeetingContext, transcript: str, frame: Frame, mode
     except GuildError as error:
         return Summary(problem=error.message)
     if run.status != "completed" or not str(run.output or "").strip():
-        reason = (run.error or {}).get("message") or run.reason or "it said nothing"
+        reason = (run.error["message"] if run.error else run.reason) or "it said nothing"
         return Summary(problem=f"{run.id} {run.status}: {reason}")
     return Summary(text=str(run.output).strip())

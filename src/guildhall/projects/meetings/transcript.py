@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.projects.meetings.model import Exchange
+from guildhall.runs.record.entries import ModelAnswered, Said
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from guildhall.projects.meetings.model import UserMessage
-    from guildhall.runs.model import Entry
+    from guildhall.runs.record.entries import Entry, Payload
 
 
-def merge_exchanges(messages: Sequence[UserMessage], sessions: Iterable[tuple[int, Sequence[Entry]]]) -> list[Exchange]:
+def merge_exchanges(
+    messages: Sequence[UserMessage], sessions: Iterable[tuple[int, Sequence[Entry[Payload]]]]
+) -> list[Exchange]:
     """Return the exchanges in order.
 
     A session is the number of the last message that its first message contains, and its journal. A message that one
@@ -27,11 +30,11 @@ def merge_exchanges(messages: Sequence[UserMessage], sessions: Iterable[tuple[in
         if number not in found or not found[number].answer:
             found[number] = _unanswered(number, by_number)
         for entry in entries:
-            if entry.kind == "said":
+            if isinstance(entry.data, Said):
                 number = after + int((entry.key or "u0")[1:])
                 found[number] = _unanswered(number, by_number)
-            elif entry.kind == "model_answered":
-                found[number] = _with_answer(found[number], entry)
+            elif isinstance(entry.data, ModelAnswered):
+                found[number] = _with_answer(found[number], entry.data, entry.at)
     for number in by_number:
         found.setdefault(number, _unanswered(number, by_number))
     return [found[number] for number in sorted(found)]
@@ -42,12 +45,12 @@ def _unanswered(number: int, messages: Mapping[int, UserMessage]) -> Exchange:
     return Exchange(number=number, words=message.text if message else "", answer="", at=message.at if message else "")
 
 
-def _with_answer(exchange: Exchange, entry: Entry) -> Exchange:
-    parts = cast("list[dict[str, Any]]", entry.data["response"]["parts"])
+def _with_answer(exchange: Exchange, answered: ModelAnswered, at: str) -> Exchange:
+    parts = cast("list[dict[str, Any]]", answered.response["parts"])
     text = "".join(part["content"] for part in parts if part["part_kind"] == "text").strip()
     calls = tuple(part["tool_name"] for part in parts if part["part_kind"] == "tool-call")
     answer = f"{exchange.answer}\n\n{text}" if exchange.answer and text else exchange.answer or text
-    return replace(exchange, answer=answer, calls=(*exchange.calls, *calls), at=exchange.at or entry.at)
+    return replace(exchange, answer=answer, calls=(*exchange.calls, *calls), at=exchange.at or at)
 
 
 def render_transcript(exchanges: Iterable[Exchange], worker: str) -> str:

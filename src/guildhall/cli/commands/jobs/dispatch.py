@@ -13,7 +13,7 @@ from guildhall.cli.format.runs import print_outcome
 from guildhall.cli.parser import json_object, read_text
 from guildhall.cli.targets import Resolved, is_member_job, worker_name
 from guildhall.core.errors import UsageError
-from guildhall.hall.start import is_embedded
+from guildhall.hall.client.discovery import is_embedded
 
 if TYPE_CHECKING:
     from guildhall.jobs.model import Dispatch, Job
@@ -59,7 +59,7 @@ def dispatch(ctx: Context) -> Work:
 
 async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
     client, name = await ctx.connect(), ctx.args.worker
-    job = await ctx.run_trusted(lambda: client.dispatch(name, dispatch, ctx.frame), worker=name)
+    job = await ctx.run_trusted(lambda: client.jobs.dispatch(name, dispatch, ctx.frame), worker=name)
     if ctx.args.wait:
         return await _wait(ctx, job)
     ctx.print({"jobId": job.id}, job.id)
@@ -77,8 +77,8 @@ async def _wait(ctx: Context, job: Job) -> int:
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:
-        data = (await client.job(job.id)).as_dict()
-        screen.json({**data, **(await client.job_result(job.id)).as_wire()} if data["status"] == "completed" else data)
+        data = (await client.jobs.get(job.id)).as_dict()
+        screen.json({**data, **(await client.jobs.result(job.id)).as_wire()} if data["status"] == "completed" else data)
     else:
         print_outcome(shown, screen)
     return code

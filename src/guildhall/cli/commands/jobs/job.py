@@ -16,7 +16,7 @@ from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.hall.client import HallClient
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobResult, JobShown, Page
 
 _DEFAULT_LIMIT = 50
@@ -47,7 +47,7 @@ FORCE = argument("--force", action="store_true", help="also one that has failed"
 async def ls(ctx: Context) -> None:
     args, member = ctx.args, ctx.args.member
     client = await ctx.connect("read" if member is None else "start")
-    page = await client.jobs(
+    page = await client.jobs.list(
         filter=args.filter,
         limit=None if args.all else args.limit or _DEFAULT_LIMIT,
         cursor=args.cursor,
@@ -104,7 +104,7 @@ def _print_member_page(member: str, page: Page, screen: Screen) -> None:
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
     id, client = ctx.args.id, await _connect(ctx)
-    shown = await client.job(id, ctx.frame)
+    shown = await client.jobs.get(id, ctx.frame)
     if not is_member_job(id):
         ctx.print(shown, lambda shown, screen: print_job(id, shown, screen))
     elif ctx.args.json:
@@ -121,8 +121,8 @@ async def _connect(ctx: Context) -> HallClient:
 async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobShown:
     """Return the status of a member's job with its artifacts, and with the directory that members made here keep."""
     member, job = ctx.args.id.rpartition("/")[0], shown.job
-    artifacts = (await client.job_result(ctx.args.id, ctx.frame)).artifacts if job.status == "completed" else ()
-    folder = (await client.member(member, ctx.frame)).member.folder / "jobs" / job.id
+    artifacts = (await client.jobs.result(ctx.args.id, ctx.frame)).artifacts if job.status == "completed" else ()
+    folder = (await client.members.get(member, ctx.frame)).member.folder / "jobs" / job.id
     is_kept = is_id(job.id, JOB) and folder.is_dir()
     return replace(shown, artifacts=artifacts, directory=str(folder) if is_kept else None)
 
@@ -130,7 +130,7 @@ async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobS
 @command(_ID, JSON, event_loop=False)
 async def result(ctx: Context) -> None:
     client = await _connect(ctx)
-    found = await client.job_result(ctx.args.id, ctx.frame)
+    found = await client.jobs.result(ctx.args.id, ctx.frame)
     ctx.print(found, _print_result, data=found.as_wire())
 
 
@@ -143,7 +143,7 @@ def _print_result(result: JobResult, screen: Screen) -> None:
 @command(_ID, JSON)
 async def cancel(ctx: Context) -> None:
     client = await ctx.connect()
-    job = await client.job_cancel(ctx.args.id, ctx.frame)
+    job = await client.jobs.cancel(ctx.args.id, ctx.frame)
     ctx.print({"jobId": job.id, "status": job.status}, f"{ctx.args.id} is {job.status}")
 
 
@@ -157,5 +157,5 @@ async def delete(ctx: Context) -> None:
     if ctx.args.force and is_member_job(ctx.args.id):
         raise UsageError("--force: a member deletes no job that has failed")
     client = await ctx.connect()
-    await client.job_delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
+    await client.jobs.delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
     ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
 from guildhall.cli.format.runs import entry_line, next_steps
 from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
-from guildhall.runs.model import Entry
+from guildhall.runs.record.entries import Entry, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from guildhall.cli.screen import Screen
     from guildhall.cli.targets import Resolved
-    from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.hall.client.interface import HallClient, Shown
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
 
@@ -47,7 +44,7 @@ async def log(ctx: Context) -> None:
 
 async def _follow(journal: _Printer, frame: Frame) -> Shown:
     """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
-    async with aclosing(cast("AsyncGenerator[Event]", journal.client.follow(journal.run, frame))) as events:
+    async with aclosing(journal.client.runs.follow(journal.run, frame)) as events:
         async for event in events:
             if event.type != "text_delta":
                 await journal.print_new()
@@ -72,13 +69,15 @@ class _Printer:
 
     async def print_new(self) -> Shown:
         """Print what was not printed yet, and return the state of the run."""
-        shown = await self.client.show(self.run)
+        shown = await self.client.runs.get(self.run)
         runs = self._wanted([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
         open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
-        new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
+        new = [
+            entry for one in open_ones for entry in await self.client.runs.journal(one.id, self._last.get(one.id, -1))
+        ]
         self._ended_at = {one.id: one.ended_at for one in runs}
-        items: list[Entry | Message] = [*await self._messages(shown), *new]
+        items: list[Entry[Payload] | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
@@ -102,11 +101,12 @@ class _Printer:
         """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
         if shown.run.kind != "workflow":
             return []
-        found = await self.client.channel(self.run, since=self._last_message)
+        found = await self.client.rooms.messages(self.run, since=self._last_message)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
-    def _print_entry(self, entry: Entry, label: str) -> None:
-        redacted = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
+    def _print_entry(self, entry: Entry[Payload], label: str) -> None:
+        record = {name: self._screen.scrubbed(value) for name, value in entry.data.to_record().items()}
+        redacted = replace(entry, data=entry.data.from_record(record))  # before any of it is cut
         self._screen.json(redacted.as_dict()) if self._as_json else self._screen.result(label + entry_line(redacted))
 
     def _print_message(self, message: Message) -> None:

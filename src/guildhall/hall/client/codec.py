@@ -1,0 +1,274 @@
+"""Converts typed values to JSON and back.
+
+The types are the annotations of the services in `interface` and of the dataclasses that they name. A value of the wrong
+type is an error that names its place. Does not import anything slow: every command imports this module.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import os
+import re
+import types
+import typing
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
+
+from guildhall.core.errors import GuildError, InvalidFile, UsageError, error_class
+from guildhall.core.nearest import did_you_mean
+from guildhall.hall.client.interface import SERVICES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255  # bytes
+_TYPE_IMPORT = re.compile(r"^    from (guildhall[\w.]*) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
+_LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
+
+
+class _Names(dict[str, Any]):
+    """The names that the annotations of a module can use, with those that it imports for the type checker only."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__({**vars(collections.abc), "Path": Path, **vars(import_module(module))})
+        text = Path(self["__file__"]).read_text(encoding="utf-8")
+        block = text.partition("\nif TYPE_CHECKING:\n")[2].partition("\n\n\n")[0]
+        imports = (
+            f"{home} {name}" for home, *names in _TYPE_IMPORT.findall(block) for name in "".join(names).split(",")
+        )
+        self._homes = {words[-1]: words[:2] for line in imports if len(words := line.split()) > 1}
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._homes:
+            raise KeyError(name)
+        module, original = self._homes[name]
+        return getattr(import_module(module), original)
+
+
+@dataclass(frozen=True)
+class Verb:
+    """The declaration of a verb."""
+
+    declared: types.FunctionType
+    signature: inspect.Signature
+    parameters: dict[str, Any]  # their types
+    required: frozenset[str]
+    result: Any  # of a stream: the type of its items
+    streams: bool
+
+    def bind(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name. Raise TypeError if they do not fit the signature."""
+        bound = self.signature.bind(None, *arguments, **named).arguments
+        return {name: value for name, value in bound.items() if name != "self"}
+
+
+@cache
+def verb(name: str) -> Verb:
+    """Return the declaration of a verb such as `runs.get`."""
+    service, _, method_name = name.partition(".")
+    method: types.FunctionType = getattr(SERVICES[service], method_name)
+    names = _names(method.__module__)
+    kinds = {part: _meant(text, names) for part, text in method.__annotations__.items()}
+    result = kinds.pop("return")
+    streams = get_origin(result) is collections.abc.AsyncGenerator
+    signature = inspect.signature(method)
+    given = signature.parameters.values()
+    required = frozenset(part.name for part in given if part.default is part.empty and part.name != "self")
+    return Verb(method, signature, kinds, required, get_args(result)[0] if streams else result, streams)
+
+
+@cache
+def _names(module: str) -> _Names:
+    return _Names(module)
+
+
+def _meant(annotation: Any, names: _Names) -> Any:
+    return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+
+
+@cache
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """The fields of a dataclass: their types, and whether each must be there."""
+    found: dict[str, tuple[Any, bool]] = {}
+    homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
+    for field in fields(kind):
+        needed = field.default is MISSING and field.default_factory is MISSING
+        found[field.name] = (_meant(field.type, _names(homes[field.name])), needed)
+    return found
+
+
+# to JSON
+
+
+def encode(value: Any) -> Any:
+    """The value as plain data."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, GuildError):
+        return value.as_dict()
+    if isinstance(value, bytes):
+        import base64
+
+        return base64.b64encode(value).decode()
+    if isinstance(value, collections.abc.Mapping):
+        return {str(key): encode(part) for key, part in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, frozenset | set):
+        return sorted(cast("set[str]", value))
+    if isinstance(value, collections.abc.Sequence):
+        return [encode(part) for part in cast("list[Any]", value)]
+    if hasattr(value, "to_wire"):
+        return value.to_wire()
+    if is_dataclass(value):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+    return value.model_dump(mode="json", exclude_unset=True)
+
+
+# from JSON
+
+
+def decode(kind: Any, data: Any, place: str = "") -> Any:
+    """The value of this type that the data stands for. Raises UsageError where it stands for none."""
+    origin = get_origin(kind)
+    if kind is Any or kind is object:
+        return data
+    if origin in (Union, types.UnionType):
+        return _one_of(get_args(kind), data, place)
+    if hasattr(origin, "from_wire"):
+        return _self_decoded(origin, data, place)
+    if origin is Literal:
+        if data in get_args(kind):
+            return data
+        raise _wrong(place, f"one of {', '.join(map(str, get_args(kind)))}", data)
+    if origin is not None:
+        return _whole(origin, get_args(kind), data, place)
+    return _plain(kind, data, place)
+
+
+def _plain(kind: Any, data: Any, place: str) -> Any:
+    if kind is None or kind is type(None):
+        return _checked(data is None, None, place, "nothing", data)
+    if kind is str or kind is bool:
+        return _checked(isinstance(data, kind), data, place, "text" if kind is str else "true or false", data)
+    if kind is int:
+        return _checked(isinstance(data, int) and not isinstance(data, bool), data, place, "a whole number", data)
+    if kind is float:
+        return _checked(isinstance(data, int | float) and not isinstance(data, bool), data, place, "a number", data)
+    if kind is Path:
+        return Path(data) if _is_path(data) else _checked(False, None, place, "a path", data)
+    if kind is bytes:
+        return _bytes(data, place)
+    if typing.is_typeddict(kind):
+        return _checked(isinstance(data, dict), data, place, "an object", data)
+    if is_dataclass(kind):
+        return _record(cast("type", kind), data, place)
+    if issubclass(kind, GuildError):
+        return error_of(data)
+    return kind.model_validate(data)
+
+
+def _is_path(data: object) -> bool:
+    """Whether a file could have this name: one that is too long is an error wherever it is looked at."""
+    if not isinstance(data, str):
+        return False
+    try:
+        name = os.fsencode(data)
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) < _LONGEST_PATH and b"\0" not in name and max(map(len, name.split(b"/"))) <= _LONGEST_NAME
+
+
+def _checked(fits: bool, value: Any, place: str, expected: str, data: Any) -> Any:
+    if not fits:
+        raise _wrong(place, expected, data)
+    return value
+
+
+def _wrong(place: str, expected: str, data: Any) -> UsageError:
+    said = {"dict": "an object", "list": "a list", "NoneType": "nothing"}.get(type(data).__name__) or repr(data)[:80]
+    return UsageError(f"{f'{place}: ' if place else ''}expected {expected}, got {said}")
+
+
+def _one_of(kinds: tuple[Any, ...], data: Any, place: str) -> Any:
+    if data is None and type(None) in kinds:
+        return None
+    arms = [kind for kind in kinds if kind is not type(None)]
+    for kind in arms[:-1]:
+        try:
+            return decode(kind, data, place)
+        except UsageError:
+            continue
+    return decode(arms[-1], data, place)
+
+
+def _whole(origin: Any, parts: tuple[Any, ...], data: Any, place: str) -> object:
+    if origin in (dict, collections.abc.Mapping):
+        _checked(isinstance(data, dict), None, place, "an object", data)
+        return {key: decode(parts[1], part, f"{place}.{key}") for key, part in data.items()}
+    _checked(isinstance(data, list), None, place, "a list", data)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        _checked(len(data) == len(parts), None, place, f"{len(parts)} parts", data)
+        each = [decode(kind, part, place) for kind, part in zip(parts, data, strict=True)]
+    else:
+        each = [decode(parts[0], part, f"{place}[{index}]") for index, part in enumerate(data)]
+    return each if origin in _LISTS else cast("Any", origin)(each)
+
+
+def _self_decoded(kind: Any, data: Any, place: str) -> Any:
+    """Decode a value whose class knows its wire form: it defines `to_wire` and `from_wire`."""
+    _checked(isinstance(data, dict), None, place, "an object", data)
+    try:
+        return kind.from_wire(data)
+    except InvalidFile as error:
+        raise UsageError(f"{f'{place}: ' if place else ''}{error.message}") from None
+
+
+def _bytes(data: Any, place: str) -> bytes:
+    import base64
+
+    try:
+        return base64.b64decode(data, validate=True)
+    except (TypeError, ValueError):
+        raise _wrong(place, "bytes in base64", data) from None
+
+
+def _record(kind: type, data: Any, place: str) -> Any:
+    _checked(isinstance(data, dict), None, place, "an object", data)
+    known, before = _fields(kind), f"{place}." if place else ""
+    for name in data:
+        if name not in known:
+            raise UsageError(f"{before}{name}: there is no such field", hint=did_you_mean(name, known))
+    for name, (_, needed) in known.items():
+        if needed and name not in data:
+            raise UsageError(f"{before}{name}: this field is required")
+    return kind(**{name: decode(known[name][0], part, f"{before}{name}") for name, part in data.items()})
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in what a verb was given. Paths are none: they may hold any bytes."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        every = cast("Iterable[Any]", (*value.keys(), *value.values()) if isinstance(value, dict) else value)
+        for part in every:
+            yield from texts_in(part)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name in _fields(type(value)):
+            yield from texts_in(getattr(value, name))
+
+
+# errors
+
+
+def error_of(data: Any) -> GuildError:
+    """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
+    told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    kind = error_class(str(told.get("code")))
+    more = {name: told.get(name) for name in kind.more}
+    message = str(told.get("message") or "no reason given")
+    return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

@@ -1,0 +1,241 @@
+"""Finding the hall of a home, starting one where there is none, and ending it. Light: every command comes here.
+
+A hall is alive as long as its process holds the home's lock; `hall.json` says where it listens and with which token.
+A file that was left behind says another boot than the lock, or nobody holds the lock: it is not believed, and nothing
+is sent to its address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import signal
+import stat
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from guildhall import __version__
+from guildhall.core.atomic_file import replace_file
+from guildhall.core.errors import HallUnavailable, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from guildhall.core.paths import Home
+
+EMBEDDED_VARIABLE = "GUILDHALL_EMBEDDED"
+_READY_WITHIN = 60.0  # seconds
+_GONE_WITHIN = 30.0
+_LARGEST_LOG = 5_000_000  # bytes; then a new one is begun
+_TAIL = 5  # lines of the log that are shown when a start fails
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a hall is, and how to be let in."""
+
+    pid: int
+    boot: str
+    version: str
+    url: str
+    since: str
+    token: str = field(repr=False)  # the person's
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def write(self, path: Path) -> None:
+        """Puts it where clients look, at once and for nobody else to read."""
+        replace_file(path, json.dumps(asdict(self)).encode())
+
+
+def is_embedded(environ: Mapping[str, str]) -> bool:
+    """Whether commands are to be halls of their own while they run. Only Linux has what a process of it needs."""
+    return sys.platform != "linux" or environ.get(EMBEDDED_VARIABLE, "") not in ("", "0")
+
+
+# finding
+
+
+def find(home: Home) -> Address | None:
+    """The live hall of a home."""
+    told = _holder(home)
+    if told is None or not told.get("hall"):
+        return None
+    address = _read(home.address)
+    return address if address is not None and address.boot == told.get("boot") else None
+
+
+def process_of(home: Home) -> int | None:
+    """The process of the live hall, also of one whose file is gone."""
+    told = _holder(home)
+    pid = told.get("pid") if told and told.get("hall") else None
+    return pid if type(pid) is int else None
+
+
+def _holder(home: Home) -> dict[str, Any] | None:
+    """What the holder of the home's lock says about itself; None: nobody holds it."""
+    try:
+        descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return _object(file.read(10_000))
+    return None
+
+
+def _read(path: Path) -> Address | None:
+    """The address in the file; None where there is none that can be used."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+            raise HallUnavailable(
+                "this file may be read or changed by others, so it is not believed",
+                where=str(path),
+                hint="`guild hall stop` ends the hall; the next command starts one with a file of its own.",
+            )
+        told = _object(file.read(10_000))
+    try:
+        address = Address(**told)
+        known = address.url == f"http://127.0.0.1:{address.port}" and type(address.pid) is int
+    except (TypeError, ValueError):
+        return None
+    return address if known else None
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def same_version(address: Address) -> Address:
+    """The address, if the hall there is of this very version."""
+    if address.version != __version__:
+        raise HallUnavailable(
+            f"the hall that is running is of version {address.version}, this command of {__version__}",
+            hint="`guild hall stop` ends it; its runs go on with the next command.",
+        )
+    return address
+
+
+# starting
+
+
+def find_or_start(home: Home, environ: Mapping[str, str]) -> Address:
+    """The live hall of a home; one is started where there is none. Commands that come at once start one together."""
+    if (address := find(home)) is not None:
+        return address
+    home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with home.start_lock.open("a") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # whoever waits here finds a hall afterwards
+        if (address := find(home)) is not None:
+            return address
+        _start(home, environ)
+    if (address := find(home)) is not None:
+        return address
+    raise HallUnavailable("the hall ended as soon as it was there", hint=f"See {home.log}.")
+
+
+def _start(home: Home, environ: Mapping[str, str]) -> None:
+    """Starts a hall that outlives this process, and waits until it can be reached."""
+    import subprocess
+
+    reading, writing = os.pipe()
+    try:
+        with _log(home) as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "guildhall.hall.serve", str(home.path), str(writing)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=home.path,
+                env={name: value for name, value in environ.items() if not name.startswith("GIT_")},
+                pass_fds=[writing],
+                start_new_session=True,
+            )
+    finally:
+        os.close(writing)
+    try:
+        told = _told(reading)
+    finally:
+        os.close(reading)
+        with contextlib.suppress(OSError):
+            process.poll()
+        process.returncode = process.returncode or 0  # it is nobody's child to wait for: it outlives this command
+    if told is None:
+        raise HallUnavailable("the hall could not be started", where=str(home.log), hint=_tail(home.log))
+    if "error" in told:
+        from guildhall.hall.client.codec import error_of
+
+        raise error_of(told["error"])
+
+
+def _told(reading: int) -> dict[str, Any] | None:
+    """What the new hall says when it is ready, or cannot be; None: it ended without a word."""
+    until, text = time.monotonic() + _READY_WITHIN, b""
+    while True:
+        ready, _, _ = select.select([reading], [], [], max(until - time.monotonic(), 0))
+        if not ready:
+            raise TimedOut(
+                f"the hall was not ready within {_READY_WITHIN:g} seconds",
+                hint="`guild hall status` says how it stands.",
+            )
+        piece = os.read(reading, 65536)
+        if not piece:
+            return _object(text) or None
+        text += piece
+
+
+def _log(home: Home) -> Any:
+    if home.log.exists() and home.log.stat().st_size > _LARGEST_LOG:
+        home.log.replace(home.log.with_name(f"{home.log.name}.1"))
+    descriptor = os.open(home.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    return os.fdopen(descriptor, "ab")
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-_TAIL:]
+    return "Its last words:\n" + "\n".join(lines) if lines else "Its log is empty."
+
+
+# ending
+
+
+def stop(pid: int) -> None:
+    """Asks the hall to leave, and returns when it has left. What runs there goes on when the next one starts."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    wait_for_end(pid)
+
+
+def wait_for_end(pid: int) -> None:
+    """Returns when the process of a hall that is leaving has ended."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([watched], [], [], _GONE_WITHIN)[0]:
+            raise TimedOut(
+                f"the hall (process {pid}) has not left within {_GONE_WITHIN:g} seconds",
+                hint=f"`kill -9 {pid}` ends it at once; nothing on record is lost.",
+            )
+    finally:
+        os.close(watched)
