@@ -173,7 +173,7 @@ class _Bench:
         try:
             async with asyncio.timeout(_WITHIN):
                 await together.wait()
-            room = hall.rooms.find("pair", tag)
+            room = hall.main.rooms.find("pair", tag)
             assert room is not None
 
             async def mention() -> None:

@@ -123,7 +123,7 @@ class Table:
 
     async def is_replayed(self) -> bool:
         """Whether the conversation, gone through once more on its record, is the same."""
-        played = await self.hall.recordings.play(self.state, self.frame, seat=seat_on_record((), converses=True))
+        played = await self.hall.main.recordings.play(self.state, self.frame, seat=seat_on_record((), converses=True))
         return played.same
 
     def close(self) -> None:

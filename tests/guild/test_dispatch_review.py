@@ -40,7 +40,7 @@ def test_it_is_seen_and_cancelled_and_tried_anew(guild: Guild, workshop: Worksho
 
     async def begin(shop: Workshop) -> str:
         id = await commissioned(shop)
-        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
+        path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{id}-1")
         await shop.so((path / "src/key.py").exists)
         return id
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from guildhall.core import errors
 from guildhall.core.errors import GuildError, LimitReached, MergeConflict, UsageError
 from guildhall.core.frame import Frame
-from guildhall.hall.client.codec import _fields, decode, encode, error_of, verb
+from guildhall.hall.client.codec import decode, encode, error_of, fields_of, verb
 from guildhall.hall.client.interface import VERBS
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
 from guildhall.runs.purpose import CallPurpose
@@ -35,7 +35,7 @@ def test_every_type_that_a_verb_names_is_known(name: str) -> None:
             if not isinstance(part, str):
                 look(part)
         if dataclasses.is_dataclass(kind):
-            for part, _ in _fields(typing.cast("type", kind)).values():
+            for part, _ in fields_of(typing.cast("type", kind)).values():
                 look(part)
 
     for kind in (*known.parameters.values(), known.result):

@@ -355,7 +355,7 @@ def test_interrupted_before_the_first_event_the_run_is_parked_too(home: Home, fr
             await following
         (run,) = await remote.runs.list()
         assert (run.status, [event.run for event in events]) == ("parked", [run.id]), "whoever follows knows which"
-        assert not hall.hall.busy()
+        assert not hall.hall.is_busy()
 
     with_client(home, work)
 
@@ -414,9 +414,9 @@ def test_a_person_who_is_gone_is_not_waited_for(home: Home, frame: Frame) -> Non
             if event.type == "ask_opened":
                 break
         await asyncio.sleep(0.15)
-        assert hall.hall.busy(), "somebody is there to answer"
+        assert hall.hall.is_busy(), "somebody is there to answer"
         await cut.aclose()
-        await until(lambda: not hall.hall.busy())
+        await until(lambda: not hall.hall.is_busy())
         (run,) = await remote.runs.list()
         assert run.status == "waiting"
 

@@ -37,7 +37,7 @@ def test_what_others_add_keeps_it(home: Home) -> None:
     async def go() -> None:
         async with served(home, idle=0.1) as hall:
             schedules = [True]
-            hall.hall.lives.append(lambda: bool(schedules))
+            hall.hall.keeps_alive.append(lambda: bool(schedules))
             await asyncio.sleep(0.2)
             assert not hall.serving.done()
             schedules.clear()

@@ -236,7 +236,7 @@ def test_a_job_goes_on_when_the_time_for_an_answer_is_over(shop: Shop, again: bo
         await asked(shop)
         await shop.until(lambda: not shop.hall.runs.alive(job.run))
         assert shop.jobs.expecting
-        assert shop.hall.busy()
+        assert shop.hall.is_busy()
         return job.id if again else (await shop.ended(job.id)).id
 
     async def later(shop: Shop) -> None:

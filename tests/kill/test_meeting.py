@@ -88,7 +88,7 @@ def judge(scene: Scene, parlour: Parlour) -> None:
 
 async def recovered(parlour: Parlour) -> None:
     await Recovery(parlour.hall).go_on()
-    await parlour.until(lambda: not parlour.hall.busy())
+    await parlour.until(lambda: not parlour.hall.is_busy())
 
 
 def test_the_sweep_goes_over_every_commit(scene: Scene, parlour: Parlour) -> None:

@@ -213,10 +213,10 @@ def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home
     hall = Hall(home, environ={})
     try:
         new, frame = worker(toolboxes=["mail"], model="openai:gpt-5"), Frame(cwd=project, root=project)
-        found = hall.planner.at_once(new, frame)
+        found = hall.workers.planner.at_once(new, frame)
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "record_decision" in [tool.name for tool in found.tools]
-        whole = asyncio.run(hall.planner.plan(new, frame))
+        whole = asyncio.run(hall.workers.planner.plan(new, frame))
         assert "ZeroDivisionError" in whole.problems[0].text
     finally:
         hall.release()

@@ -318,7 +318,7 @@ def test_a_replay_finds_what_is_not_as_it_was(tmp_path: Path, change: Callable[[
         assert await table.is_replayed()
         await table.hall.store.write(lambda connection: change(connection, table.run))
         seat = seat_on_record((), converses=True)
-        played = await table.hall.recordings.play(table.state, table.frame, seat=seat)
+        played = await table.hall.main.recordings.play(table.state, table.frame, seat=seat)
         assert played.difference is not None
         assert step in played.difference.text or "does not come to it" in played.difference.text
 
@@ -377,7 +377,7 @@ def test_what_cannot_be_done_with_a_conversation_is_refused(tmp_path: Path) -> N
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
         with pytest.raises(Conflict, match="is a conversation, and a conversation cannot be forked"):
-            await table.hall.forks.fork(table.run, 2, table.frame)
+            await table.hall.main.forks.fork(table.run, 2, table.frame)
         with pytest.raises(Conflict, match="is a conversation, and goes on where it is held"):
             await table.hall.runs.preparation.prepare_again(table.run, table.frame)
 

@@ -144,7 +144,7 @@ class Team:
 
     @property
     def room(self) -> Room:
-        return self.hall.rooms.find("team", "main")
+        return self.hall.main.rooms.find("team", "main")
 
     def agents(self, run: str) -> dict[str, AgentState]:
         found = self.hall.store.read(lambda connection: records.agents_of(connection, run))

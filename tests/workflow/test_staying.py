@@ -55,7 +55,7 @@ async def recovered(team: Team) -> None:
 
 
 def said(team: Team, tag: str = "main") -> list[tuple[str, str]]:
-    room = team.hall.rooms.find("team", tag)
+    room = team.hall.main.rooms.find("team", tag)
     return [(message.sender, message.content) for message in room.messages()]
 
 
@@ -69,7 +69,7 @@ def test_it_is_quiet_until_somebody_speaks(team: Team) -> None:
         assert began.mode == "start"
         await until_stands(team, "quiet")
         assert said(team)[-1] == ("bob", "thanks")
-        assert team.hall.busy()  # nothing runs, and still the process stays
+        assert team.hall.is_busy()  # nothing runs, and still the process stays
         sent = await team.client.rooms.send(parse("ann@team"), "are you there?")
         assert sent.posted.reached == ("ann",)
         await until(lambda: ("ann", "again") in said(team))
@@ -204,7 +204,7 @@ def test_a_stopped_workflow_is_over_and_says_how_to_begin_again(team: Team) -> N
         shown = await team.client.workflows.get(parse("@team:pr-1"))
         assert (shown.status, shown.over) == ("stopped", True)
         assert {agent.status for agent in shown.agents} == {"stopped"}
-        assert not team.hall.busy()
+        assert not team.hall.is_busy()
         for verb in (
             team.client.rooms.send(parse("ann@team:pr-1"), "x"),
             team.client.workflows.stop_agent(parse("ann@team:pr-1")),

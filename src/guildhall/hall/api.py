@@ -120,6 +120,9 @@ class Api:
             await send_json(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
             return
         self._demand_person(headers)
+        if path == "/api/openapi.json":
+            await self._document(scope["method"], send)
+            return
         if (name := _ROUTES.get(path)) is None:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(path[:60], _ROUTES)))
         if scope["method"] != "POST":
@@ -134,6 +137,13 @@ class Api:
             raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
         error = Refused("a token is needed that this hall has given", hint="hall.json has it.")
         raise _Rejected(401, error, (b"www-authenticate", b"Bearer"))
+
+    async def _document(self, method: str, send: Send) -> None:
+        from guildhall.hall.client.openapi import openapi_document
+
+        if method != "GET":
+            raise _Rejected(405, UsageError("the OpenAPI document is read with GET"))
+        await send_json(send, 200, await asyncio.to_thread(openapi_document))
 
     # the verbs
 

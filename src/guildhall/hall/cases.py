@@ -66,7 +66,7 @@ def code_of_test(source: Source, home: Home) -> Code:
 
 def refuse_programs(source: Source, hall: Hall, plan: Plan) -> None:
     """Raises NotTrusted where the test would run programs and its file is not trusted as it is."""
-    code, trust = code_of_test(source, hall.home), Trust(hall.pins())
+    code, trust = code_of_test(source, hall.home), Trust(hall.workers.pins())
     if not runs_programs(plan) or trust.holds(code):
         return
     said = trust.seen(code)[0].said
@@ -94,11 +94,11 @@ async def plans_of_test(case: Case, root: Path, hall: Hall, frame: Frame) -> tup
     brings = any(path == name or path.startswith(f"{WORKERS}/") for path in case.files)
     try:
         if case.workflow is None:
-            plans = [await hall.planner.plan(hall.find_worker(name, frame), frame)]
+            plans = [await hall.workers.planner.plan(hall.workers.find(name, frame), frame)]
         else:
             workflow = load_workflow(hall, root / name, frame)
             there = workflow.frame(frame)
-            plans = [await hall.planner.plan(agent.worker, there) for agent in workflow.agents]
+            plans = [await hall.workers.planner.plan(agent.worker, there) for agent in workflow.agents]
     except GuildError:
         return [], brings
     return plans, brings or any(map(runs_programs, plans))

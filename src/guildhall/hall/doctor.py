@@ -56,7 +56,7 @@ def _home(hall: Hall) -> Check:
 
 def _databases(hall: Hall) -> list[Check]:
     """Those of workflows that keep their state apart and cannot be used now."""
-    problems = hall.annexes.problems()
+    problems = hall.workflow_databases.problems()
     return [
         Check(name="database", ok=False, detail=f"{error.where}: {error.message}", hint=error.hint)
         for error in problems
@@ -117,7 +117,7 @@ def _git() -> Check:
 
 
 def _workers(hall: Hall, frame: Frame) -> Check:
-    listed = hall.registry(frame).listed()
+    listed = hall.workers.listed(frame)
     wrong = [worker.name for worker in listed if worker.error or _lacks(hall, worker, frame)]
     detail = f"{len(listed) - len(wrong)} usable" + (f", {len(wrong)} with errors: {', '.join(wrong)}" if wrong else "")
     hint = "guild worker validate says why." if wrong else None
@@ -152,7 +152,7 @@ def _lacks(hall: Hall, listed: Listed, frame: Frame) -> bool:
     if listed.scope != "project":
         return False
     try:
-        return bool(checked(hall, hall.find_worker(str(listed.path), frame), frame).problems)
+        return bool(checked(hall, hall.workers.find(str(listed.path), frame), frame).problems)
     except GuildError:
         return True
 
@@ -161,13 +161,13 @@ def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """A worker, held against what can be given here."""
     from guildhall.runs.supply import doubts
 
-    return Checked(worker=worker, problems=hall.supply.lacking(worker, frame), doubts=doubts(worker))
+    return Checked(worker=worker, problems=hall.workers.supply.lacking(worker, frame), doubts=doubts(worker))
 
 
 def _has_usable_schema(hall: Hall, worker: Worker, frame: Frame) -> bool:
     """Return False if `Supply.lacking` has reported a problem with the output schema."""
     try:
-        hall.supply.check_schema(worker, frame)
+        hall.workers.supply.check_schema(worker, frame)
     except GuildError:
         return False
     return True
@@ -177,9 +177,9 @@ async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """The same with what code that may run says about itself: its tools, the schema of a model; and with the plan."""
     found = checked(hall, worker, frame)
     try:
-        plan = await hall.planner.plan(worker, frame)
+        plan = await hall.workers.planner.plan(worker, frame)
         if _has_usable_schema(hall, worker, frame):
-            await hall.supply.output_schema(worker, frame)
+            await hall.workers.supply.output_schema(worker, frame)
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
     broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]

@@ -120,7 +120,7 @@ class Worker:
         frame = new._frame(interactive=False)
         hall = Hall(new.home, environ=os.environ, readonly=True)
         try:
-            taken = [listed.name for listed in hall.registry(frame).listed()]
+            taken = [listed.name for listed in hall.workers.listed(frame)]
             made = draft(spec_of(spec), hall.settings(frame).worker_creation, frame, taken=taken, by="a program")
         finally:
             hall.release()
@@ -133,7 +133,7 @@ class Worker:
 
         hall = Hall(self.home, environ=os.environ, readonly=True)
         try:
-            return hall.find_worker(self.name, self._frame(interactive=False)).as_dict()
+            return hall.workers.find(self.name, self._frame(interactive=False)).as_dict()
         finally:
             hall.release()
 

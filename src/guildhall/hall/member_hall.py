@@ -60,7 +60,7 @@ def open_member_hall(root: Path, name: str, environ: Mapping[str, str]) -> Membe
     hall = Hall(Home.at(root / MEMBER_STATE), environ=environ, process=True, member=folder)
     member = MemberHall(hall, root, worker)
     try:
-        hall.find_worker(worker, member.frame())
+        hall.workers.find(worker, member.frame())
     except BaseException:
         hall.release()
         raise
@@ -85,7 +85,7 @@ class MemberHallProcess(Process):
     async def _operate(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Execute `worker/*`, once the runs of an earlier process are resumed."""
         await self.recovered()
-        if Hall.runs.of(self._member.hall).peek() is None:  # importing takes a second; others are answered meanwhile
+        if self._member.hall.main.peek_runs() is None:  # importing takes a second; others are answered meanwhile
             await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")
         return await self._operations(method, params)
 

@@ -154,7 +154,7 @@ class Process:
             _log.info("%s: %s", event.run, event.data["text"])
 
     def _busy(self) -> bool:
-        return self._listener.clients > 0 or self._recovery.under_way or self._hall.busy()
+        return self._listener.clients > 0 or self._recovery.under_way or self._hall.is_busy()
 
     async def _depart(self) -> None:
         """Parks what runs, lets those who follow read that, and is gone."""

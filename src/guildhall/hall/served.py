@@ -55,7 +55,7 @@ class ServedWorkers:
         project = _project(scope.get("query_string", b""))
         try:
             frame = self._frame(project)
-            worker = self._hall.find_worker(path[1], frame)
+            worker = self._hall.workers.find(path[1], frame)
         except GuildError as error:
             where = "" if project else f" {_OF_A_PROJECT}"
             return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 async def of_worker(hall: Hall, worker: Worker, frame: Frame) -> Trusting:
     """The code of one worker and of all that it may call."""
-    plan = await hall.planner.plan(worker, frame)
-    _, wrong = hall.supply.code_of(worker, frame)
+    plan = await hall.workers.planner.plan(worker, frame)
+    _, wrong = hall.workers.supply.code_of(worker, frame)
     return Trusting(folder=worker.beside(frame), code=_once(_executed([plan])), plans=[plan], problems=wrong)
 
 
@@ -54,7 +54,7 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
                 return await of_workflow(hall, at, frame)
             if has_test(at):
                 return await of_test(hall, at, frame)
-            return await of_worker(hall, hall.find_worker(str(at), frame), frame)
+            return await of_worker(hall, hall.workers.find(str(at), frame), frame)
         if not at.is_dir():
             raise UsageError(f"{at} is neither a folder nor the file of a worker or a workflow")
         frame = replace(frame, cwd=at.resolve(), root=project_root(at.resolve()))
@@ -62,10 +62,10 @@ async def of_folder(hall: Hall, at: Path | None, frame: Frame) -> Trusting:
     plans: list[Plan] = []
     wrong: list[GuildError] = []
     for worker in _workers(hall, frame):
-        plan = await hall.planner.plan(worker, frame)
+        plan = await hall.workers.planner.plan(worker, frame)
         if _executed([plan]):
             plans.append(plan)
-        wrong += hall.supply.code_of(worker, frame)[1]
+        wrong += hall.workers.supply.code_of(worker, frame)[1]
     lying, unreadable = toolboxes_in(folder)
     if folder.resolve() == hall.home.path.resolve():  # what lies there the person has put there
         lying, unreadable = [], []
@@ -90,12 +90,12 @@ async def of_workflow(hall: Hall, file: Path, frame: Frame) -> Trusting:
     """The setup of a workflow, with the code of its agents."""
     workflow = load_workflow(hall, file, frame)
     there = workflow.frame(frame)
-    setup = executed(workflow, Trust(hall.pins()), hall.home)
+    setup = executed(workflow, Trust(hall.workers.pins()), hall.home)
     settings = hall.settings(there)
     known = as_far_as_known(workflow, tag=MAIN, params={}, frame=frame, home=hall.home, settings=settings)
     request = RunRequest(worker=str(file), input="")
     plans = [*(await plans_of_agents(hall, workflow, known.values, request, frame)).values()]
-    wrong = [error for agent in workflow.agents for error in hall.supply.code_of(agent.worker, there)[1]]
+    wrong = [error for agent in workflow.agents for error in hall.workers.supply.code_of(agent.worker, there)[1]]
     code = [*([setup] if setup and not setup.own else []), *_executed(plans)]
     return Trusting(folder=there.root, code=_once(code), plans=plans, problems=wrong)
 
@@ -147,7 +147,7 @@ def _members(hall: Hall, frame: Frame) -> tuple[list[Code], list[GuildError]]:
 
 
 def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
-    trust = Trust(hall.pins())
+    trust = Trust(hall.workers.pins())
     return [
         Executes(kind=one.kind, name=one.name, own=False, trusted=trust.holds(one), files=trust.seen(one))
         for one in found
@@ -155,7 +155,7 @@ def _stand(hall: Hall, found: Iterable[Code]) -> list[Executes]:
 
 
 def _workers(hall: Hall, frame: Frame) -> Iterable[Worker]:
-    registry = hall.registry(frame)
+    registry = hall.workers.registry(frame)
     for listed in registry.listed():
         if listed.scope == "project" and listed.error is None:
             try:

@@ -10,7 +10,7 @@ from guildhall.core import yaml
 from guildhall.core.errors import NotFound, UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.paths import project_root
-from guildhall.hall.composition import callee_trust as calling
+from guildhall.hall.composition import callee_trust
 from guildhall.room.toolbox import described_tools
 from guildhall.runs.planning import PlannedSeat
 from guildhall.runs.supply import refuse
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.run_services import RunServices
     from guildhall.runs.model import RunRequest
     from guildhall.runs.plan import Plan
     from guildhall.runs.replay import Replayed
@@ -51,7 +52,7 @@ def load_workflow(hall: Hall, file: str | Path, frame: Frame) -> Workflow:
         raise NotFound("there is no such file", where=str(path), hint=did_you_mean(path.name, near))
     folder = path.parent.resolve()
     there = replace(frame, cwd=folder, root=project_root(folder))
-    return load(path, lambda name: hall.find_worker(name, there))
+    return load(path, lambda name: hall.workers.find(name, there))
 
 
 def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) -> None:
@@ -60,7 +61,7 @@ def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) ->
     It is the workflow as it was loaded that is trusted or not, and no later state of its file.
     """
     if hall.environment.policy.runs_setup_commands:
-        demand_trust(workflow, hall.supply.trust(), hall.home)
+        demand_trust(workflow, hall.workers.supply.trust(), hall.home)
     request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)
     for agent in workflow.agents:
@@ -69,8 +70,8 @@ def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) ->
         script = own.by == "worker"
         if not script and own.model.startswith(_SCRIPT):
             yaml.read_text(frame.cwd / own.model.removeprefix(_SCRIPT))  # raises where it is not there
-        refuse(hall.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
-        calling.demand_trust(hall, agent.worker, frame)
+        refuse(hall.workers.supply.lacking(agent.worker, frame, script=script, thorough=False), agent.worker.place)
+        callee_trust.check_trust(hall.workers, agent.worker, frame)
 
 
 async def plan_workflow(
@@ -86,7 +87,7 @@ async def plan_workflow(
         starting,
         frame=frame,
         home=hall.home,
-        trust=Trust(hall.pins()),
+        trust=Trust(hall.workers.pins()),
         budget=budget_of(workflow, settings, request.budget),
     )
 
@@ -102,19 +103,19 @@ async def plans_of_agents(
         tools = described_tools() if workflow.definition.context.enabled else ()
         seat = PlannedSeat(tools=tools, around=workflow.around(agent))
         worker = replace(agent.worker, keeps=workflow.keeps(values))
-        found[agent.name] = await hall.planner.plan(worker, there, own, seat=seat)
+        found[agent.name] = await hall.workers.planner.plan(worker, there, own, seat=seat)
     return found
 
 
-async def replay(hall: Hall, run: str, frame: Frame) -> Replayed:
+async def replay(services: RunServices, run: str, frame: Frame) -> Replayed:
     """Plays a run again, be it a worker's or a workflow's, with all that it has called."""
-    if hall.history.workflow_of(run) is None:
-        return await hall.recordings.replay(run, frame)
+    if services.history.workflow_of(run) is None:
+        return await services.recordings.replay(run, frame)
     replays = WorkflowReplays(
-        store=hall.store,
-        history=hall.history,
-        recordings=hall.recordings,
-        find=hall.find_worker,
-        settings=hall.settings,
+        store=services.store,
+        history=services.history,
+        recordings=services.recordings,
+        find=services.workers.find,
+        settings=services.environment.settings,
     )
     return await replays.replay(run, frame)

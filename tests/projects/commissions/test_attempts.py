@@ -19,7 +19,7 @@ async def begun(shop: Workshop, **draft: object) -> Commission:
     """One that is under way, whose worker has written something."""
     made = await shop.new(**draft)
     await shop.commissions.dispatch(made.id, shop.frame)
-    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
     await shop.so((path / "src/key.py").exists)
     return shop.commissions.get(made.id)
 
@@ -118,7 +118,7 @@ def test_cancel_keeps_the_work_on_its_branch(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
         made = await shop.new()
         await shop.commissions.dispatch(made.id, shop.frame)
-        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+        path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
         await shop.so((path / "src/key.py").exists)
         done = await shop.commissions.cancel(made.id, "not now")
         assert (done.status, done.reason) == ("cancelled", "not now")
@@ -197,7 +197,7 @@ def test_concurrent_edits_are_serialised(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert (done.status, done.draft.prompt, done.title) == ("completed", "Of gold.", "A gold key")
         assert (await shop.commissions.details(made.id)).worktree is None
-        assert shop.hall.worktrees.activities("shop") == []
+        assert shop.services.worktrees.activities("shop") == []
 
     workshop.inside(work)
 

@@ -26,7 +26,7 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
             [submit("Nothing to do."), say()],
         )
         await shop.commissions.dispatch(made.id, shop.frame)
-        shop.hall.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
+        shop.services.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
         tip = shop.repo.git("rev-parse", "claude/main")
         failed = await shop.quiet(made.id)
         assert failed.status == "failed"
@@ -58,15 +58,15 @@ def test_a_conflict_keeps_the_branch_and_asks_the_user(workshop: Workshop) -> No
         over = shop.hall.meetings.get(meeting.id)
         assert (over.status, over.reason) == ("declined", "the conflict is resolved")
         assert shop.hall.asks.get(asks["meeting"].id).status == "withdrawn"
-        assert shop.hall.worktrees.activities("shop") == []
+        assert shop.services.worktrees.activities("shop") == []
         # As if the hall had died before it was taken away.
-        shop.hall.worktrees.make(shop.hall.projects.get("shop"), f"{made.id}-1", str(failed.branch), "full")
+        shop.services.worktrees.make(shop.hall.projects.get("shop"), f"{made.id}-1", str(failed.branch), "full")
 
     workshop.inside(work)
 
     async def recovered(shop: Workshop) -> None:
         await shop.commissions.drain()
-        assert shop.hall.living("shop") == ()
+        assert shop.services.unfinished("shop") == ()
         await shop.client.projects.remove("shop")
 
     workshop.inside(recovered, recover=True)
@@ -79,7 +79,7 @@ def test_conflicts_in_lore_are_resolved_for_the_worker(workshop: Workshop) -> No
     async def work(shop: Workshop) -> None:
         made = await shop.new()
         await shop.commissions.dispatch(made.id, shop.frame)
-        shop.hall.branches(shop.hall.projects.get("shop")).write({".lore/plan.md": b"Another\n"}, "Another", "Ada")
+        shop.services.branches(shop.hall.projects.get("shop")).write({".lore/plan.md": b"Another\n"}, "Another", "Ada")
         done = await shop.quiet(made.id)
         assert done.status == "completed", done.reason
         assert shop.repo.at("claude/main", ".lore/plan.md") == "The worker's plan"
@@ -109,7 +109,7 @@ def test_an_answer_is_carried_out_after_a_crash(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> str:
         made = await shop.new()
         await shop.commissions.dispatch(made.id, shop.frame)
-        shop.hall.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
+        shop.services.branches(shop.hall.projects.get("shop")).write({"src/cart.py": b"total = 3\n"}, "Three", "Ada")
         await shop.quiet(made.id)
         (ask,) = [one for one in shop.hall.asks.open() if one.kind == "conflict"]
         await shop.hall.asks.answer(ask.id, Answer(choice="abandon", note="Three it is."))  # and the hall dies

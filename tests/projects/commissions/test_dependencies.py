@@ -37,7 +37,7 @@ def moved(shop: Workshop) -> Callable[[], object]:
 @pytest.mark.req("COM-7", "SYS-14")
 def test_blocked_until_the_dependency_exists_and_again_when_it_is_removed(workshop: Workshop) -> None:
     async def work(shop: Workshop) -> None:
-        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches = shop.services.branches(shop.hall.projects.get("shop"))
         one = await shop.new(dependencies=(".lore/design.md", ".lore/plan.md"))
         assert one.status == "blocked"
         with pytest.raises(Conflict, match=r"waiting for \.lore/design\.md"):
@@ -69,7 +69,7 @@ def test_commits_of_the_user_unblock(workshop: Workshop) -> None:
         shop.repo.commit({"docs/d.md": "D\n"})
         assert (await shop.new(dependencies=("docs/d.md",))).status == "pending"
         # where both have changed the same places it waits, and all else can still be looked at
-        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({"README.md": b"Ours\n"}, "Ours", "smith")
         shop.repo.commit({"README.md": "Theirs\n", "docs/e.md": "E\n"})
         assert (await shop.new(dependencies=("docs/e.md",))).status == "blocked"
@@ -130,7 +130,7 @@ def test_the_watcher_sees_commits_of_the_user(workshop: Workshop) -> None:
         await shop.until(other.id, "pending")
         # What somebody else writes to the integration branch: a meeting that is closed, say.
         third = await shop.new(dependencies=("docs/c.md",))
-        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({"docs/c.md": b"C\n"}, "C", "Ada")
         await shop.until(third.id, "pending")
 

@@ -28,7 +28,7 @@ async def begun(shop: Workshop, **draft: object) -> Commission:
     """One that is under way, whose worker has written something."""
     made = await shop.new(**draft)
     await shop.commissions.dispatch(made.id, shop.frame)
-    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
     await shop.so((path / "src/key.py").exists)
     return shop.commissions.get(made.id)
 

@@ -25,7 +25,7 @@ def test_an_interrupted_run_resumes_at_the_next_start(workshop: Workshop) -> Non
         made = await shop.new(artifacts=("src/key.py",))
         shop.script([write("src/key.py", "key = 1\n"), {"sleep": 1, **submit("Forged.")}, say()])
         await shop.commissions.dispatch(made.id, shop.frame)
-        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+        path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
         await shop.so((path / "src/key.py").exists)
         return made.id
 
@@ -47,7 +47,7 @@ def test_no_commission_stays_active_without_a_run_or_a_hold(workshop: Workshop) 
     async def begin(shop: Workshop) -> tuple[str, str]:
         going = await shop.new()
         await shop.commissions.dispatch(going.id, shop.frame)
-        path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{going.id}-1")
+        path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{going.id}-1")
         await shop.so((path / "src/key.py").exists)
         waits = await shop.new()
         await shop.hall.store.write(
@@ -79,7 +79,7 @@ async def begin_working(shop: Workshop) -> Commission:
     shop.script([write("src/key.py", "key = 1\n"), LATE])
     made = await shop.new()
     await shop.commissions.dispatch(made.id, shop.frame)
-    path = shop.hall.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
+    path = shop.services.worktrees.path(shop.hall.projects.get("shop"), f"{made.id}-1")
     await shop.so((path / "src/key.py").exists)
     return shop.commissions.get(made.id)
 
@@ -169,7 +169,7 @@ def test_invalid_artifacts_are_ignored(workshop: Workshop) -> None:
     }
 
     async def work(shop: Workshop) -> None:
-        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({artifact_path(id): data for id, data in hostile.items()}, "Hostile", "Mallory")
         await recover(shop.commissions.context)
         assert await shop.commissions.all() == []
@@ -181,7 +181,7 @@ def test_a_status_edited_by_hand_is_reported_and_ignored(workshop: Workshop) -> 
     async def work(shop: Workshop) -> str:
         made = await shop.new()
         text = shop.repo.at("claude/main", made.path).replace("status: pending", "status: completed")
-        branches = shop.hall.branches(shop.hall.projects.get("shop"))
+        branches = shop.services.branches(shop.hall.projects.get("shop"))
         branches.write({made.path: text.encode()}, "By hand", "Ada")
         shown = await shop.commissions.details(made.id)
         assert shown.commission.status == "pending"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.paths import Home
+    from guildhall.hall.composition.projects import ProjectServices
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
     from tests.projects.conftest import Repository
@@ -103,6 +104,10 @@ class Workshop:
     @property
     def commissions(self) -> Commissions:
         return self.hall.commissions
+
+    @property
+    def services(self) -> ProjectServices:
+        return self.hall.project_services
 
     async def new(
         self,

@@ -72,7 +72,7 @@ def test_a_conflict_keeps_it_open_and_names_the_files(parlour: Parlour) -> None:
     async def work() -> None:
         meeting = await parlour.opened()
         await parlour.quiet()
-        branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
+        branches = parlour.hall.project_services.branches(parlour.hall.projects.get("shop"))
         await asyncio.to_thread(branches.write, {"src/cart.py": b"total = 3\n"}, "Another", "somebody")
         with pytest.raises(MergeConflict) as refused:
             await parlour.client.meetings.close(meeting.id, parlour.frame)
@@ -215,8 +215,8 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
         meeting = await parlour.opened()
         await parlour.quiet()
         place = parlour.hall.projects.get("shop")
-        await asyncio.to_thread(parlour.hall.worktrees.commit, place, meeting.id, "kept", "architect")
-        shutil.rmtree(parlour.hall.worktrees.path(place, meeting.id))
+        await asyncio.to_thread(parlour.hall.project_services.worktrees.commit, place, meeting.id, "kept", "architect")
+        shutil.rmtree(parlour.hall.project_services.worktrees.path(place, meeting.id))
         return meeting
 
     meeting = parlour.inside(gone)
@@ -224,7 +224,7 @@ def test_a_checkout_that_is_gone_is_there_again_at_the_next_start(parlour: Parlo
     async def back() -> None:
         await Recovery(parlour.hall).go_on()
         await parlour.until(lambda: not parlour.meetings.expecting)
-        path = parlour.hall.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
+        path = parlour.hall.project_services.worktrees.path(parlour.hall.projects.get("shop"), meeting.id)
         assert (path / ".lore/new.md").read_text() == "new"
         shutil.rmtree(path)
         await parlour.said(meeting.id, "still there?")

@@ -29,7 +29,7 @@ class Broken:
 
 
 async def put(parlour: Parlour, meeting: Meeting | type[Broken], text: str | None) -> None:
-    branches = parlour.hall.branches(parlour.hall.projects.get("shop"))
+    branches = parlour.hall.project_services.branches(parlour.hall.projects.get("shop"))
     files = {f".lore/meetings/{meeting.id}.md": text.encode() if text is not None else None}
     await asyncio.to_thread(branches.write, files, "By hand", "Ada")
 

@@ -91,7 +91,7 @@ def _meant(annotation: Any, names: _Names) -> Any:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+def fields_of(kind: type) -> dict[str, tuple[Any, bool]]:
     """The fields of a dataclass: their types, and whether each must be there."""
     found: dict[str, tuple[Any, bool]] = {}
     homes = {name: cls.__module__ for cls in reversed(kind.__mro__) for name in vars(cls).get("__annotations__", ())}
@@ -239,7 +239,7 @@ def _bytes(data: Any, place: str) -> bytes:
 
 def _record(kind: type, data: Any, place: str) -> Any:
     _checked(isinstance(data, dict), None, place, "an object", data)
-    known, before = _fields(kind), f"{place}." if place else ""
+    known, before = fields_of(kind), f"{place}." if place else ""
     for name in data:
         if name not in known:
             raise UsageError(f"{before}{name}: there is no such field", hint=did_you_mean(name, known))
@@ -258,7 +258,7 @@ def texts_in(value: Any) -> Iterator[str]:
         for part in every:
             yield from texts_in(part)
     elif is_dataclass(value) and not isinstance(value, type):
-        for name in _fields(type(value)):
+        for name in fields_of(type(value)):
             yield from texts_in(getattr(value, name))
 
 

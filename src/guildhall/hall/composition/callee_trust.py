@@ -1,4 +1,4 @@
-"""Before a run begins: whether the workers that it may call could run, as far as that is a matter of trust."""
+"""Checks before a run starts that the workers it may call are trusted."""
 
 from __future__ import annotations
 
@@ -14,53 +14,57 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.workers import WorkerServices
+    from guildhall.runs.history import History
     from guildhall.workers.model import Worker
 
 
-def demand_trust(hall: Hall, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
-    """Raises NotTrusted where a worker that this one may call by its name names code that is not trusted as it is.
+def check_trust(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str] = ()) -> None:
+    """Raise NotTrusted if a worker that this one may call by name uses code that is not trusted.
 
-    What the worker itself names is told along with it. `given` are toolboxes of the caller's own process.
+    The error then lists the untrusted code of the worker itself too. `given`: toolboxes of the caller's own process.
     """
-    below = [error for one in _callees(hall, worker, frame) for error in _untrusted(hall, one, frame, given)]
+    below = [error for one in _callees(workers, worker, frame) for error in _untrusted(workers, one, frame, given)]
     if below:
         refuse(
-            [_called(error, worker, frame) for error in (*_untrusted(hall, worker, frame, given), *below)], worker.place
+            [_called(error, worker, frame) for error in (*_untrusted(workers, worker, frame, given), *below)],
+            worker.place,
         )
 
 
-def demand_trust_again(hall: Hall, run: str, frame: Frame, given: Collection[str] = ()) -> None:
-    """The same before a run goes on, if it can: by its worker as it is today, where it is still there."""
-    found = hall.history.get(run)
+def check_trust_again(
+    workers: WorkerServices, history: History, run: str, frame: Frame, given: Collection[str] = ()
+) -> None:
+    """Check trust before a run is resumed, using the worker file as it is now. Skip runs that cannot be resumed."""
+    found = history.get(run)
     if found.parent is not None or found.status in ("completed", "cancelled"):
         return
     frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
     try:
-        worker = hall.find_worker(found.request.worker, frame)
+        worker = workers.find(found.request.worker, frame)
     except GuildError:
         return
-    demand_trust(hall, worker, frame, given)
+    check_trust(workers, worker, frame, given)
 
 
-def untrusted_of_all(hall: Hall, worker: Worker, frame: Frame) -> list[str]:
-    """The names of the workers that this one may call only by `*` and that name code which is not trusted."""
-    named = {one.identity for one in _callees(hall, worker, frame)}
-    everyone = _callees(hall, worker, frame, active=hall.active_workers(worker.frame(frame)))
+def untrusted_callees(workers: WorkerServices, worker: Worker, frame: Frame) -> list[str]:
+    """Return the names of workers that this one may call only by `*` and that use code which is not trusted."""
+    named = {one.identity for one in _callees(workers, worker, frame)}
+    everyone = _callees(workers, worker, frame, active=workers.active(worker.frame(frame)))
     others = [one for one in everyone if one.identity not in named]
-    return [one.name for one in others if any(_untrusted(hall, one, frame, ()))]
+    return [one.name for one in others if any(_untrusted(workers, one, frame, ()))]
 
 
-def _callees(hall: Hall, worker: Worker, frame: Frame, active: Iterable[Worker] = ()) -> list[Worker]:
-    """All that the worker may call, directly or through others, and that can be called; `active` is what `*` is."""
+def _callees(workers: WorkerServices, worker: Worker, frame: Frame, active: Iterable[Worker] = ()) -> list[Worker]:
+    """Return the workers that a worker can call, directly or through others. `active`: what `*` stands for."""
     near, star = worker.frame(frame), list(active)
-    found = reached(worker, lambda name: hall.find_worker(name, near), lambda: star)
+    found = reached(worker, lambda name: workers.find(name, near), lambda: star)
     return [one.worker for one in found if one.worker and one.problem is None]
 
 
-def _untrusted(hall: Hall, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
-    trust, found = hall.supply.trust(), list[NotTrusted]()
-    for code in hall.supply.code_of(worker, frame, given)[0]:
+def _untrusted(workers: WorkerServices, worker: Worker, frame: Frame, given: Collection[str]) -> list[NotTrusted]:
+    trust, found = workers.supply.trust(), list[NotTrusted]()
+    for code in workers.supply.code_of(worker, frame, given)[0]:
         try:
             trust.demand(code, worker, frame)
         except NotTrusted as error:

@@ -1,137 +1,98 @@
-"""What is on record in one database: held by its lock, and put right when it is opened.
-
-With what it says about files: which workers are locked, and what of a project is trusted.
-"""
+"""One database of a hall: its lock, its store, and access to the runs and asks in it."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
-from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
-from guildhall.core.clock import stamp
-from guildhall.core.errors import GuildError, HallUnavailable
+from guildhall.core.errors import HallUnavailable
 from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
-from guildhall.store.migrate import SET_HOME, is_created, prepare
-from guildhall.workers import records
-from guildhall.workers.lifecycle import wish
-from guildhall.workers.registry import Registry
+from guildhall.store.migrate import is_created, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from guildhall.core.clock import Clock
-    from guildhall.core.frame import Frame
-    from guildhall.core.paths import Home
     from guildhall.hall.composition.environment import Environment
     from guildhall.runs.model import Ask
-    from guildhall.workers.model import Worker
-    from guildhall.workers.trust import Pin
 
 
-_MAKING = 5.0  # seconds that another process may take to create the database
+_CREATION_TIMEOUT_S = 5.0  # for another process that is creating the database
 
 
-class Record:
-    """The part of a hall that owns a database."""
+class Database:
+    """An open database. A hall that may write holds its lock; any number of halls may read it."""
 
-    choose_another = SET_HOME  # the hint of a database that cannot be used
+    def __init__(
+        self,
+        path: Path,
+        environment: Environment,
+        *,
+        lock: Callable[..., IO[Any]],
+        patience: float,
+        choose_another: str,
+        ask_closed: Callable[[Ask], None],
+    ) -> None:
+        """Open the database at a path, and create it if it does not exist.
 
-    home: Home
-    clock: Clock
-    boot: str
-    readonly: bool
-    environment: Environment
-
-    def _ask_closed(self, ask: Ask) -> None:
-        """Hears of each ask that is open no more."""
-
-    def _open(self, database: Path, lock: Callable[..., IO[Any]], patience: float) -> None:
-        """Takes a database: what is on record there is this hall's."""
+        `lock(patience=...)` takes its lock. `choose_another`: the hint if the file cannot be used.
+        `ask_closed` is called for each ask that is answered or expires.
+        """
+        self._path = path
+        self._boot = environment.boot
+        self._choose_another = choose_another
         self._lock: IO[Any] | None = None
-        if self.readonly:
-            self._tidy_up(database, lock)
+        readonly = environment.readonly
+        if readonly:
+            self._create_and_repair(lock, environment.clock)
         else:
             self._lock = lock(patience=patience)
         try:
-            if not self.readonly:
-                prepare(database, self.choose_another)
-            self.store = Store(database, readonly=self.readonly)
+            if not readonly:
+                prepare(path, choose_another)
+            self.store = Store(path, readonly=readonly)
         except BaseException:
             if self._lock is not None:
                 self._lock.close()
             raise
-        if not self.readonly:
-            self._find_lost(self.store)
-        self.asks = Asks(self.store, self.clock, self._ask_closed)
-        self.history = History(self.store, self.clock)
+        if not readonly:
+            self._mark_lost(self.store)
+        self.asks = Asks(self.store, environment.clock, ask_closed)
+        self.history = History(self.store, environment.clock)
 
-    def _tidy_up(self, database: Path, lock: Callable[..., IO[Any]]) -> None:
-        """What an earlier process left behind is put right first, unless a hall is there and will have done it."""
+    def _create_and_repair(self, lock: Callable[..., IO[Any]], clock: Clock) -> None:
+        """Do for a reader what only a writer can do, unless a hall holds the lock and has done it."""
         try:
             held = lock()
         except HallUnavailable:
-            if not _current(database, self.choose_another, self.clock):  # that hall has never come so far as to make it
+            if not self._wait_until_created(clock):
                 raise
             return
         with held:
-            prepare(database, self.choose_another)
-            store = Store(database)
-            self._find_lost(store)
+            prepare(self._path, self._choose_another)
+            store = Store(self._path)
+            self._mark_lost(store)
             store.close()
 
-    def _find_lost(self, store: Store) -> None:
-        """The runs of a hall that died are lost until somebody resumes them."""
-        store.submit(lambda connection: mark_lost(connection, self.boot)).result()
+    def _wait_until_created(self, clock: Clock) -> bool:
+        """Return True when the database exists, or False if it does not after a while."""
+        until = clock.monotonic() + _CREATION_TIMEOUT_S
+        while not is_created(self._path, self._choose_another):
+            if clock.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        return True
 
-    def release(self) -> None:
+    def _mark_lost(self, store: Store) -> None:
+        """Mark the runs of a hall that died as lost."""
+        store.submit(lambda connection: mark_lost(connection, self._boot)).result()
+
+    def close(self) -> None:
+        """Close the store and release the lock."""
         self.store.close()
         if self._lock is not None:
             self._lock.close()
-
-    def registry(self, frame: Frame) -> Registry:
-        return Registry(frame.root, self.home, locks=self.store.read(records.all_locks))
-
-    def find_worker(self, name: str, frame: Frame) -> Worker:
-        """A worker by name or file; one that wishes to be locked is pinned as it is when it is first seen."""
-        worker = self.registry(frame).find(name, frame.cwd)
-        pin = wish(worker, stamp(self.clock.now()))
-        if pin is None or self._lock is None:
-            return worker
-        return replace(worker, lock=self.store.submit(lambda connection: records.pin_wish(connection, pin)).result())
-
-    def active_workers(self, frame: Frame) -> list[Worker]:
-        """The workers that `*` stands for: every active one whose file is right."""
-        registry = self.registry(frame)
-        found: list[Worker] = []
-        for one in registry.listed():
-            with suppress(GuildError):  # a file that is wrong disturbs no other
-                if one.error is None and one.status == "active":
-                    found.append(registry.find(str(one.path), frame.cwd))
-        return found
-
-    def pins(self) -> Mapping[Path, Pin]:
-        """Return the files of projects that the user trusts."""
-        if (pins := self.environment.policy.pins) is not None:
-            return pins
-        return self.store.read(records.all_pins)
-
-    def pins_below(self, folder: Path) -> list[Pin]:
-        """Those of one folder, which need not be there any more."""
-        top = folder.resolve()
-        return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
-
-
-def _current(database: Path, choose_another: str, clock: Clock) -> bool:
-    """Whether the database is there as it should be; where another process is just making it, that is waited for."""
-    until = clock.monotonic() + _MAKING
-    while not is_created(database, choose_another):
-        if clock.monotonic() >= until:
-            return False
-        time.sleep(0.02)
-    return True

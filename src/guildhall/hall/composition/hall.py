@@ -1,23 +1,35 @@
-"""The composition root: one constructor puts a hall together, for a command, a library call or a test."""
+"""The composition root: `Hall` creates the parts of a hall and passes each part what it needs.
+
+    Environment         home, variables, clock, settings, run policy
+    Database            the home's own: store, lock, asks, history
+    RuntimeRegistry     what executes runs
+    WorkerServices      workers, and what they declare
+    RunServices         runs, workflows, rooms of one database: `main` is the home's own
+    WorkflowDatabases   the databases that workflows name, each with RunServices
+    ProjectServices     projects, commissions, meetings
+
+Building a part costs next to nothing: what needs imports or files is built on first use (`lazy`).
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from guildhall.core.clock import SystemClock, local_zone
+from guildhall.core.clock import SystemClock
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
+from guildhall.hall.composition.database import Database
 from guildhall.hall.composition.environment import Environment
 from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
 from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.composition.projects import Guild
+from guildhall.hall.composition.projects import ProjectServices
+from guildhall.hall.composition.run_services import RunServices
 from guildhall.hall.composition.runtimes import RuntimeRegistry
-from guildhall.models.keys import joined
+from guildhall.hall.composition.workers import WorkerServices
 from guildhall.runs.records import find_run
-from guildhall.workers import records
-from guildhall.workers.lifecycle import usable
+from guildhall.store.migrate import SET_HOME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,36 +39,29 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.hall.composition.environment import MemberFolder
-    from guildhall.hall.composition.workflow_databases import Annexes
+    from guildhall.hall.composition.workflow_databases import WorkflowDatabases
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
-    from guildhall.room.rooms import Rooms
-    from guildhall.runs.assemble import Assembler
+    from guildhall.projects.commissions.service import Commissions
+    from guildhall.projects.meetings.service import Meetings
+    from guildhall.projects.registry import Projects
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
-    from guildhall.runs.fork import Forks
-    from guildhall.runs.grants import Grant
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask
-    from guildhall.runs.planner import Planner
-    from guildhall.runs.prepare import Prepared
     from guildhall.runs.purpose import RunKind
-    from guildhall.runs.recordings import Recordings
     from guildhall.runs.seat import Seating
-    from guildhall.runs.supply import Supply
-    from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.mcp_client import Servers
-    from guildhall.tools.model import Toolbox
+    from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
     from guildhall.workflow.workflows import Workflows
 
 
-_SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in the background
+_SETTLE_TIMEOUT_S = 2.0  # for background work when the process of a hall exits
 
 
-class Hall(Guild):
-    """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
+class Hall:
+    """Owns the state of a home. Opened for writing it holds the home's lock; any number of halls may read."""
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class Hall(Guild):
                 f"{home.path} belongs to the member {home.keeps.name}, which does not run",
                 hint="Only its own program changes anything there: start it, by handing it work, then try again.",
             )
-        self.environment = Environment(
+        self.environment = environment = Environment(
             home=home,
             environ=environ,
             clock=clock or SystemClock(),
@@ -91,34 +96,131 @@ class Hall(Guild):
         )
         self.home = home
         self.environ = environ
-        self.clock = self.environment.clock
-        self.boot = self.environment.boot
-        self.settings = self.environment.settings
-        self.readonly = readonly
-        self.runtimes = RuntimeRegistry(self.environment, children=children)
-        self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
+        self.clock = environment.clock
+        self.boot = environment.boot
+        self.settings = environment.settings
         self.bus = EventBus()
-        told = {"boot": self.boot, "hall": process}
-        self._open(home.database, partial(lock_home, home, self.clock, told=told), patience)
+        self.keeps_alive: list[Callable[[], bool]] = []  # each returns True if the process must not exit when idle
+        holder = {"boot": environment.boot, "hall": process}
+        self.database = Database(
+            home.database,
+            environment,
+            lock=partial(lock_home, home, environment.clock, told=holder),
+            patience=patience,
+            choose_another=SET_HOME,
+            ask_closed=self._ask_closed,
+        )
+        self.store = self.database.store
+        self.history = self.database.history
+        self.asks = self.database.asks
+        self.runtimes = RuntimeRegistry(environment, children=children)
+        self.workers = WorkerServices(
+            environment,
+            self.database,
+            self.runtimes,
+            members=Hall.members.of(self),
+            memory=Hall.memory.of(self),
+            compactor=Hall.memory_compactor.of(self),
+            project_tools=self._project_tools,
+            recorded_source=self._recorded_source,
+        )
+        self.main = RunServices(
+            environment,
+            self.database,
+            bus=self.bus,
+            workers=self.workers,
+            runtimes=self.runtimes,
+            owner_of=self.owner_of,
+        )
+        self.project_services = ProjectServices(
+            environment, self.database, bus=self.bus, workers=self.workers, main=self.main
+        )
+
+    # databases
 
     @lazy
-    def annexes(self) -> Annexes:
-        from guildhall.hall.composition.workflow_databases import Annexes
+    def workflow_databases(self) -> WorkflowDatabases:
+        """The databases that workflows name."""
+        from guildhall.hall.composition.workflow_databases import WorkflowDatabases
 
-        return Annexes(self)
+        return WorkflowDatabases(self.main, self.runtimes)
 
-    def where(self, run: str) -> Hall:
-        """The part that has a run on record; the whole, where none has."""
-        return self.annexes.where(lambda connection: find_run(connection, run) is not None)
+    def where(self, run: str) -> RunServices:
+        """Return the services of the database that has a run. Return `main` if no database has it."""
+        return self.workflow_databases.where(lambda connection: find_run(connection, run) is not None)
+
+    def databases(self) -> Sequence[RunServices]:
+        """Return the services of all databases, `main` first."""
+        return (self.main, *self.workflow_databases.every())
+
+    def _ask_closed(self, ask: Ask) -> None:
+        self.main.ask_closed(ask)
+
+    def _recorded_source(self, run: str) -> Source:
+        return self.where(run).recordings.source(run)
+
+    # services
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the home's own database."""
+        return self.main.runs
+
+    @property
+    def workflows(self) -> Workflows:
+        """The workflows of the home's own database."""
+        return self.main.workflows
+
+    @property
+    def projects(self) -> Projects:
+        """The projects that config.yaml registers."""
+        return self.environment.projects
+
+    @property
+    def commissions(self) -> Commissions:
+        """The commissions of all projects."""
+        return self.project_services.commissions
+
+    @property
+    def meetings(self) -> Meetings:
+        """The meetings of all projects."""
+        return self.project_services.meetings
+
+    @lazy
+    def jobs(self) -> Jobs:
+        """The jobs that were dispatched here. The first access reads their directories."""
+        from guildhall.jobs.jobs import Jobs
+
+        return Jobs(
+            folder=self.home.jobs,
+            store=self.store,
+            clock=self.clock,
+            history=self.history,
+            asks=self.asks,
+            runs=RunServices.runs.of(self.main),
+            alive=self.main.is_alive,
+            find=self.workers.find_for_work,
+            output_schema=self.workers.output_schema,
+            readonly=self.environment.readonly,
+        )
+
+    @lazy
+    def members(self) -> Members:
+        """The guild members that can be reached from here. A member is started when it is needed."""
+        from guildhall.members.members import Members
+
+        return Members(home=self.home, clock=self.clock, trust=self.workers.supply.trust)
 
     @lazy
     def memory(self) -> Memory:
+        """The memory of workers, projects and the user."""
         from guildhall.memory.service import Memory
 
         return Memory(self.home, self.store, self.clock)
 
     @lazy
     def memory_compactor(self) -> MemoryCompactor:
+        """Compacts memory that is over its limit, in the background."""
         from guildhall.runs.execution.memory_compaction import MemoryCompactor
 
         return MemoryCompactor(
@@ -130,266 +232,61 @@ class Hall(Guild):
             clock=self.clock,
         )
 
-    @lazy
-    def supply(self) -> Supply:
-        """What workers can be given here."""
-        from guildhall.runs.supply import Supply
+    def _project_tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        return self.project_services.tools(worker, frame, run, context)
 
-        return Supply(
-            home=self.home,
-            environ=self.environ,
-            settings=self.settings,
-            pins=self.pins,
-            locked=lambda: self.store.read(records.all_locks),
-            outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
-            own=self.environment.member.root if self.environment.member is not None else None,
-            program=self.runtimes.check_program,
-        )
+    # owners of runs
 
-    @lazy
-    def members(self) -> Members:
-        """The guild members that can be reached from here. None is started before it is needed."""
-        from guildhall.members.members import Members
+    def owner_of(self, kind: RunKind) -> Seating | None:
+        """Return the service that owns the runs of this kind, or None if none does."""
+        if kind == "job":
+            return self.jobs
+        if kind == "meeting":
+            return self.meetings
+        return self.commissions if kind == "commission" else None
 
-        return Members(home=self.home, clock=self.clock, trust=self.supply.trust)
+    def owners(self) -> tuple[Seating, ...]:
+        """Return all services that own runs."""
+        return (self.jobs, self.commissions, self.meetings)
 
-    @lazy
-    def planner(self) -> Planner:
-        """What says beforehand what a worker could do. It starts nothing that could do anything."""
-        from guildhall.models.catalog import has_price
-        from guildhall.runs.assembly.memory import RunMemory
-        from guildhall.runs.planner import Planner
+    # shutdown
 
-        return Planner(
-            supply=self.supply,
-            find=self.find_worker,
-            everyone=lambda frame: self.registry(frame).listed(),
-            active=self.active_workers,
-            describe=self.runtimes.boxes.describe,
-            memory=RunMemory(memory=self.memory, request_compaction=lambda request: None),
-            provided=self.provided,
-            priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
-        )
-
-    @lazy
-    def runs(self) -> Runs:
-        """What makes runs and keeps them alive. Put together when it is first needed: looking needs none of it."""
-        from guildhall.runs.lifecycle import Runs
-
-        return Runs(
-            store=self.store,
-            clock=self.clock,
-            bus=self.bus,
-            asks=self.asks,
-            boot=self.boot,
-            history=self.history,
-            assembler=self.assembler,
-            planner=self.planner,
-            source_of=self.source,
-            runtime_of=self.runtimes.for_run,
-            tokens=self.runtimes.tokens,
-        )
-
-    @lazy
-    def recordings(self) -> Recordings:
-        from guildhall.jobs import jobs
-        from guildhall.projects.commissions.service import recorded_hooks
-        from guildhall.projects.meetings.service import recorded_session_hooks
-        from guildhall.runs.recordings import Recordings
-
-        return Recordings(
-            store=self.store,
-            history=self.history,
-            assembler=self.assembler,
-            seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or recorded_session_hooks(run),
-            runtime_of=self.runtimes.for_replay,
-            tokens=self.runtimes.tokens,
-        )
-
-    @lazy
-    def assembler(self) -> Assembler:
-        from guildhall.runs.assemble import Assembler
-        from guildhall.runs.assembly.memory import RunMemory
-
-        return Assembler(
-            self.environ,
-            find=self.find_worker,
-            everyone=lambda frame: self.registry(frame).listed(),
-            active=self.active_workers,
-            settings=self.settings,
-            describe=self.runtimes.boxes.describe,
-            memory=RunMemory(
-                memory=self.memory, request_compaction=lambda request: self.memory_compactor.start(request)
-            ),
-            instead=self.environment.policy.replace_tool,
-            supply=self.supply,
-            serve=self.serve,
-            provided=self.provided,
-            project=lambda frame: found.name if (found := self.projects.at(frame.root)) else None,
-        )
-
-    @lazy
-    def rooms(self) -> Rooms:
-        from guildhall.room.model import Ears
-        from guildhall.room.rooms import Rooms
-
-        ears = Ears(
-            wake=lambda room, agents: self.workflows.wake(room, agents),
-            happened=lambda happened: self.workflows.happened(happened),
-        )
-        return Rooms(self.store, self.clock, ears)
-
-    @lazy
-    def workflows(self) -> Workflows:
-        from guildhall.workflow.workflows import Workflows
-
-        return Workflows(
-            home=self.home,
-            store=self.store,
-            clock=self.clock,
-            bus=self.bus,
-            runs=self.runs,
-            history=self.history,
-            rooms=self.rooms,
-            settings=self.settings,
-            zone=local_zone(self.environ),
-            policy=self.environment.policy.workflows,
-        )
-
-    @lazy
-    def jobs(self) -> Jobs:
-        """The jobs that were dispatched here. Reading their directories takes a moment, the first time."""
-        from guildhall.jobs.jobs import Jobs
-
-        return Jobs(
-            folder=self.home.jobs,
-            store=self.store,
-            clock=self.clock,
-            history=self.history,
-            asks=self.asks,
-            runs=lambda: self.runs,
-            alive=self.is_alive,
-            find=self.for_new_work,
-            output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
-            readonly=self._lock is None,
-        )
-
-    def seating(self, kind: RunKind) -> Seating | None:
-        """Return the owner of the runs of this kind, or None if they have no owner or a workflow owns them."""
-        return self.jobs if kind == "job" else super().seating(kind)
-
-    def seatings(self) -> tuple[Seating, ...]:
-        """All who give runs a seat of their own."""
-        return (self.jobs, *super().seatings())
-
-    def for_new_work(self, name: str, frame: Frame) -> Worker:
-        """A worker that may be given work, it and all that it may call."""
-        from guildhall.hall.composition.callee_trust import demand_trust
-
-        worker = self.find_worker(name, frame)
-        usable(worker, "name")
-        demand_trust(self, worker, frame)
-        return worker
-
-    def is_alive(self, run: str) -> bool:
-        """Return True if a run is executed in this hall."""
-        runs = Hall.runs.of(self).peek()
-        return runs is not None and runs.alive(run)
-
-    def _ask_closed(self, ask: Ask) -> None:
-        if (workflows := Hall.workflows.of(self).peek()) is not None:
-            workflows.answered(ask)
-
-    async def prepare_again(
-        self, run: str, frame: Frame, given: Sequence[Toolbox] = (), grant: Grant | None = None
-    ) -> Prepared:
-        """A run that stopped, be it a worker's or a workflow's, ready to go on."""
-        await self.runs.gone(run)
-        kind = self.history.get(run).kind
-        if kind == "workflow":
-            return await self.workflows.again(run, frame, grant)
-        if (seating := self.seating(kind)) is not None:
-            return await seating.again(run, frame, grant)
-        return await self.runs.preparation.prepare_again(run, frame, given, grant)
-
-    def launch(self, prepared: Prepared) -> None:
-        """Lets a run live that was made ready."""
-        if self.history.get(prepared.run).kind == "workflow":
-            self.workflows.launch(prepared)
-        else:
-            self.runs.launch(prepared)
-
-    @lazy
-    def forks(self) -> Forks:
-        from guildhall.runs.fork import Forks
-
-        return Forks(
-            store=self.store,
-            clock=self.clock,
-            history=self.history,
-            source_of=self.source,
-            budget_of=lambda frame: self.settings(frame).budget,
-        )
-
-    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
-        """Start or reach the tool servers and the members that a worker names."""
-        from guildhall.runs.serving import serve
-
-        if (check_servers := self.environment.policy.check_servers) is not None:
-            check_servers(worker, self.supply.outsiders(worker, frame))
-        more = await self.members.specs(worker, frame)
-        return await serve(worker, frame, surroundings, self.supply, more)
-
-    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
-        if (source_of := self.environment.policy.source_of) is not None:
-            return source_of(model, frame, login)
-        from guildhall.models.catalog import source_for
-        from guildhall.models.login import login_of
-
-        environ = joined(self.environ, frame.keys)
-        found = login_of(environ) if login else None
-        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recording, login=found)
-
-    def _recording(self, run: str) -> Source:
-        return self.where(run).recordings.source(run)
-
-    def busy(self) -> bool:
-        """Whether something lives here: a run, what goes on in the background, or what others have added."""
+    def is_busy(self) -> bool:
+        """Return True if runs are executed, background work is going on, or something else needs this process."""
         members, compactor = Hall.members.of(self).peek(), Hall.memory_compactor.of(self).peek()
         in_background = (members is not None and members.busy) or (compactor is not None and compactor.is_busy)
-        return self.annexes.living > 0 or in_background or any(lives() for lives in self.lives)
+        return self.workflow_databases.live_runs > 0 or in_background or any(need() for need in self.keeps_alive)
 
-    async def settle(self, patience: float | None = None) -> list[Event]:
-        """Waits for a while for what goes on in the background; what came of it that no stream has told."""
+    async def settle(self, timeout_s: float | None = None) -> list[Event]:
+        """Wait for background work. Return its events that no stream has delivered."""
         compactor = Hall.memory_compactor.of(self).peek()
         if compactor is None:
             return []
-        return await (compactor.wait() if patience is None else compactor.wait(patience))
+        return await (compactor.wait() if timeout_s is None else compactor.wait(timeout_s))
 
     async def drain(self) -> None:
-        """Stops what lives here; it goes on by itself when the next hall starts."""
-        self._keep_still()
-        await self.annexes.park_all("shutdown")
-        await self.settle(_SETTLING)
+        """Park all runs. The next hall resumes them."""
+        self._stop_wakeups()
+        await self.workflow_databases.park_all("shutdown")
+        await self.settle(_SETTLE_TIMEOUT_S)
 
-    def _keep_still(self) -> None:
-        """From now on nothing that waits goes on by itself."""
-        for part in (Hall.jobs, Hall.commissions, Hall.meetings):
-            if (built := part.of(self).peek()) is not None:
-                built.close()
+    def _stop_wakeups(self) -> None:
+        if (jobs := Hall.jobs.of(self).peek()) is not None:
+            jobs.close()
+        self.project_services.close()
 
     async def close(self) -> None:
-        """Waits for what goes on in the background, parks what runs, then lets go of the home."""
-        self._keep_still()
+        """Wait for background work, park all runs, close all parts, and release the home."""
+        self._stop_wakeups()
         await self.settle()
-        await self.annexes.park_all("user")
+        await self.workflow_databases.park_all("user")
         if (members := Hall.members.of(self).peek()) is not None:
             await members.close()
         await self.runtimes.close()
         self.release()
 
     def release(self) -> None:
-        if (annexes := Hall.annexes.of(self).peek()) is not None:
-            annexes.release()
-        super().release()
+        """Close the databases and release their locks. Nothing may run."""
+        if (databases := Hall.workflow_databases.of(self).peek()) is not None:
+            databases.close()
+        self.database.close()

@@ -1,26 +1,26 @@
-"""What the guild works for: the projects of a home, their branches and worktrees, and what workers are given there."""
+"""The projects of a home: their registration, branches and worktrees, commissions and meetings."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 from guildhall.core.errors import Conflict, GuildError
 from guildhall.core.ids import is_name
-from guildhall.hall.composition.database import Record
+from guildhall.hall.composition.environment import Environment
 from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.run_services import RunServices
 from guildhall.projects.model import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable
     from pathlib import Path
 
-    from guildhall.core.config import Settings
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
-    from guildhall.hall.composition.environment import Environment
-    from guildhall.hall.composition.hall import Hall
-    from guildhall.models.model import Source
+    from guildhall.hall.composition.database import Database
+    from guildhall.hall.composition.workers import WorkerServices
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.commissions.service import Commissions
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from guildhall.projects.registry import Projects
     from guildhall.projects.usable import UsableModels
     from guildhall.projects.worktrees import Worktrees
-    from guildhall.runs.lifecycle import Runs
-    from guildhall.runs.planner import Planner
-    from guildhall.runs.purpose import RunKind
-    from guildhall.runs.seat import Seating
-    from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
     from guildhall.workers.model import Worker
 
@@ -44,35 +39,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger("guildhall.hall")
 
 
-class Guild(Record):
-    """The part of a hall that has projects."""
+class ProjectServices:
+    """The projects of a home, with their commissions and meetings."""
 
-    if TYPE_CHECKING:
-
-        @lazy
-        def runs(self) -> Runs: ...
-
-        @lazy
-        def supply(self) -> Supply: ...
-
-        bus: EventBus
-        readonly: bool
-        environment: Environment
-        environ: Mapping[str, str]
-
-        @lazy
-        def planner(self) -> Planner: ...
-
-        settings: Callable[[Frame], Settings]
-
-        def source(self, model: str, frame: Frame, login: bool = False) -> Source: ...
-
-        def is_alive(self, run: str) -> bool: ...
-
-        def for_new_work(self, name: str, frame: Frame) -> Worker: ...
+    def __init__(
+        self, environment: Environment, database: Database, *, bus: EventBus, workers: WorkerServices, main: RunServices
+    ) -> None:
+        """`main`: the services of the home's own database, where the runs of projects are."""
+        self.environment = environment
+        self.database = database
+        self.workers = workers
+        self._bus = bus
+        self._main = main
+        self._gits: dict[tuple[str, Path], Git] = {}
 
     @property
     def projects(self) -> Projects:
+        """The projects that config.yaml registers."""
         return self.environment.projects
 
     def git(self, project: Project) -> Git:
@@ -83,18 +66,14 @@ class Guild(Record):
         if key not in self._gits:
             self._forget_git(project.name)  # the name may come back to where it was: then it is claimed again
             self._claim(project)
-            self._gits[key] = Git(project.path, self.home.desks / project.name)
+            self._gits[key] = Git(project.path, self.environment.home.desks / project.name)
         return self._gits[key]
-
-    @lazy
-    def _gits(self) -> dict[Any, Git]:
-        return {}
 
     @lazy
     def identities(self) -> Identities:
         from guildhall.projects.identity import Identities
 
-        return Identities(self.home, self.store)
+        return Identities(self.environment.home, self.database.store)
 
     def add_project(self, path: Path, name: str | None, branch: str | None) -> Project:
         """Registers a repository, with what is on record of it and of no other that had its name.
@@ -140,7 +119,7 @@ class Guild(Record):
 
     def _claim(self, project: Project) -> None:
         """Nothing is done for a project before it is sure which repository its name stands for."""
-        if self.readonly or not project.path.is_dir():  # where its folder is gone, git says so
+        if self.environment.readonly or not project.path.is_dir():  # where its folder is gone, git says so
             return
         try:
             self.identities.claim(project)
@@ -159,54 +138,54 @@ class Guild(Record):
         """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
         from guildhall.projects.redaction import Redactions
 
-        return Redactions(self.store, self.environment.secrets, readonly=self.readonly)
+        return Redactions(self.database.store, self.environment.secrets, readonly=self.environment.readonly)
 
-    def _found(self, name: str, frame: Frame) -> Worker:
-        """A worker that may be given work; whoever gives it brings their secrets along."""
+    def _find_worker(self, name: str, frame: Frame) -> Worker:
+        """Return a worker that may be given work. The caller's secrets are redacted from now on."""
         self.environment.secrets.learn({**frame.env, **frame.keys})
-        return self.for_new_work(name, frame)
+        return self.workers.find_for_work(name, frame)
 
     @lazy
     def usable_models(self) -> UsableModels:
-        """What is known of models before anybody is asked."""
+        """What is known about models without asking one."""
         from guildhall.projects.usable import UsableModels
 
-        return UsableModels(settings=self.settings, source=self.source, priced=self._priced)
-
-    def _priced(self, model: str, frame: Frame) -> bool | None:
-        return self.planner.priced(model, frame)
+        return UsableModels(
+            settings=self.environment.settings, source=self.workers.source, priced=self.workers.has_price
+        )
 
     @lazy
     def worktrees(self) -> Worktrees:
         from guildhall.projects.worktrees import Worktrees
 
-        return Worktrees(self.home, self.git)
+        return Worktrees(self.environment.home, self.git)
 
     @lazy
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
-        from guildhall.hall.composition.callee_trust import demand_trust_again
+        from guildhall.hall.composition.callee_trust import check_trust_again
         from guildhall.projects.meetings.context import MeetingContext
         from guildhall.projects.meetings.service import Meetings
 
-        context = MeetingContext(
-            home=self.home,
-            store=self.store,
-            clock=self.clock,
-            history=self.history,
-            projects=lambda: self.projects,
-            branches=self.branches,
-            worktrees=self.worktrees,
-            runs=lambda: self.runs,
-            is_alive=self.is_alive,
-            bus=self.bus,
-            redact=self.redact,
-            find_worker=self._found,
-            models=self.usable_models,
-            check_trust=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
-            frame_at=lambda place: self.environment.frame_at(place, place),
+        return Meetings(
+            MeetingContext(
+                home=self.environment.home,
+                store=self.database.store,
+                clock=self.environment.clock,
+                history=self.database.history,
+                projects=Environment.projects.of(self.environment),
+                branches=self.branches,
+                worktrees=self.worktrees,
+                runs=RunServices.runs.of(self._main),
+                is_alive=self._main.is_alive,
+                bus=self._bus,
+                redact=self.redact,
+                find_worker=self._find_worker,
+                models=self.usable_models,
+                check_trust=partial(check_trust_again, self.workers, self.database.history),
+                frame_at=lambda place: self.environment.frame_at(place, place),
+            )
         )
-        return Meetings(context)
 
     def restore_worktrees(self) -> None:
         """Makes the checkouts again that were removed by hand while no hall was there. The log says which."""
@@ -225,20 +204,20 @@ class Guild(Record):
             except GuildError as error:
                 _log.warning("the worktrees of %s: %s", project.name, error)
 
-    def living(self, project: str) -> tuple[str, ...]:
+    def unfinished(self, project: str) -> tuple[str, ...]:
         """The commissions and meetings of a project that have not ended, and whatever else has a worktree there."""
         from guildhall.projects.commissions.model import parse_checkout_name
         from guildhall.projects.records import living
 
-        on_record = self.store.read(lambda connection: living(connection, project))
+        on_record = self.database.store.read(lambda connection: living(connection, project))
         others = [parse_checkout_name(place) or place for place in self.worktrees.activities(project)]
         return tuple(dict.fromkeys((*on_record, *others)))
 
-    def demand_removable(self, name: str) -> None:
+    def check_removable(self, name: str) -> None:
         """Raises where a project cannot be taken out of the register: something there has not ended, or still lies."""
         from guildhall.projects.records import living
 
-        if on_record := self.store.read(lambda connection: living(connection, name)):
+        if on_record := self.database.store.read(lambda connection: living(connection, name)):
             more = f" and {len(on_record) - 10} more" if len(on_record) > 10 else ""
             raise Conflict(
                 f"the project {name} has work that has not ended: {', '.join(on_record[:10])}{more}",
@@ -248,30 +227,10 @@ class Guild(Record):
         if places := self.worktrees.activities(name):
             raise Conflict(
                 f"the project {name} has checkouts still, though all work there has ended: {', '.join(places[:10])}",
-                where=str(self.home.worktrees / name),
+                where=str(self.environment.home.worktrees / name),
                 hint="They are put away at the end, or at the next start (guild hall stop). hall.log says what was in "
                 "the way of one that stays; move it elsewhere.",
             )
-
-    def find_worker(self, name: str, frame: Frame) -> Worker:
-        """A worker by name or file. The manager asks first about what the settings say."""
-        worker = super().find_worker(name, frame)
-        self.environment.policy.check_worker(worker, frame)
-        if worker.scope != "shipped":
-            return worker
-        from guildhall.hall.composition.managing import ruled
-
-        return ruled(worker, self.settings(frame).manager.asks_before)
-
-    def seating(self, kind: RunKind) -> Seating | None:
-        """Return the owner of the runs of this kind, or None if they have no owner or a workflow owns them."""
-        if kind == "meeting":
-            return self.meetings
-        return self.commissions if kind == "commission" else None
-
-    def seatings(self) -> tuple[Seating, ...]:
-        """All who give runs a seat of their own."""
-        return (self.commissions, self.meetings)
 
     @lazy
     def commissions(self) -> Commissions:
@@ -281,28 +240,35 @@ class Guild(Record):
 
         return Commissions(
             CommissionContext(
-                store=self.store,
-                clock=self.clock,
-                history=self.history,
-                asks=self.asks,
+                store=self.database.store,
+                clock=self.environment.clock,
+                history=self.database.history,
+                asks=self.database.asks,
                 redact=self.redact,
-                projects=lambda: self.projects,
+                projects=Environment.projects.of(self.environment),
                 branches=self.branches,
                 worktrees=self.worktrees,
-                runs=lambda: self.runs,
-                is_alive=self.is_alive,
-                find_worker=self._found,
+                runs=RunServices.runs.of(self._main),
+                is_alive=self._main.is_alive,
+                find_worker=self._find_worker,
                 models=self.usable_models,
-                output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
+                output_schema=self.workers.output_schema,
                 frame_at=self.environment.hall_frame,
-                max_running=lambda: self.settings(self.environment.hall_frame(self.home.path)).commissions.max,
-                request_meeting=self.request_conflict_meeting,
-                decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
-                readonly=self.readonly,
+                max_running=self._max_commissions,
+                request_meeting=self._request_conflict_meeting,
+                decline_meeting=self._decline_conflict_meeting,
+                readonly=self.environment.readonly,
             )
         )
 
-    async def request_conflict_meeting(self, commission: Commission) -> None:
+    def _max_commissions(self) -> int:
+        home = self.environment.home.path
+        return self.environment.settings(self.environment.hall_frame(home)).commissions.max
+
+    def _decline_conflict_meeting(self, run: str) -> Awaitable[None]:
+        return self.meetings.call_off(run, "the conflict is resolved")
+
+    async def _request_conflict_meeting(self, commission: Commission) -> None:
         """Request a meeting about a merge conflict, with the worker whose work it is."""
         if commission.run is None:
             return
@@ -310,24 +276,30 @@ class Guild(Record):
         project = self.projects.get(commission.project)
         await self.meetings.request(project, commission.worker, topic, by="hall", made_by=commission.run)
 
-    def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
-        """What a worker is given where it works without its declaring it, beside the base toolbox.
+    def tools(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
+        """Return the tools that a worker has in a project without declaring them, besides the base toolbox.
 
-        `context` is what its run is part of: "run", "called" by another one, or the name of its seat's tools.
+        `context` is what its run is part of: "run", "called" by another run, or the name of its owner's tools.
         """
         project = self.projects.at(frame.root)
-        artifacts = self.artifact_tools(project, worker.name, frame) if project is not None else ()
+        artifacts = self._artifact_tools(project, worker.name, frame) if project is not None else ()
         if worker.scope != "shipped":
             return artifacts
-        from guildhall.hall.composition.managing import managing
+        from guildhall.hall.composition.manager import make_manager_tools
 
-        return (*artifacts, *managing(self, worker, frame, run, context))
+        return (*artifacts, *make_manager_tools(self, worker, frame, run, context))
 
-    def artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
-        """The tools for a project's artifacts: those of the request's own checkout, or of the integration branch."""
+    def _artifact_tools(self, project: Project, author: str, frame: Frame) -> tuple[Tool, ...]:
+        """Return the tools for a project's artifacts: in the request's own checkout, or on the integration branch."""
         from guildhall.projects.artifact_tools import artifact_toolbox
         from guildhall.projects.artifacts import Artifacts, InWorktree, OnBranch
 
         own = frame.worktree
         shelf = OnBranch(self.branches(project), author) if own is None else InWorktree(own)
-        return artifact_toolbox(Artifacts(shelf), lambda: self.clock.now().date().isoformat()).tools
+        return artifact_toolbox(Artifacts(shelf), lambda: self.environment.clock.now().date().isoformat()).tools
+
+    def close(self) -> None:
+        """Stop waking commissions and meetings that wait. Do nothing if neither was used."""
+        for part in (ProjectServices.commissions, ProjectServices.meetings):
+            if (built := part.of(self).peek()) is not None:
+                built.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
+    from guildhall.hall.composition.run_services import RunServices
     from guildhall.runs.model import Run
 
 MOST_CRASHES = 3
@@ -34,63 +35,63 @@ class Recovery:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        parts = (hall, *hall.annexes.every())
+        parts = hall.databases()
         self._left = [(part, run, crashes) for part in parts for run, crashes in part.store.read(records.left_behind)]
         self.under_way = bool(self._left)
 
     async def go_on(self) -> None:
         """Returns when each of them goes on, has failed for good, or waits for a person."""
         try:
-            await asyncio.to_thread(self._hall.restore_worktrees)
+            await asyncio.to_thread(self._hall.project_services.restore_worktrees)
             await asyncio.to_thread(lambda: self._hall.jobs)  # puts its directories right, which may be many
             for part, run, crashes in self._left:
                 if crashes >= MOST_CRASHES and not _was_quiet(part, run):
                     await _give_up(part, run)
                 else:
                     await go_on(part, run)
-            for seating in self._hall.seatings():
-                seating.keep_going(partial(go_on, self._hall))
-            self._hall.lives.append(lambda: any(seating.expecting for seating in self._hall.seatings()))
+            for seating in self._hall.owners():
+                seating.keep_going(partial(go_on, self._hall.main))
+            self._hall.keeps_alive.append(lambda: any(seating.expecting for seating in self._hall.owners()))
         finally:
             self.under_way = False
 
 
-def _was_quiet(part: Hall, run: Run) -> bool:
+def _was_quiet(part: RunServices, run: Run) -> bool:
     """A workflow in which nobody was at anything has brought down nothing."""
     found = part.store.read(lambda connection: workflow_records.find(connection, run.id))
     return found is not None and found.status == "quiet"
 
 
-async def go_on(part: Hall, run: Run) -> None:
+async def go_on(part: RunServices, run: Run) -> None:
     """Lets a run that has stopped go on by itself; nobody follows it."""
-    from guildhall.hall.composition.callee_trust import demand_trust_again
+    from guildhall.hall.composition.callee_trust import check_trust_again
 
     try:
         await asyncio.to_thread(import_module, "guildhall.runs.lifecycle")  # it takes a second, the first time
         frame = _frame(part, run)
-        demand_trust_again(part, run.id, frame)
+        check_trust_again(part.workers, part.history, run.id, frame)
         part.launch(await part.prepare_again(run.id, frame))
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if (seating := part.seating(run.kind)) is not None and not part.runs.alive(run.id):
-            await seating.could_not_go_on(run, error)
+        if (owner := part.owner_of(run.kind)) is not None and not part.runs.alive(run.id):
+            await owner.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
 
 
-def _frame(part: Hall, run: Run) -> Frame:
+def _frame(part: RunServices, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
     then = run.frame
     return replace(part.environment.frame_at(then.cwd, then.root), caller=then.caller)
 
 
-async def _give_up(part: Hall, run: Run) -> None:
+async def _give_up(part: RunServices, run: Run) -> None:
     error = RuntimeFailed(
         f"the process that ran it has died {MOST_CRASHES} times, and it got no further in between",
         hint=f"Look at what it was doing: guild log {run.id}. To try once more: guild resume {run.id}",
     )
-    now = stamp(part.clock.now())
+    now = stamp(part.environment.clock.now())
 
     def write(connection: Connection) -> None:
         records.give_up(connection, run.id, error.as_dict(), now)
@@ -98,6 +99,6 @@ async def _give_up(part: Hall, run: Run) -> None:
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
-    if (seating := part.seating(run.kind)) is not None:
-        await seating.follow(run.id)
+    if (owner := part.owner_of(run.kind)) is not None:
+        await owner.follow(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

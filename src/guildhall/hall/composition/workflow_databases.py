@@ -1,7 +1,7 @@
-"""The parts of a hall whose runs are in databases of their own: `context.config.db` of a workflow (ADR 018).
+"""The databases outside of the home that workflows name: `context.config.db` (ADR 018).
 
-An annex is a hall in all that is on record: runs, journals, asks, rooms, schedules. Everything else (settings, workers,
-trust, memory, keys, processes) is the whole hall's. The home's database says which ones there are.
+Such a database has the runs, journals, asks, rooms and schedules of workflows. Everything else (settings, workers,
+trust, memory, keys, processes) is the hall's. The home's own database lists the known ones.
 """
 
 from __future__ import annotations
@@ -13,222 +13,167 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, GuildError, NotFound
-from guildhall.hall.composition.database import Record
-from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.database import Database
 from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_database
+from guildhall.hall.composition.run_services import RunServices, no_owner
 from guildhall.workflow import records
 from guildhall.workflow.instance import OVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
     from guildhall.core.frame import Frame
-    from guildhall.members.members import Members
-    from guildhall.memory.service import Memory
-    from guildhall.models.model import Source
-    from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.hall.composition.runtimes import RuntimeRegistry
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import ParkCause
-    from guildhall.runs.planner import Planner
-    from guildhall.runs.supply import Supply
-    from guildhall.workers.model import Worker
-    from guildhall.workers.registry import Registry
-    from guildhall.workers.trust import Pin
     from guildhall.workflow.instance import Instance, Start
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Target
 
-
-class Annex(Hall):
-    """What is on record in one database outside of the home."""
-
-    choose_another = "Name another file in `context.config.db`."
-
-    def __init__(self, whole: Hall, path: Path) -> None:
-        self.whole = whole
-        self.path = path
-        self.environment = whole.environment
-        self.runtimes = whole.runtimes
-        self.settings = whole.settings
-        self.home = whole.home
-        self.environ = whole.environ
-        self.clock = whole.clock
-        self.boot = whole.boot
-        self.bus = whole.bus
-        self.lives = []
-        self.readonly = whole.readonly
-        self._open(path, partial(lock_database, path, self.clock), LOCK_PATIENCE)
-        self._was = _identity(path)
-
-    @lazy
-    def annexes(self) -> Annexes:
-        return self.whole.annexes
-
-    def release(self) -> None:
-        Record.release(self)  # the other annexes are the whole hall's
-
-    def still_there(self) -> bool:
-        """Whether the file is the one that was opened. One that is at work is not let go of."""
-        runs = Hall.runs.of(self).peek()
-        return _identity(self.path) == self._was or (runs is not None and runs.count > 0)
-
-    @lazy
-    def memory(self) -> Memory:
-        return self.whole.memory
-
-    @lazy
-    def members(self) -> Members:
-        return self.whole.members
-
-    @lazy
-    def memory_compactor(self) -> MemoryCompactor:
-        return self.whole.memory_compactor
-
-    @lazy
-    def supply(self) -> Supply:
-        return self.whole.supply
-
-    @lazy
-    def planner(self) -> Planner:
-        return self.whole.planner
-
-    def registry(self, frame: Frame) -> Registry:
-        return self.whole.registry(frame)
-
-    def find_worker(self, name: str, frame: Frame) -> Worker:
-        return self.whole.find_worker(name, frame)
-
-    def pins(self) -> Mapping[Path, Pin]:
-        return self.whole.pins()
-
-    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        return self.whole.source(model, frame, login)
+_CHOOSE_ANOTHER = "Name another file in `context.config.db`."
 
 
-class Annexes:
-    """The annexes of a hall. They are opened when something is looked for that may be there."""
+class WorkflowDatabase(RunServices):
+    """A database that a workflow names, with what runs on it. No job, commission, meeting or project is in it."""
 
-    def __init__(self, hall: Hall) -> None:
-        self._hall = hall
-        self._known = [Path(path) for path in hall.store.read(records.databases_known)]
-        self._annexes: dict[Path, Annex] = {}
+    def __init__(self, main: RunServices, runtimes: RuntimeRegistry, path: Path) -> None:
+        """Open the database at a path, and create it if it does not exist."""
+        database = Database(
+            path,
+            main.environment,
+            lock=partial(lock_database, path, main.environment.clock),
+            patience=LOCK_PATIENCE,
+            choose_another=_CHOOSE_ANOTHER,
+            ask_closed=self.ask_closed,
+        )
+        super().__init__(
+            main.environment, database, bus=main.bus, workers=main.workers, runtimes=runtimes, owner_of=no_owner
+        )
+        self._path = path
+        self._identity = _identity(path)
+
+    def is_usable(self) -> bool:
+        """Return True if the file is still the one that was opened, or runs are executed on it."""
+        runs = self.peek_runs()
+        return _identity(self._path) == self._identity or (runs is not None and runs.count > 0)
+
+
+class WorkflowDatabases:
+    """The known databases of workflows. Each is opened when something is looked for that may be in it."""
+
+    def __init__(self, main: RunServices, runtimes: RuntimeRegistry) -> None:
+        self._main = main
+        self._runtimes = runtimes
+        self._known = [Path(path) for path in main.store.read(records.databases_known)]
+        self._open: dict[Path, WorkflowDatabase] = {}
         self._opening = asyncio.Lock()
 
-    @property
-    def opened(self) -> list[Annex]:
-        return list(self._annexes.values())
-
-    def every(self) -> list[Annex]:
-        """All that there are. One whose file is gone, or is of no use now, is passed over: `guild doctor` names it."""
-        found = (self._usable(path) for path in self._known)
-        return [annex for annex in found if isinstance(annex, Annex)]
+    def every(self) -> list[WorkflowDatabase]:
+        """Return all databases that can be opened. `guild doctor` reports the others."""
+        found = (self._try(path) for path in self._known)
+        return [database for database in found if isinstance(database, WorkflowDatabase)]
 
     def problems(self) -> list[GuildError]:
-        """What keeps some of them from being used."""
-        found = (self._usable(path) for path in self._known)
+        """Return why databases cannot be opened."""
+        found = (self._try(path) for path in self._known)
         return [error for error in found if isinstance(error, GuildError)]
 
-    def _usable(self, path: Path) -> Annex | GuildError:
+    def _try(self, path: Path) -> WorkflowDatabase | GuildError:
         try:
             return self._at(path)
         except GuildError as error:
             return error
 
-    def _at(self, path: Path) -> Annex:
-        self._let_go(path)
-        if path not in self._annexes:
+    def _at(self, path: Path) -> WorkflowDatabase:
+        self._close_if_replaced(path)
+        if path not in self._open:
             if not path.exists():
                 hint = "Put it back, and what is on record there is known again."
                 raise NotFound("the database of a workflow is gone", where=str(path), hint=hint)
-            self._annexes[path] = Annex(self._hall, path)
-        return self._annexes[path]
+            self._open[path] = WorkflowDatabase(self._main, self._runtimes, path)
+        return self._open[path]
 
-    def _let_go(self, path: Path) -> None:
-        """Closes the annex of a file that is gone, or another one now."""
-        if path in self._annexes and not self._annexes[path].still_there():
-            self._annexes.pop(path).release()
+    def _close_if_replaced(self, path: Path) -> None:
+        """Close a database whose file was removed or replaced."""
+        if path in self._open and not self._open[path].is_usable():
+            self._open.pop(path).close()
 
-    async def add(self, path: Path) -> Annex:
-        """The annex in a file, which is made where it is not there yet."""
+    async def add(self, path: Path) -> WorkflowDatabase:
+        """Return the database at a path. Create it and add it to the known ones if necessary."""
         async with self._opening:
             if path not in self._known:
-                at = stamp(self._hall.clock.now())
-                await self._hall.store.write(lambda connection: records.add_database(connection, str(path), at))
+                at = stamp(self._main.environment.clock.now())
+                await self._main.store.write(lambda connection: records.add_database(connection, str(path), at))
                 self._known.append(path)
-            self._let_go(path)
-            if path not in self._annexes:  # making one takes its time
-                self._annexes[path] = await asyncio.to_thread(Annex, self._hall, path)
-            return self._annexes[path]
+            self._close_if_replaced(path)
+            if path not in self._open:  # creating a database takes time
+                self._open[path] = await asyncio.to_thread(WorkflowDatabase, self._main, self._runtimes, path)
+            return self._open[path]
 
-    # all that is open
-
-    def parts(self) -> tuple[Hall, ...]:
-        """The hall itself, and the annexes that are open."""
-        return (self._hall, *self.opened)
+    # all that are open, and the home's own
 
     @property
-    def living(self) -> int:
-        """How many runs live here that no other one has called."""
+    def live_runs(self) -> int:
+        """The number of runs that are executed now, without the runs that they have called."""
         return sum(runs.count for runs in self._built_runs())
 
     async def park_all(self, cause: ParkCause) -> None:
+        """Park the runs of all databases."""
         for runs in self._built_runs():
             await runs.park_all(cause)
 
-    def release(self) -> None:
-        for annex in self.opened:
-            annex.release()
-
     def _built_runs(self) -> list[Runs]:
-        built = (Hall.runs.of(part).peek() for part in self.parts())
+        built = (database.peek_runs() for database in (self._main, *self._open.values()))
         return [runs for runs in built if runs is not None]
+
+    def close(self) -> None:
+        """Close the databases that are open. The home's own stays open."""
+        for database in self._open.values():
+            database.close()
 
     # finding
 
-    def where(self, found: Callable[[Connection], bool]) -> Hall:
-        """The part in whose database something is found; the whole, where it is in none."""
-        if not self._known or self._hall.store.read(found):
-            return self._hall
-        return next((annex for annex in self.every() if annex.store.read(found)), self._hall)
+    def where(self, found: Callable[[Connection], bool]) -> RunServices:
+        """Return the services of the database in which something is found. Return the home's own if it is in none."""
+        if not self._known or self._main.store.read(found):
+            return self._main
+        return next((database for database in self.every() if database.store.read(found)), self._main)
 
-    def of_team(self, target: Target) -> Hall:
-        """The part in which a workflow was started last under a tag."""
+    def of_team(self, target: Target) -> RunServices:
+        """Return the services of the database in which a workflow was last started under a tag."""
         if not self._known:
-            return self._hall
-        began = {part: _newest(part, target.workflow, target.tag) for part in (self._hall, *self.every())}
-        known = {part: instance.created_at for part, instance in began.items() if instance is not None}
-        return max(known, key=lambda part: known[part], default=self._hall)
+            return self._main
+        began = {one: _newest(one, target.workflow, target.tag) for one in (self._main, *self.every())}
+        known = {one: instance.created_at for one, instance in began.items() if instance is not None}
+        return max(known, key=lambda one: known[one], default=self._main)
 
-    async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> Hall:
-        """The part in which a workflow is to be started: that of the database that its file names, or the whole."""
+    async def for_workflow(self, workflow: Workflow, start: Start, frame: Frame) -> RunServices:
+        """Return the services of the database in which to start a workflow: the one it names, or the home's own."""
         from guildhall.workflow.start import check_places, values_of
 
+        environment = self._main.environment
         there = workflow.frame(frame)
-        allowed = self._hall.settings(there).env
-        part = self._hall
-        if (
-            workflow.definition.context.config.db is not None
-            and self._hall.environment.policy.may_use_workflow_databases
-        ):
+        chosen: RunServices = self._main
+        if workflow.definition.context.config.db is not None and environment.policy.may_use_workflow_databases:
+            allowed = environment.settings(there).env
             values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
-            check_places(workflow, values, self._hall.home, there)
+            check_places(workflow, values, environment.home, there)
             if (path := workflow.database(values)) is not None:
-                part = await self.add(path.resolve())
-        for other in (self._hall, *self.every()) if self._known else ():
+                chosen = await self.add(path.resolve())
+        for other in (self._main, *self.every()) if self._known else ():
             instance = _newest(other, workflow.name, start.tag)
-            if other is not part and instance is not None and instance.status not in OVER:
+            if other is not chosen and instance is not None and instance.status not in OVER:
                 raise Conflict(
                     f"{instance.target} is {instance.status} (run {instance.id}), with its record in another database",
                     hint=f"Stop it with `guild stop {instance.target}`, or use --tag.",
                 )
-        return part
+        return chosen
 
 
-def _newest(part: Hall, name: str, tag: str) -> Instance | None:
-    return part.store.read(lambda connection: records.newest(connection, name, tag))
+def _newest(services: RunServices, name: str, tag: str) -> Instance | None:
+    return services.store.read(lambda connection: records.newest(connection, name, tag))
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

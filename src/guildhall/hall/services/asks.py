@@ -6,12 +6,12 @@ from heapq import merge
 from typing import TYPE_CHECKING
 
 from guildhall.hall.client.interface import Asks
-from guildhall.hall.composition.hall import Hall
 from guildhall.runs.records import find_ask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from guildhall.hall.composition.hall import Hall
     from guildhall.runs import asks
     from guildhall.runs.model import Answer, Ask
 
@@ -22,7 +22,7 @@ class AskService(Asks):
         self._stays = stays
 
     async def list(self) -> Sequence[Ask]:
-        found = (part.asks.open() for part in (self._hall, *self._hall.annexes.every()))
+        found = (part.asks.open() for part in self._hall.databases())
         return [*merge(*found, key=lambda ask: ask.created_at)]
 
     async def get(self, ask: str) -> Ask:
@@ -43,14 +43,14 @@ class AskService(Asks):
         from guildhall.hall.composition.recovery import go_on
 
         part = self._hall.where(ask.root)
-        if (runs := Hall.runs.of(part).peek()) is not None:
+        if (runs := part.peek_runs()) is not None:
             await runs.gone(ask.root)  # a run that is being parked does not resume by itself
         root = part.history.get(ask.root)
-        if (seating := self._hall.seating(root.kind)) is None:
+        if (seating := self._hall.owner_of(root.kind)) is None:
             return
         await seating.answered(ask)
         if self._stays and root.status == "waiting":
-            await go_on(self._hall, root)
+            await go_on(self._hall.main, root)
 
     def _asks_with(self, ask: str) -> asks.Asks:
-        return self._hall.annexes.where(lambda connection: find_ask(connection, ask) is not None).asks
+        return self._hall.workflow_databases.where(lambda connection: find_ask(connection, ask) is not None).asks

@@ -35,7 +35,7 @@ class InfoService(HallInfo):
         running = {
             "boot": self._hall.boot,
             "version": __version__,
-            "runs": self._hall.annexes.living,
+            "runs": self._hall.workflow_databases.live_runs,
             "members": members.standing() if members is not None else [],
         }
         own = self._status() if self._status is not None else {"pid": os.getpid(), "state": "embedded"}

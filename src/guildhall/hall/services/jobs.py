@@ -133,7 +133,7 @@ def find_member(hall: Hall, name: str, frame: Frame) -> Member | None:
     members = [one for one in hall.members.roster(frame).listed() if one.name == rest and scope in ("", one.scope)]
     if not members:
         return None
-    workers = [one for one in hall.registry(frame).listed() if one.name == rest and scope in ("", one.scope)]
+    workers = [one for one in hall.workers.registry(frame).listed() if one.name == rest and scope in ("", one.scope)]
     if not workers:
         return hall.members.find(name, frame)
     places = "".join(f"\n  {one.scope}/{one.name}  {one.path}" for one in (*workers, *members))

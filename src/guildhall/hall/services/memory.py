@@ -48,7 +48,7 @@ class MemoryService(Memory):
         return await asyncio.to_thread(self._hall.memory.revert, folder, key, PERSON, change_id=to)
 
     def _folders(self, frame: Frame, worker: str | None) -> Mapping[Scope, MemoryFolder]:
-        found = self._hall.find_worker(worker, frame) if worker is not None else None
+        found = self._hall.workers.find(worker, frame) if worker is not None else None
         return self._hall.memory.folders(found, frame)
 
     def _folder(self, frame: Frame, scope: Scope, worker: str | None) -> MemoryFolder:

@@ -112,7 +112,7 @@ async def _describe(hall: Hall, package: Package, frame: Frame) -> PackageShown:
         except GuildError as error:
             problems.append(str(error))
     if "worker" in package.types:
-        problems += [str(error) for error in hall.supply.lacking(worker_in(package), frame)]
+        problems += [str(error) for error in hall.workers.supply.lacking(worker_in(package), frame)]
     return replace(told, problems=tuple(problems))
 
 
@@ -127,7 +127,7 @@ def _check_unused(hall: Hall, name: str) -> None:
     """Raise Conflict if an unfinished run or job uses the package."""
     users = [
         run
-        for part in (hall, *hall.annexes.every())
+        for part in hall.databases()
         for run, worker, frozen in part.store.read(unfinished)
         if _uses(name, worker, frozen)
     ]

@@ -24,18 +24,18 @@ class ProjectService(Projects):
 
     async def list(self) -> Sequence[ProjectShown]:
         shown = await asyncio.to_thread(self._hall.projects.listed)
-        return [replace(one, living=self._hall.living(one.name)) for one in shown]
+        return [replace(one, living=self._hall.project_services.unfinished(one.name)) for one in shown]
 
     async def add(self, path: Path, *, name: str | None = None, branch: str | None = None) -> Project:
         if not path.is_absolute() or "\0" in str(path):
             raise UsageError("path: give the whole path of the repository")
-        return await asyncio.to_thread(self._hall.add_project, path, name, branch)
+        return await asyncio.to_thread(self._hall.project_services.add_project, path, name, branch)
 
     async def remove(self, name: str) -> ProjectShown:
         self._hall.projects.shown(name)
         if is_name(name):
-            self._hall.demand_removable(name)
-        return await asyncio.to_thread(self._hall.remove_project, name)
+            self._hall.project_services.check_removable(name)
+        return await asyncio.to_thread(self._hall.project_services.remove_project, name)
 
     async def check(self, name: str) -> Sequence[Problem]:
-        return await asyncio.to_thread(self._hall.check_project, name)
+        return await asyncio.to_thread(self._hall.project_services.check_project, name)

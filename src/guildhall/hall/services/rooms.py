@@ -29,7 +29,7 @@ class RoomService(Rooms):
         return store.read(lambda connection: looking.said(connection, instance, since=since))
 
     async def send(self, target: Target, text: str) -> Sent:
-        return await self._hall.annexes.of_team(target).workflows.steering.send(text, target)
+        return await self._hall.workflow_databases.of_team(target).workflows.steering.send(text, target)
 
     async def documents(self, target: Target) -> Sequence[DocumentListed]:
         return await self._room(target).documents.listing()
@@ -58,7 +58,7 @@ class RoomService(Rooms):
         return [Voted(proposal=one, votes=room.votes(one)) for one in room.proposals()]
 
     def _room(self, target: Target) -> Room:
-        part = self._hall.annexes.of_team(target)
+        part = self._hall.workflow_databases.of_team(target)
         instance = part.store.read(lambda connection: looking.named(connection, target))
         return part.rooms.room(instance.room)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.redaction import Redactor
 from guildhall.hall.client.interface import Runs, Shown
-from guildhall.hall.composition.hall import Hall
 from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.transcript import conversation
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import Tested
+    from guildhall.hall.composition.hall import Hall
     from guildhall.runs.fork import Forked
     from guildhall.runs.model import Run, RunRequest
     from guildhall.runs.plan import Plan
@@ -39,11 +39,11 @@ class RunService(Runs):
 
     async def run(self, request: RunRequest, frame: Frame, toolboxes: Sequence[Toolbox] = ()) -> AsyncGenerator[Event]:
         """`toolboxes`: Python objects of this process, for the toolboxes that the worker names."""
-        from guildhall.hall.composition.callee_trust import demand_trust
+        from guildhall.hall.composition.callee_trust import check_trust
 
         if not isinstance(request.purpose, CallPurpose):
-            worker = self._hall.find_worker(request.worker, frame)
-            demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
+            worker = self._hall.workers.find(request.worker, frame)
+            check_trust(self._hall.workers, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
         async with aclosing(self.launch(prepared)) as events:
             async for event in events:
@@ -59,7 +59,7 @@ class RunService(Runs):
         max_tokens: int | None = None,
         budget: float | None = None,
     ) -> AsyncGenerator[Event]:
-        from guildhall.hall.composition.callee_trust import demand_trust_again
+        from guildhall.hall.composition.callee_trust import check_trust_again
         from guildhall.runs.grants import Grant
 
         grant, part = Grant(max_turns=max_turns, max_tokens=max_tokens, budget=budget), self._hall.where(run)
@@ -70,7 +70,7 @@ class RunService(Runs):
                 async for event in events:
                     yield event
             return
-        demand_trust_again(part, run, frame, [toolbox.name for toolbox in toolboxes])
+        check_trust_again(part.workers, part.history, run, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await part.prepare_again(run, frame, toolboxes, grant)
         async with aclosing(self.launch(prepared)) as events:
             async for event in events:
@@ -95,7 +95,7 @@ class RunService(Runs):
     async def follow(self, run: str, frame: Frame) -> AsyncGenerator[Event]:
         part = self._hall.where(run)
         part.history.get(run)
-        runs = Hall.runs.of(part).peek()
+        runs = part.peek_runs()
         began = runs.began(run) if runs is not None else None
         if runs is None or began is None:
             return
@@ -114,7 +114,7 @@ class RunService(Runs):
     async def park(self, run: str) -> None:
         part = self._hall.where(run)
         part.history.get(run)
-        if (runs := Hall.runs.of(part).peek()) is not None:
+        if (runs := part.peek_runs()) is not None:
             await runs.park(run)
 
     async def stop(self, run: str) -> Sequence[str]:
@@ -122,7 +122,7 @@ class RunService(Runs):
         kind = part.history.get(run).kind
         if kind == "workflow":
             return await part.workflows.steering.stop(run)
-        if (seating := self._hall.seating(kind)) is not None:
+        if (seating := self._hall.owner_of(kind)) is not None:
             return await seating.stop(run)
         return await part.runs.cancel(run)
 
@@ -165,11 +165,11 @@ class RunService(Runs):
 
     async def list(self, *, everything: bool = False, called: bool = False) -> Sequence[Run]:
         limit = None if everything else _RECENT
-        found = (part.history.recent(limit, called=called) for part in (self._hall, *self._hall.annexes.every()))
+        found = (part.history.recent(limit, called=called) for part in self._hall.databases())
         return [*merge(*found, key=lambda run: run.created_at, reverse=True)][:limit]
 
     async def journal(self, run: str, after: int = -1) -> Sequence[Entry[Payload]]:
         return self._hall.where(run).history.shown(run, after)
 
     async def plan(self, request: RunRequest, frame: Frame) -> Plan:
-        return await self._hall.planner.plan(self._hall.find_worker(request.worker, frame), frame, request)
+        return await self._hall.workers.planner.plan(self._hall.workers.find(request.worker, frame), frame, request)

@@ -29,13 +29,13 @@ class TrustService(Trust):
         from guildhall.hall.trusting import of_folder, of_worker
 
         if worker is not None:
-            return await of_worker(self._hall, self._hall.find_worker(worker, frame), frame)
+            return await of_worker(self._hall, self._hall.workers.find(worker, frame), frame)
         return await of_folder(self._hall, at, frame)
 
     async def untrusted_callees(self, worker: str, frame: Frame) -> Sequence[str]:
-        from guildhall.hall.composition.callee_trust import untrusted_of_all
+        from guildhall.hall.composition.callee_trust import untrusted_callees
 
-        return untrusted_of_all(self._hall, self._hall.find_worker(worker, frame), frame)
+        return untrusted_callees(self._hall.workers, self._hall.workers.find(worker, frame), frame)
 
     async def grant(self, files: Sequence[Seen]) -> None:
         now = stamp(self._hall.clock.now())
@@ -49,6 +49,6 @@ class TrustService(Trust):
         await self._hall.store.write(write)
 
     async def revoke(self, folder: Path) -> Sequence[Pin]:
-        below = self._hall.pins_below(folder)
+        below = self._hall.workers.pins_below(folder)
         await self._hall.store.write(lambda connection: records.drop_pins(connection, [pin.path for pin in below]))
         return below

@@ -24,15 +24,15 @@ class WorkerService(Workers):
         self._hall = hall
 
     async def list(self, frame: Frame) -> Sequence[Listed]:
-        return self._hall.registry(frame).listed()
+        return self._hall.workers.registry(frame).listed()
 
     async def get(self, name: str, frame: Frame) -> Worker:
-        return self._hall.find_worker(name, frame)
+        return self._hall.workers.find(name, frame)
 
     async def check(self, name: str, frame: Frame) -> Checked:
         from guildhall.hall.doctor import checked_whole
 
-        return await checked_whole(self._hall, self._hall.find_worker(name, frame), frame)
+        return await checked_whole(self._hall, self._hall.workers.find(name, frame), frame)
 
     async def create(self, name: str, frame: Frame, *, force: bool = False) -> Path:
         locks = self._hall.store.read(records.all_locks)
@@ -41,19 +41,19 @@ class WorkerService(Workers):
         return path
 
     async def lock(self, name: str, frame: Frame) -> Worker:
-        worker = self._hall.registry(frame).find(name, frame.cwd)
+        worker = self._hall.workers.registry(frame).find(name, frame.cwd)
         pin = lifecycle.lock(worker, stamp(self._hall.clock.now()))
         await self._hall.store.write(lambda connection: records.put_lock(connection, pin))
-        return self._hall.find_worker(name, frame)
+        return self._hall.workers.find(name, frame)
 
     async def unlock(self, name: str, frame: Frame) -> Worker:
-        worker = lifecycle.unlock(self._hall.find_worker(name, frame))
+        worker = lifecycle.unlock(self._hall.workers.find(name, frame))
         if (path := worker.path) is not None:
             await self._hall.store.write(lambda connection: records.drop_lock(connection, path))
         return worker
 
     async def promote(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.promote(self._hall.find_worker(name, frame))
+        return lifecycle.promote(self._hall.workers.find(name, frame))
 
     async def retire(self, name: str, frame: Frame) -> Worker:
-        return lifecycle.retire(self._hall.find_worker(name, frame))
+        return lifecycle.retire(self._hall.workers.find(name, frame))

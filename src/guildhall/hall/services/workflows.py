@@ -66,20 +66,20 @@ class WorkflowService(Workflows):
         workflow = load_workflow(self._hall, start.file, frame)
         bound(workflow, start.params)  # the user is not asked to trust a workflow that cannot start
         demand(self._hall, workflow, request, frame)
-        part = await self._hall.annexes.for_workflow(workflow, start, frame)
+        part = await self._hall.workflow_databases.for_workflow(workflow, start, frame)
         return await part.workflows.begin(start, workflow, request, frame)
 
     async def start_worker(self, request: RunRequest, frame: Frame) -> WorkflowShown:
-        from guildhall.hall.composition.callee_trust import demand_trust
+        from guildhall.hall.composition.callee_trust import check_trust
         from guildhall.runs.prepare import Prepared
 
         frame = replace(frame, interactive=False)
-        worker = self._hall.find_worker(request.worker, frame)
+        worker = self._hall.workers.find(request.worker, frame)
         usable(worker, "name")
-        demand_trust(self._hall, worker, frame)
+        check_trust(self._hall.workers, worker, frame)
         seated = await self._hall.workflows.seat(worker, request, frame)
         if isinstance(seated, Prepared):
-            self._hall.launch(seated)
+            self._hall.main.launch(seated)
         return await self.find_by_run(seated.run if isinstance(seated, Prepared) else seated.id)
 
     async def start_agent(self, target: Target) -> WorkflowShown:
@@ -89,17 +89,17 @@ class WorkflowService(Workflows):
         return await self._steering(target).stop_agent(target)
 
     def _steering(self, target: Target) -> Steering:
-        return self._hall.annexes.of_team(target).workflows.steering
+        return self._hall.workflow_databases.of_team(target).workflows.steering
 
     async def list(self, *, over: bool = True) -> Sequence[WorkflowShown]:
         def read(connection: Connection) -> Sequence[WorkflowShown]:
             return [looking.shown(connection, one) for one in records.listed(connection, over=over)]
 
-        found = (part.store.read(read) for part in (self._hall, *self._hall.annexes.every()))
+        found = (part.store.read(read) for part in self._hall.databases())
         return [*merge(*found, key=lambda shown: shown.created_at, reverse=True)]
 
     async def get(self, target: Target) -> WorkflowShown:
-        store = self._hall.annexes.of_team(target).store
+        store = self._hall.workflow_databases.of_team(target).store
         return store.read(lambda connection: looking.shown(connection, looking.named(connection, target)))
 
     async def find_by_run(self, run: str) -> WorkflowShown:
@@ -112,7 +112,7 @@ class WorkflowService(Workflows):
             own = [one for one in found if target.agent in (None, one.agent)]
             return own or [one for one in found if one.agent is None]
 
-        return self._hall.annexes.of_team(target).store.read(read)
+        return self._hall.workflow_databases.of_team(target).store.read(read)
 
     async def set_schedule(self, target: Target, when: str, *, prompt: str | None = None) -> Schedule:
         from guildhall.room.model import check_text

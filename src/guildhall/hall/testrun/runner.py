@@ -75,7 +75,7 @@ async def tested(file: Path, hall: Hall, *, update: bool) -> Tested:
 
 def _still_trusted(before: Source, hall: Hall) -> Seen | None:
     """The file of a test that was updated, if it was trusted: what it does is the same."""
-    trust = Trust(hall.pins())
+    trust = Trust(hall.workers.pins())
     if any(seen.standing != "trusted" for seen in trust.seen(code_of_test(before, hall.home))):
         return None
     return trust.seen(code_of_test(yaml.read(before.path), hall.home))[0]
@@ -108,7 +108,7 @@ def _set_up(file: Path, real: Home, project: Path, home: Home, files: Mapping[st
 def _trusted(file: Path, hall: Hall, project: Path) -> list[Pin]:
     """What the person trusts of the project, as it lies in the copy: by content, so that a change is one there too."""
     root = root_of_test(file).resolve()
-    return [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.pins_below(root)]
+    return [replace(pin, path=project / pin.path.relative_to(root)) for pin in hall.workers.pins_below(root)]
 
 
 def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
@@ -157,7 +157,7 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
         request, frame = _request(file, placed_case), stage.frame(case.folder)
         play = _Play(test, case)
         if case.workflow is None:
-            stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
+            stage.permit(await hall.workers.planner.plan(hall.workers.find(request.worker, frame), frame))
             played = await play.play(EmbeddedHall(hall).runs.run(request, frame))
         else:
             start = await _staged(test, placed_case, stage, frame)
@@ -178,7 +178,7 @@ async def _staged(test: TestHall, case: Case, stage: _Stage, frame: Frame) -> St
     there = workflow.frame(frame)
     for agent in workflow.agents:
         test.check_worker(agent.worker, there)
-        stage.permit(await hall.planner.plan(agent.worker, there))
+        stage.permit(await hall.workers.planner.plan(agent.worker, there))
     allowed = hall.settings(there).env
     values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
     await asyncio.to_thread(empty_folder, workflow.room_folder(values), stage.project)

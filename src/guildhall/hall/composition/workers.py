@@ -1,0 +1,217 @@
+"""The workers of a hall: found by name, checked for trust, and given what they declare."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from guildhall.core.clock import stamp
+from guildhall.core.errors import GuildError
+from guildhall.hall.composition.lazy import lazy
+from guildhall.models.keys import joined
+from guildhall.workers import records
+from guildhall.workers.lifecycle import usable, wish
+from guildhall.workers.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from guildhall.core.frame import Frame
+    from guildhall.hall.composition.database import Database
+    from guildhall.hall.composition.environment import Environment
+    from guildhall.hall.composition.lazy import Lazy
+    from guildhall.hall.composition.runtimes import RuntimeRegistry
+    from guildhall.members.members import Members
+    from guildhall.memory.service import Memory
+    from guildhall.models.model import Source
+    from guildhall.runs.assemble import Assembler
+    from guildhall.runs.execution.memory_compaction import MemoryCompactor
+    from guildhall.runs.outsiders import Outsiders
+    from guildhall.runs.planner import Planner
+    from guildhall.runs.supply import Supply
+    from guildhall.tools.builtin import Surroundings
+    from guildhall.tools.mcp_client import Servers
+    from guildhall.tools.model import Tool
+    from guildhall.workers.model import Listed, Worker
+    from guildhall.workers.trust import Pin
+
+    # The tools that a worker has in a project without declaring them: worker, frame, run, context.
+    ProjectTools = Callable[[Worker, Frame, str, str], tuple[Tool, ...]]
+
+
+class WorkerServices:
+    """Finds workers, and resolves what they declare: code, members, models, tools."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        database: Database,
+        runtimes: RuntimeRegistry,
+        *,
+        members: Lazy[Members],
+        memory: Lazy[Memory],
+        compactor: Lazy[MemoryCompactor],
+        project_tools: ProjectTools,
+        recorded_source: Callable[[str], Source],
+    ) -> None:
+        """`recorded_source`: returns the model answers of a recorded run."""
+        self._environment = environment
+        self._store = database.store
+        self._runtimes = runtimes
+        self._members = members
+        self._memory = memory
+        self._compactor = compactor
+        self._project_tools = project_tools
+        self._recorded_source = recorded_source
+
+    def registry(self, frame: Frame) -> Registry:
+        """Return the workers that a request can see."""
+        return Registry(frame.root, self._environment.home, locks=self._store.read(records.all_locks))
+
+    def listed(self, frame: Frame) -> list[Listed]:
+        """Return all workers that a request can see, the invalid ones too."""
+        return self.registry(frame).listed()
+
+    def find(self, name: str, frame: Frame) -> Worker:
+        """Return a worker by name or file.
+
+        A worker that asks to be locked is pinned when it is first seen. The manager gets the rules of the settings.
+        """
+        worker = self._pinned(self.registry(frame).find(name, frame.cwd))
+        self._environment.policy.check_worker(worker, frame)
+        if worker.scope != "shipped":
+            return worker
+        from guildhall.hall.composition.manager import add_manager_rules
+
+        return add_manager_rules(worker, self._environment.settings(frame).manager.asks_before)
+
+    def _pinned(self, worker: Worker) -> Worker:
+        pin = wish(worker, stamp(self._environment.clock.now()))
+        if pin is None or self._environment.readonly:
+            return worker
+        return replace(worker, lock=self._store.submit(lambda connection: records.pin_wish(connection, pin)).result())
+
+    def find_for_work(self, name: str, frame: Frame) -> Worker:
+        """Return a worker that may be given work. Raise if the worker, or one that it may call, is not trusted."""
+        from guildhall.hall.composition.callee_trust import check_trust
+
+        worker = self.find(name, frame)
+        usable(worker, "name")
+        check_trust(self, worker, frame)
+        return worker
+
+    def active(self, frame: Frame) -> list[Worker]:
+        """Return the workers that `*` stands for: every active worker whose file is valid."""
+        registry = self.registry(frame)
+        found: list[Worker] = []
+        for one in registry.listed():
+            with suppress(GuildError):
+                if one.error is None and one.status == "active":
+                    found.append(registry.find(str(one.path), frame.cwd))
+        return found
+
+    def pins(self) -> Mapping[Path, Pin]:
+        """Return the files of projects that the user trusts."""
+        pins = self._environment.policy.pins
+        return self._store.read(records.all_pins) if pins is None else pins
+
+    def pins_below(self, folder: Path) -> list[Pin]:
+        """Return the trusted files below a folder, including files that no longer exist."""
+        top = folder.resolve()
+        return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
+
+    @lazy
+    def supply(self) -> Supply:
+        """Resolves what a worker declares: code, keys, schemas, members."""
+        from guildhall.runs.supply import Supply
+
+        member = self._environment.member
+        return Supply(
+            home=self._environment.home,
+            environ=self._environment.environ,
+            settings=self._environment.settings,
+            pins=self.pins,
+            locked=lambda: self._store.read(records.all_locks),
+            outsiders=self._member_tools,
+            own=member.root if member is not None else None,
+            program=self._runtimes.check_program,
+        )
+
+    def _member_tools(self, worker: Worker, frame: Frame) -> Outsiders:
+        return self._members().outsiders(worker, frame)
+
+    async def output_schema(self, worker: Worker, frame: Frame) -> Mapping[str, Any] | None:
+        """Return the JSON schema of a worker's result, or None if it may be any text."""
+        return await self.supply.output_schema(worker, frame)
+
+    @lazy
+    def planner(self) -> Planner:
+        """Computes what a worker could do. It starts nothing that could do anything."""
+        from guildhall.runs.assembly.memory import RunMemory
+        from guildhall.runs.planner import Planner
+
+        return Planner(
+            supply=self.supply,
+            find=self.find,
+            everyone=self.listed,
+            active=self.active,
+            describe=self._runtimes.boxes.describe,
+            memory=RunMemory(memory=self._memory(), request_compaction=lambda request: None),
+            provided=self._project_tools,
+            priced=self.has_price,
+        )
+
+    @lazy
+    def assembler(self) -> Assembler:
+        """Assembles runs from what their workers declare."""
+        from guildhall.runs.assemble import Assembler
+        from guildhall.runs.assembly.memory import RunMemory
+
+        return Assembler(
+            self._environment.environ,
+            find=self.find,
+            everyone=self.listed,
+            active=self.active,
+            settings=self._environment.settings,
+            describe=self._runtimes.boxes.describe,
+            memory=RunMemory(
+                memory=self._memory(), request_compaction=lambda request: self._compactor().start(request)
+            ),
+            instead=self._environment.policy.replace_tool,
+            supply=self.supply,
+            serve=self._serve,
+            provided=self._project_tools,
+            project=self._project_name,
+        )
+
+    def _project_name(self, frame: Frame) -> str | None:
+        found = self._environment.projects.at(frame.root)
+        return found.name if found is not None else None
+
+    async def _serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
+        """Start or reach the tool servers and the members that a worker names."""
+        from guildhall.runs.serving import serve
+
+        if (check_servers := self._environment.policy.check_servers) is not None:
+            check_servers(worker, self.supply.outsiders(worker, frame))
+        more = await self._members().specs(worker, frame)
+        return await serve(worker, frame, surroundings, self.supply, more)
+
+    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
+        """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
+        if (source_of := self._environment.policy.source_of) is not None:
+            return source_of(model, frame, login)
+        from guildhall.models.catalog import source_for
+        from guildhall.models.login import login_of
+
+        environ = joined(self._environment.environ, frame.keys)
+        found = login_of(environ) if login else None
+        return source_for(model, cwd=frame.cwd, environ=environ, recording=self._recorded_source, login=found)
+
+    def has_price(self, model: str, frame: Frame) -> bool | None:
+        """Return True if the price of a model is known, or None if that cannot be decided."""
+        from guildhall.models.catalog import has_price
+
+        return has_price(model, cwd=frame.cwd, environ=joined(self._environment.environ, frame.keys))
