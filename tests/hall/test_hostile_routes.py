@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.frame import Frame
-from guildhall.hall.client.codec import _fields, verb
+from guildhall.hall.client.codec import fields_of, verb
 from guildhall.hall.client.interface import VERBS
 from tests.hall.served import asked, served
 
@@ -41,7 +41,7 @@ def good(kind: Any, folder: Path) -> Any:
     if kind is Frame:
         return {"cwd": str(folder), "root": str(folder)}
     if dataclasses.is_dataclass(kind):
-        needed = {name: part for name, (part, must) in _fields(typing.cast("type", kind)).items() if must}
+        needed = {name: part for name, (part, must) in fields_of(typing.cast("type", kind)).items() if must}
         return {name: good(part, folder) for name, part in needed.items()}
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
@@ -65,7 +65,7 @@ def bodies(name: str, folder: Path) -> Iterator[dict[str, Any]]:
             if _is_text(kind):
                 yield {**right, part: text}
             elif dataclasses.is_dataclass(kind) and kind is not Frame:
-                for inner, (of, _) in _fields(typing.cast("type", kind)).items():
+                for inner, (of, _) in fields_of(typing.cast("type", kind)).items():
                     if _is_text(of):
                         yield {**right, part: {**right.get(part, good(kind, folder)), inner: text}}
 
