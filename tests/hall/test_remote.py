@@ -26,6 +26,7 @@ from guildhall.core.errors import (
     NotTrusted,
     Refused,
     UnknownJob,
+    UsageError,
     WorkerLocked,
 )
 from guildhall.core.events import Event
@@ -203,16 +204,18 @@ async def _members(both: Compared, frame: Frame, home: Home) -> None:
     assert result["content"][0]["text"] == "echo: ü"
     job = await both.once("jobs.dispatch", "ant", Dispatch(description="a", task="quick"), frame)
     assert job.id == "ant/j-1"
-    assert (await both.once("members.jobs", "ant", frame)).jobs[0].description == "a"
-    assert (await both.once("members.job", "ant", "j-1", frame)).status == "completed"
-    assert (await both.once("members.job_result", "ant", "j-1", frame)).output == "done: quick"
-    assert await both.once("members.cancel_job", "ant", "j-1", frame) == "completed"
+    assert (await both.once("jobs.list", member="ant", frame=frame)).jobs[0].description == "a"
+    assert (await both.once("jobs.get", "ant/j-1", frame)).job.status == "completed"
+    assert (await both.once("jobs.result", "ant/j-1", frame)).output == "done: quick"
+    assert (await both.once("jobs.cancel", "ant/j-1", frame)).status == "completed"
     with pytest.raises(Refused, match="takes no answers"):
-        await both.once("members.answer_job", "ant", "j-1", "yes", frame)
+        await both.once("jobs.answer", "ant/j-1", "yes", frame)
+    with pytest.raises(UsageError, match="frame: needed to find the member 'ant'"):
+        await both.once("jobs.get", "ant/j-1")
     assert isinstance(await both.once("members.active_jobs"), list)
-    await both.once("members.delete_job", "ant", "j-1", frame)
+    await both.once("jobs.delete", "ant/j-1", frame=frame)
     with pytest.raises(MemberRefused, match="there is no job"):
-        await both.once("members.job", "ant", "j-1", frame)
+        await both.once("jobs.get", "ant/j-1", frame)
     path = await both.once("members.create", "bee", frame)
     assert (path / "server.py").is_file()
     shutil.rmtree(path)

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import MemberFailed, MemberRefused, MemberTimedOut, MemberUnreachable, Refused
+from guildhall.core.errors import (
+    MemberFailed,
+    MemberRefused,
+    MemberTimedOut,
+    MemberUnreachable,
+    Refused,
+    UsageError,
+)
 from guildhall.core.frame import Frame
+from guildhall.jobs.model import Dispatch
 from guildhall.members.client import MemberClient
-from guildhall.members.handle import WorkerHandle
+from guildhall.members.jobs import MemberJobs
 from guildhall.members.model import Door
 from guildhall.members.process import MemberProcess, Pace
 from guildhall.members.roster import Roster
@@ -21,7 +29,7 @@ from tests.members.places import put_member
 from tests.members.toy_member import ODD
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
     from guildhall.core.paths import Home
@@ -41,36 +49,50 @@ async def running(home: Home, way: str = "", seconds: float = 30.0) -> AsyncGene
         await process.stop()
 
 
+def jobs_of(home: Home, *clients: MemberClient) -> MemberJobs:
+    """The jobs of the running member, reached by these clients, the last of them from then on."""
+    given = list(clients)
+
+    async def reach() -> MemberClient:
+        return given.pop(0) if len(given) > 1 else given[0]
+
+    return MemberJobs(Roster(home.path / "nowhere", home).find("ant"), reach)
+
+
 @pytest.mark.req("WD-35")
 def test_the_six_calls(home: Home) -> None:
     async def work() -> None:
         async with running(home) as client:
-            slow = await client.dispatch_worker("slow one", "take your time", {"depth": 2})
-            quick = await client.dispatch_worker("quick/one", "quick, please")
+            jobs = jobs_of(home, client)
+            config = {"depth": 2}
+            slow = (await jobs.dispatch(Dispatch(description="slow one", task="take your time", config=config))).id
+            quick = (await jobs.dispatch(Dispatch(description="quick/one", task="quick, please"))).id
             assert (slow, quick) == ("j-1", "j-2")
-            simple = await client.list_workers()
+            simple = await jobs.page(detail="simple")
             assert simple.as_wire() == {
                 "jobs": [{"jobId": "j-1", "status": "running"}, {"jobId": "j-2", "status": "completed"}]
             }
-            listed = await client.list_workers(detailed=True, filter="quick*")
+            listed = await jobs.page(filter="quick*")
             assert [(job.id, job.description, job.summary) for job in listed.jobs] == [("j-2", "quick/one", None)]
-            standing = await client.worker_status(slow)
-            assert standing.questions == ("Which one?\n\nThe red one?",)
-            assert standing.decisions
-            assert standing.decisions[0].decision == "that"
-            assert "extra" not in standing.as_wire()
+            shown = await jobs.status(slow)
+            assert (shown.job.worker, shown.job.status) == ("ant", "running")
+            assert shown.questions == ("Which one?\n\nThe red one?",)
+            assert shown.decisions[0].decision == "that"
+            assert "extra" not in shown.as_wire()
             with pytest.raises(MemberRefused) as caught:
-                await client.worker_result(slow)
+                await jobs.result(slow)
             assert caught.value.rpc_code == -32000
             assert caught.value.data == {"jobId": "j-1", "status": "running"}
-            result = await client.worker_result(quick)
+            result = await jobs.result(quick)
             assert (result.output, result.artifacts) == ("done: quick, please", ("artifacts/report.md",))
             with pytest.raises(MemberRefused, match="cannot be deleted") as caught:
-                await client.delete_worker(slow)
+                await jobs.delete(slow)
             assert caught.value.rpc_code == -32602
-            assert await client.cancel_worker(slow) == "cancelled"
-            await client.delete_worker(slow)
-            for call in (client.worker_status, client.worker_result, client.cancel_worker, client.delete_worker):
+            with pytest.raises(UsageError, match="deletes no job that has failed"):
+                await jobs.delete(slow, force=True)
+            assert (await jobs.cancel(slow)).row() == {"jobId": slow, "status": "cancelled"}
+            await jobs.delete(slow)
+            for call in (jobs.status, jobs.result, jobs.cancel, jobs.delete):
                 with pytest.raises(MemberRefused, match="there is no job 'j-1'"):
                     await call(slow)
 
@@ -80,13 +102,14 @@ def test_the_six_calls(home: Home) -> None:
 def test_whatever_a_member_answers_is_one_of_our_errors(home: Home) -> None:
     async def work() -> None:
         async with running(home, "odd") as client:
+            jobs = jobs_of(home, client)
             calls: list[Callable[[str], Any]] = [
-                lambda way: client.dispatch_worker(way, "t"),
-                lambda way: client.list_workers(detailed=True, filter=way),
-                client.worker_status,
-                client.worker_result,
-                client.cancel_worker,
-                client.delete_worker,
+                lambda way: jobs.dispatch(Dispatch(description=way, task="t")),
+                lambda way: jobs.page(filter=way),
+                jobs.status,
+                jobs.result,
+                jobs.cancel,
+                jobs.delete,
             ]
             for way in ODD:
                 expected = MemberUnreachable if way in ("teapot", "redirect") else MemberRefused
@@ -101,14 +124,14 @@ def test_the_three_kinds_of_error(home: Home) -> None:
     async def work() -> None:
         async with running(home, "slow", seconds=0.2) as client:
             with pytest.raises(MemberTimedOut, match=r"worker/status within 0\.2 s"):
-                await client.worker_status("j")
+                await jobs_of(home, client).status("j")
             stranger = MemberClient(Door(name="ant", url=client.door.url, secret="guessed"))
             with pytest.raises(MemberUnreachable, match="HTTP status 401") as caught:
-                await stranger.list_workers()
+                await stranger.ask("worker/list", {})
             assert (caught.value.status, caught.value.sent) == (401, True)
             await stranger.close()
         with pytest.raises(MemberUnreachable, match="cannot be reached") as caught:
-            await MemberClient(client.door).list_workers()
+            await MemberClient(client.door).ask("worker/list", {})
         assert not caught.value.sent
         assert issubclass(MemberTimedOut, MemberFailed)
 
@@ -120,38 +143,30 @@ def test_the_secret_is_not_shown() -> None:
 
 
 def test_a_call_that_has_not_reached_a_member_which_was_just_ending_is_made_again(home: Home) -> None:
+    dispatch = Dispatch(description="d", task="t")
+
     async def work() -> None:
         async with running(home) as client:
-            member = Roster(home.path / "nowhere", home).find("ant")
             gone = MemberClient(Door(name="ant", url="http://127.0.0.1:1/mcp", secret="x"))
             closed = MemberClient(client.door)
             await closed.close()
             with pytest.raises(MemberUnreachable, match="not running any more"):
-                await closed.list_workers()
+                await closed.ask("worker/list", {})
             for first in (gone, closed):
-                assert (await WorkerHandle(member, _giving(first, client)).list()).jobs == ()
+                assert (await jobs_of(home, first, client).page()).jobs == []
             with pytest.raises(MemberUnreachable, match="cannot be reached"):
-                await WorkerHandle(member, _giving(gone, gone)).dispatch("d", "t")
+                await jobs_of(home, gone, gone).dispatch(dispatch)
             slow = MemberClient(client.door, seconds=0.0001)
             with pytest.raises(MemberTimedOut):
-                await WorkerHandle(member, _giving(slow)).dispatch("d", "t")  # it may have heard: not again
+                await jobs_of(home, slow, client).dispatch(dispatch)  # the member may have received it: not again
             await slow.close()
             await gone.close()
 
     asyncio.run(work())
 
 
-def _giving(*clients: MemberClient) -> Callable[[], Awaitable[MemberClient]]:
-    ways = iter(clients)
-
-    async def reach() -> MemberClient:
-        return next(ways)
-
-    return reach
-
-
 @pytest.mark.req("WD-36", "WD-4")
-def test_a_handle_is_for_members_that_take_work_only(home: Home, project: Path) -> None:
+def test_only_members_that_take_work_have_jobs(home: Home, project: Path) -> None:
     put_member(project, "tools", work=False)
     put_member(project, "both")
 
@@ -160,5 +175,5 @@ def test_a_handle_is_for_members_that_take_work_only(home: Home, project: Path) 
 
     roster = Roster(project, home)
     with pytest.raises(Refused, match="takes no work"):
-        WorkerHandle(roster.find("tools"), never)
-    assert WorkerHandle(roster.find("both"), never).member.name == "both"
+        MemberJobs(roster.find("tools"), never)
+    assert MemberJobs(roster.find("both"), never).member.name == "both"

@@ -14,6 +14,7 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import MemberFailed
 from guildhall.core.frame import Frame
+from guildhall.jobs.model import Dispatch
 from guildhall.members.members import Members
 from guildhall.members.process import Pace
 from guildhall.workers.trust import Trust
@@ -23,8 +24,8 @@ from tests.runs.places import until
 
 if TYPE_CHECKING:
     from guildhall.core.paths import Home
-    from guildhall.members.handle import WorkerHandle
-    from guildhall.members.wire import JobStanding
+    from guildhall.jobs.model import JobShown
+    from guildhall.members.jobs import MemberJobs
     from tests.conftest import GuildWithHall
 
 DECIDED = {"question": "Which?", "decision": "This.", "reasoning": "It is near."}
@@ -56,19 +57,23 @@ def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home,
             home=home, clock=SystemClock(), trust=lambda: Trust({}), pace=Pace(first_pause=0.02, settled=0.1)
         )
         smith = members.find("smith", frame)
-        handle = members.handle(smith, frame)
+        jobs = members.jobs(smith, frame)
         try:
-            job = await handle.dispatch("a report", "Write it.", {"artifacts": ["report.md"]})
+            job = (
+                await jobs.dispatch(
+                    Dispatch(description="a report", task="Write it.", config={"artifacts": ["report.md"]})
+                )
+            ).id
             for word in ("one", "two", "three"):
-                await _until(handle, job, lambda s, word=word: s.summary == word)
+                await _until(jobs, job, lambda s, word=word: s.job.summary == word)
                 keeper = members.shown(smith).pid
                 assert keeper is not None
                 os.kill(program_of(keeper), signal.SIGKILL)
-            ended = await _until(handle, job, lambda s: s.status != "running")
-            assert (ended.status, ended.error, ended.summary) == ("completed", None, "three")
-            assert [vars(one) for one in ended.decisions or ()] == [DECIDED]
+            ended = await _until(jobs, job, lambda s: s.job.status != "running")
+            assert (ended.job.status, ended.job.error, ended.job.summary) == ("completed", None, "three")
+            assert [vars(one) for one in ended.decisions] == [DECIDED]
             assert ended.questions == ("Is that\n---\nall?",)
-            result = await handle.result(job)
+            result = await jobs.result(job)
             assert (result.output, result.artifacts) == ("It is so.", ("artifacts/report.md",))
             assert (folder / "jobs" / job / "artifacts" / "report.md").read_text() == "It is so."
         finally:
@@ -77,11 +82,11 @@ def test_a_job_goes_on_to_its_end_however_often_its_member_is_killed(home: Home,
     asyncio.run(work())
 
 
-async def _until(handle: WorkerHandle, job: str, true: Any) -> JobStanding:
+async def _until(jobs: MemberJobs, job: str, true: Any) -> JobShown:
     async with asyncio.timeout(30):
         while True:
             try:
-                standing = await handle.status(job)
+                standing = await jobs.status(job)
             except MemberFailed:  # it died while it was asked
                 continue
             if true(standing):

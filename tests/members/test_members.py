@@ -16,6 +16,7 @@ import pytest
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import NotTrusted, ToolUnavailable
 from guildhall.core.frame import Frame
+from guildhall.jobs.model import Dispatch
 from guildhall.members.manifest import Manifest
 from guildhall.members.members import Members
 from guildhall.members.process import Pace
@@ -106,16 +107,16 @@ def test_the_hall_stays_while_a_job_goes_on(home: Home, project: Path) -> None:
 
     async def work() -> None:
         async with members_of(home) as members:
-            handle = members.handle(members.find("ant", frame), frame)
-            await handle.list()
+            jobs = members.jobs(members.find("ant", frame), frame)
+            await jobs.page()
             await until(lambda: not members.busy)  # it had nothing going on
-            job = await handle.dispatch("d", "slow")
+            job = (await jobs.dispatch(Dispatch(description="d", task="slow"))).id
             assert members.busy
-            assert json.loads(note.read_text()) == {str(handle.member.folder): str(project)}
-            await handle.cancel(job)
+            assert json.loads(note.read_text()) == {str(jobs.member.folder): str(project)}
+            await jobs.cancel(job)
             await until(lambda: not members.busy)
             assert not note.exists()
-            await handle.dispatch("d", "slow again")
+            await jobs.dispatch(Dispatch(description="d", task="slow again"))
         assert note.exists(), "it had not ended, and the next hall will start the member again"
         async with members_of(home) as members:
             assert members.go_on(lambda root: Frame.here(root, os.environ)) == ["ant"]
@@ -160,19 +161,19 @@ def test_the_hall_stays_when_a_member_that_is_at_work_dies(home: Home, project: 
     async def work() -> None:
         async with members_of(home) as members:
             smith = members.find("smith", frame)
-            handle = members.handle(smith, frame)
-            job = await handle.dispatch("d", "slow")
+            jobs = members.jobs(smith, frame)
+            job = (await jobs.dispatch(Dispatch(description="d", task="slow"))).id
             await until(lambda: members.at_work())
             (theirs,) = members.at_work()
-            assert (theirs.id, theirs.job.status) == (f"smith/{job}", "running")
+            assert (theirs.id, theirs.shown.job.status) == (f"smith/{job}", "running")
             assert theirs.project is None
             keeper = members.shown(smith).pid
             assert keeper
             os.kill(keeper, signal.SIGKILL)
             await until(lambda: members.shown(smith).pid not in (None, keeper))
-            assert (await handle.status(job)).status == "running"
+            assert (await jobs.status(job)).job.status == "running"
             assert members.busy
-            assert await handle.cancel(job) == "cancelled"
+            assert (await jobs.cancel(job)).status == "cancelled"
         assert (folder / "jobs" / job / "meta.json").is_file()
 
     asyncio.run(work())

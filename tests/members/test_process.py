@@ -63,7 +63,7 @@ def marks(folder: Path) -> list[int]:
 
 async def looked(process: MemberProcess) -> dict[str, object]:
     client = await process.client()
-    told = await client._ask("tools/call", {"name": "look", "arguments": {}})
+    told = await client.ask("tools/call", {"name": "look", "arguments": {}})
     return json.loads(told["content"][0]["text"])
 
 

@@ -19,7 +19,8 @@ import pytest
 import guildhall
 from guildhall.core.clock import SystemClock
 from guildhall.core.frame import Frame
-from guildhall.members.handle import WorkerHandle
+from guildhall.jobs.model import Dispatch
+from guildhall.members.jobs import MemberJobs
 from guildhall.members.manifest import read_manifest
 from guildhall.members.process import MemberProcess, Pace
 from guildhall.members.roster import Roster
@@ -252,15 +253,15 @@ def test_a_copy_is_discovered_started_and_runs_a_job_from_dispatch_to_result(hom
         frame = Frame.here(home.path, os.environ)
         process = MemberProcess(member, frame, home, SystemClock(), Pace(leave=2.0), "")
         try:
-            handle = WorkerHandle(member, process.client)
-            job = await handle.dispatch("Lighthouse", "Who built it?")
+            jobs = MemberJobs(member, process.client)
+            job = (await jobs.dispatch(Dispatch(description="Lighthouse", task="Who built it?"))).id
             async with asyncio.timeout(10):
-                while (shown := await handle.status(job)).status == "running":  # noqa: ASYNC110
+                while (shown := await jobs.status(job)).job.status == "running":  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-            assert shown.status == "completed", shown.error
-            assert json.loads((await handle.result(job)).output) == REPORT
-            assert [line.id for line in (await handle.list()).jobs] == [job]
-            await handle.delete(job)
+            assert shown.job.status == "completed", shown.job.error
+            assert json.loads((await jobs.result(job)).output) == REPORT
+            assert [line.id for line in (await jobs.page()).jobs] == [job]
+            await jobs.delete(job)
         finally:
             await process.stop()
 

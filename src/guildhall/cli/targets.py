@@ -104,6 +104,11 @@ class Resolved:
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
 
 
+def is_member_job(text: str) -> bool:
+    """Return True for MEMBER/JOB. Raise NotFound if it has a slash and cannot be one."""
+    return of_member(text) is not None
+
+
 async def resolve(text: str, client: HallClient) -> Resolved:
     """Find the run of an id, or the workflow of a target."""
     if is_id(text, ASK):
@@ -113,7 +118,7 @@ async def resolve(text: str, client: HallClient) -> Resolved:
     if (run := await _owned_run(text, client)) is not None:
         return Resolved(run=run)
     if "@" not in text:
-        if of_member(text) is not None:
+        if is_member_job(text):
             raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
         return await _resolve_agent(text, client)
     target = parse_target(text)

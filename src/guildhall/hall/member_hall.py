@@ -20,7 +20,7 @@ from guildhall.core.errors import InvalidFile
 from guildhall.core.paths import HOME_VARIABLE, MEMBER_STATE, Home
 from guildhall.hall.composition.environment import MemberFolder
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.operations import Operations
+from guildhall.hall.operations import HallJobs, Operations
 from guildhall.hall.serve import Process
 from guildhall.hall.services.embedded import EmbeddedHall
 from guildhall.members.model import MANIFEST
@@ -73,7 +73,7 @@ class MemberHallProcess(Process):
     def __init__(self, member: MemberHall, log: Log, *, port: int) -> None:
         super().__init__(member.hall, log, idle=None, port=port)
         self._member = member
-        self._operations = Operations(EmbeddedHall(member.hall, stays=True), member.worker, member.frame)
+        self._operations = Operations(HallJobs(EmbeddedHall(member.hall, stays=True), member.worker, member.frame))
 
     def offer(self, offer: Offer, secret: str) -> str:
         """Serve these tools and the worker. Return the address."""

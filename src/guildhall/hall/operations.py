@@ -1,6 +1,6 @@
-"""`worker/*` of one worker, carried out by a hall: parameters are checked, verbs asked, answers put into their shape.
+"""`worker/*` of one worker of a hall: checks the parameters, calls WorkerJobs, returns results in their wire shape.
 
-The same for a member's own hall, for a worker of the person's hall, and for `guild serve`, which asks a hall elsewhere.
+Used by a member's own hall, by the user's hall for its workers, and by `guild serve`, which calls a hall elsewhere.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.model import Dispatch, detail_of
 from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
 from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
-from guildhall.runs.model import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from guildhall.core.frame import Frame
     from guildhall.hall.client.interface import HallClient
-    from guildhall.jobs.model import JobShown
+    from guildhall.jobs.model import Detail, Job, JobResult, JobShown, Page, WorkerJobs
 
     Carry = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
@@ -28,15 +27,53 @@ _META = "_meta"  # of MCP: it may be in any parameters
 _TYPES: Mapping[type, str] = {str: "text", dict: "an object", int: "a whole number"}
 
 
-class Operations:
-    """The operations of one worker."""
+class HallJobs:
+    """The jobs of one worker of a hall, as WorkerJobs. Jobs of other workers are unknown here."""
 
     def __init__(self, hall: HallClient, worker: str, frame: Callable[[], Frame], *, name: str | None = None) -> None:
-        """`worker`: as the hall finds it; `name`: what its file calls it. `frame`: what new work is done in."""
+        """`worker`: as the hall finds it. `name`: as its file names it. `frame`: of new jobs."""
         self._hall = hall
         self._worker = worker
         self._name = name or worker
         self._frame = frame
+
+    async def dispatch(self, dispatch: Dispatch) -> Job:
+        return await self._hall.jobs.dispatch(self._worker, dispatch, self._frame())
+
+    async def page(
+        self,
+        *,
+        detail: Detail = "detailed",
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page:
+        return await self._hall.jobs.list(worker=self._name, filter=filter, limit=limit, cursor=cursor)
+
+    async def status(self, id: str) -> JobShown:
+        shown = None if "/" in id else await self._hall.jobs.get(id)  # with a slash it would be an id of a member
+        if shown is None or shown.job.worker != self._name:
+            raise UnknownJob(f"there is no job {id[:60]!r}")
+        return shown
+
+    async def result(self, id: str) -> JobResult:
+        return await self._hall.jobs.result((await self.status(id)).job.id)
+
+    async def cancel(self, id: str) -> Job:
+        return await self._hall.jobs.cancel((await self.status(id)).job.id)
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        await self._hall.jobs.delete((await self.status(id)).job.id, force=force)
+
+    async def answer(self, id: str, text: str, question: str | None = None) -> str:
+        return await self._hall.jobs.answer((await self.status(id)).job.id, text, question=question)
+
+
+class Operations:
+    """`worker/*` of one worker."""
+
+    def __init__(self, jobs: WorkerJobs) -> None:
+        self._jobs = jobs
         self._methods: dict[str, Carry] = {
             DISPATCH: self._dispatch,
             LIST: self._list,
@@ -56,17 +93,16 @@ class Operations:
     async def _dispatch(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _only(params, "description", "task", "config")
         config = cast("dict[str, Any] | None", _given(params, "config", dict))
-        asked = Dispatch(
+        dispatch = Dispatch(
             description=_needed(params, "description", str), task=_needed(params, "task", str), config=config or {}
         )
-        job = await self._hall.jobs.dispatch(self._worker, asked, self._frame())
-        return {"jobId": job.id}
+        return {"jobId": (await self._jobs.dispatch(dispatch)).id}
 
     async def _list(self, params: Mapping[str, Any]) -> dict[str, Any]:
         _only(params, "detail", "filter", "limit", "cursor")
         detail = detail_of(_given(params, "detail", str) or "simple")
-        page = await self._hall.jobs.list(
-            worker=self._name,
+        page = await self._jobs.page(
+            detail=detail,
             filter=_given(params, "filter", str),
             limit=_given(params, "limit", int),
             cursor=_given(params, "cursor", str),
@@ -74,43 +110,29 @@ class Operations:
         return page.as_wire(detail)
 
     async def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        shown = await self._shown(params)
-        return {**shown.as_wire(), "waiting": True} if shown.waiting else shown.as_wire()
+        return (await self._jobs.status(_job_id(params))).as_wire()
 
     async def _result(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        shown = await self._shown(params)
-        return (await self._hall.jobs.result(shown.job.id)).as_wire()
+        return (await self._jobs.result(_job_id(params))).as_wire()
 
     async def _cancel(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        shown = await self._shown(params)
-        return (await self._hall.jobs.cancel(shown.job.id)).row()
+        return (await self._jobs.cancel(_job_id(params))).row()
 
     async def _delete(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        shown = await self._shown(params)
-        await self._hall.jobs.delete(shown.job.id)
-        return {"jobId": shown.job.id, "deleted": True}
+        id = _job_id(params)
+        await self._jobs.delete(id)
+        return {"jobId": id, "deleted": True}
 
     async def _answer(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Beyond the six: the words of a person on what the worker has asked. Approvals are not given here."""
-        shown = await self._shown(params, "question", "answer")
-        words, question = _needed(params, "answer", str), _given(params, "question", str)
-        open_ones = [one for one in shown.asked if one.answer is None]
-        meant = [one for one in open_ones if question in (None, one.question)]
-        if not meant:
-            raise UsageError(f"the job {shown.job.id} has no such open question", hint="`worker/status` has them.")
-        if question is None and len(meant) > 1:
-            raise UsageError(f"question: {len(meant)} are open; give the text of the one that is meant")
-        await self._hall.asks.answer(meant[0].ask, Answer(choice=words))
-        return {"jobId": shown.job.id, "question": meant[0].question, "answer": words}
+        """Pass on the user's answer to a question. Approvals are not given here."""
+        id = _job_id(params, "question", "answer")
+        text, question = _needed(params, "answer", str), _given(params, "question", str)
+        return {"jobId": id, "question": await self._jobs.answer(id, text, question), "answer": text}
 
-    async def _shown(self, params: Mapping[str, Any], *more: str) -> JobShown:
-        """The job that is meant, if it is this worker's: of others' nothing is known here."""
-        _only(params, "jobId", *more)
-        id = _needed(params, "jobId", str)
-        shown = await self._hall.jobs.get(id)
-        if shown.job.worker != self._name:
-            raise UnknownJob(f"there is no job {id[:60]!r}")
-        return shown
+
+def _job_id(params: Mapping[str, Any], *more: str) -> str:
+    _only(params, "jobId", *more)
+    return _needed(params, "jobId", str)
 
 
 def refusal(error: GuildError) -> RpcError:

@@ -13,7 +13,6 @@ from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError, NotFinished, Refused, UsageError
 from guildhall.jobs.model import Dispatch, refuse_choice_of_model
 from guildhall.jobs.seating import refuse_writing
-from guildhall.members.model import of_member
 from guildhall.memory.compaction import COMPACTOR_WORKER
 from guildhall.runs.model import RELAYED, Answer
 from guildhall.tools.define import bind_tools
@@ -89,11 +88,9 @@ class OutsideTools:
             limit: At most so many.
         """
         client, frame = await self._reach()
-        if member is not None:
-            listing = await client.members.jobs(member, frame, filter=filter, limit=limit)
-            return _told({"jobs": [{**one.as_wire(), "jobId": f"{member}/{one.id}"} for one in listing.jobs]})
-        page = await client.jobs.list(filter=filter, limit=limit)
-        return _told({"jobs": [job.row("detailed") for job in page.jobs]})
+        page = await client.jobs.list(filter=filter, limit=limit, member=member, frame=frame)
+        before = "" if member is None else f"{member}/"
+        return _told({"jobs": [{**job.row("detailed"), "jobId": f"{before}{job.id}"} for job in page.jobs]})
 
     async def status(self, job: str | None = None) -> str:
         """How a job stands: its summary, its open questions, the decisions it made. Show open questions to the person.
@@ -127,14 +124,13 @@ class OutsideTools:
         """
         job = self._named(job)
         client, frame = await self._reach()
-        if (theirs := of_member(job)) is not None:
-            return _told({**(await client.members.job_result(*theirs, frame)).as_wire(), "jobId": job})
         try:
-            result = await client.jobs.result(job)
+            result = await client.jobs.result(job, frame)
         except NotFinished as error:
             more = "`wait` waits until it has ended." if error.status == "running" else "`status` says more."
             raise NotFinished(error.message, job=error.job, status=error.status, hint=more) from None
-        return _told({**result.as_wire(), "directory": (await client.jobs.get(job)).directory})
+        directory = (await client.jobs.get(job, frame)).directory
+        return _told({**result.as_wire(), "jobId": job, **({"directory": directory} if directory else {})})
 
     async def answer(self, ask: str, text: str) -> str:
         """Pass on what the person has said to a question of a job. Only the person's own words: do not make them up.
@@ -160,10 +156,7 @@ class OutsideTools:
             job: Its id.
         """
         client, frame = await self._reach()
-        if (theirs := of_member(job)) is not None:
-            return _told({"jobId": job, "status": await client.members.cancel_job(*theirs, frame)})
-        ended = await client.jobs.cancel(job)
-        return _told({"jobId": ended.id, "status": ended.status})
+        return _told({"jobId": job, "status": (await client.jobs.cancel(job, frame)).status})
 
     def _named(self, job: str | None) -> str:
         if job is not None:
@@ -174,12 +167,12 @@ class OutsideTools:
 
     async def _standing(self, job: str) -> dict[str, Any]:
         client, frame = await self._reach()
-        if (theirs := of_member(job)) is not None:
-            return {**(await client.members.job(*theirs, frame)).as_wire(), "jobId": job}
-        shown = await client.jobs.get(job)
-        told = shown.as_wire()
+        shown = await client.jobs.get(job, frame)
+        standing = {**shown.as_wire(), "jobId": job}
+        if shown.job.run is None:  # a member's: its asks are not in the inbox
+            return standing
         asks = [one for one in await client.asks.list() if one.root == shown.job.run]
-        return {**told, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
+        return {**standing, "asks": [{"ask": one.id, "kind": one.kind, "question": one.question.body} for one in asks]}
 
 
 async def _takes_work(one: Listed, client: HallClient, frame: Frame) -> bool:

@@ -15,7 +15,7 @@ from guildhall import __version__
 from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
-from guildhall.hall.operations import Operations, refusal
+from guildhall.hall.operations import HallJobs, Operations, refusal
 from guildhall.rpc.endpoint import Endpoint, Offer
 from guildhall.rpc.http import HttpError, is_token
 
@@ -59,7 +59,7 @@ class ServedWorkers:
         except GuildError as error:
             where = "" if project else f" {_OF_A_PROJECT}"
             return Offer(name=path[1], version=__version__, missing=f"{refusal(error).message}{where}")
-        operations = Operations(self._client, path[1], lambda: frame, name=worker.name)
+        operations = Operations(HallJobs(self._client, path[1], lambda: frame, name=worker.name))
 
         async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
             await self._recovered.wait()

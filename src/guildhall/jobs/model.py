@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from guildhall.core.errors import UsageError
 from guildhall.core.nearest import did_you_mean
@@ -126,7 +126,11 @@ def artifact_path(path: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job as its directory has it."""
+    """A job as its directory has it, or as a member describes it.
+
+    A member's id is local to the member, and `worker` is the member. A listing of a member has no times, and its answer
+    to `cancel` has no description; these are empty then.
+    """
 
     id: str
     worker: str
@@ -182,7 +186,8 @@ class JobShown:
     job: Job
     questions: Sequence[str] = ()  # that are open, and whatever else of it waits for a person
     decisions: Sequence[Decided] = ()
-    waiting: Sequence[str] = ()  # the ids of the asks that keep it from going on
+    waits: bool = False  # for the user, and nothing continues until then
+    waiting: Sequence[str] = ()  # the ids of the asks that it waits for; a member's asks have no ids here
     asked: Sequence[Asked] = ()  # all questions, with their answers
     artifacts: Sequence[str] = ()
     cost_usd: float | None = None
@@ -202,6 +207,7 @@ class JobShown:
             "error": job.error,
             "startedAt": job.started_at,
             "completedAt": job.completed_at,
+            **({"waiting": True} if self.waits else {}),
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -231,6 +237,47 @@ class JobResult:
     def as_wire(self) -> dict[str, Any]:
         """What `worker/result` gives."""
         return {"jobId": self.id, "output": self.output, "artifacts": list(self.artifacts) or None}
+
+
+class JobOperations(Protocol):
+    """The operations on jobs, wherever they are: in a hall or in a member."""
+
+    async def page(
+        self,
+        *,
+        detail: Detail = "detailed",
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page: ...
+
+    async def status(self, id: str) -> JobShown: ...
+
+    async def result(self, id: str) -> JobResult: ...
+
+    async def cancel(self, id: str) -> Job: ...
+
+    async def delete(self, id: str, *, force: bool = False) -> None: ...
+
+    async def answer(self, id: str, text: str, question: str | None = None) -> str:
+        """Answer an open question. Return its text, or "" if the worker does not say which one it was."""
+        ...
+
+
+class WorkerJobs(JobOperations, Protocol):
+    """The jobs of one worker or member, which can be dispatched to."""
+
+    async def dispatch(self, dispatch: Dispatch) -> Job: ...
+
+
+def open_question(shown: JobShown, question: str | None) -> Asked:
+    """Return the open question that is meant. Raise UsageError if there is none, or several and none is named."""
+    meant = [one for one in shown.asked if one.answer is None and question in (None, one.question)]
+    if not meant:
+        raise UsageError(f"the job {shown.job.id} has no such open question", hint="`worker/status` has them.")
+    if question is None and len(meant) > 1:
+        raise UsageError(f"question: {len(meant)} are open; give the text of the one that is meant")
+    return meant[0]
 
 
 def check_filter(filter: str | None) -> None:

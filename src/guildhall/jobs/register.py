@@ -81,6 +81,7 @@ class Register:
         asks = self._asks.of_run(run.id) if run else []
         asked = _with_answers(folder.questions(), asks)
         others = [ask for ask in asks if ask.status == "open" and ask.kind != "question"]
+        waiting = [ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"]
         return JobShown(
             job=job,
             questions=[
@@ -88,7 +89,8 @@ class Register:
                 *(f"{ask.question.title}\n{ask.question.body}".rstrip() for ask in others),
             ],
             decisions=folder.decisions(),
-            waiting=[ask.id for ask in asks if ask.status == "open" and run and run.status == "waiting"],
+            waits=bool(waiting),
+            waiting=waiting,
             asked=asked,
             artifacts=folder.artifacts(),
             cost_usd=run.cost_usd if run else None,

@@ -1,7 +1,7 @@
-"""JSON-RPC to a member: what every member answers, and the six calls of one that takes work.
+"""JSON-RPC to a member.
 
-What comes back may be anything: it is limited in size and time and held to its shape before it is used. Three kinds of
-error: no answer in time, no answer over HTTP, and an answer that says no or is none.
+An answer may be anything: it is limited in size and time, and must be a response of JSON-RPC. There are three kinds of
+error: no answer in time, no answer over HTTP, and an answer that is an error or not an answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachable
-from guildhall.members.wire import JobLine, JobListing, JobStanding, Result, Shape
 from guildhall.tools.mcp_model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
 from guildhall.tools.model import is_shallow
 from guildhall.tools.sse import EventReader
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     import httpx2
 
     from guildhall.members.model import Door
-    from guildhall.members.wire import JobStatus
 
 CALL_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
@@ -45,68 +43,17 @@ class MemberClient:
         if self._http is not None:
             await self._http.aclose()
 
-    # every member
-
     async def initialize(self, seconds: float | None = None) -> None:
         """The handshake of MCP; one that knows none is there all the same."""
         about = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _ABOUT_US}
         try:
-            await self._ask("initialize", about, seconds)
+            await self.ask("initialize", about, seconds)
         except MemberRefused as error:
             if error.rpc_code not in (METHOD_NOT_FOUND, UNSUPPORTED_VERSION):
                 raise
 
-    # one that takes work
-
-    async def dispatch_worker(self, description: str, task: str, config: Mapping[str, Any] | None = None) -> str:
-        """The id of the new job."""
-        params: dict[str, Any] = {"description": description, "task": task}
-        told = await self._ask("worker/dispatch", params if config is None else {**params, "config": dict(config)})
-        return self._shape("worker/dispatch", told).text("jobId")
-
-    async def list_workers(
-        self,
-        *,
-        detailed: bool = False,
-        filter: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-    ) -> JobListing:
-        params: dict[str, Any] = {"detail": "detailed" if detailed else "simple"}
-        params |= {n: v for n, v in (("filter", filter), ("limit", limit), ("cursor", cursor)) if v is not None}
-        told = self._shape("worker/list", await self._ask("worker/list", params))
-        return JobListing(
-            jobs=tuple(JobLine.of(row, detailed=detailed) for row in told.rows("jobs")),
-            next=told.text_or_none("nextCursor"),
-        )
-
-    async def worker_status(self, job: str) -> JobStanding:
-        return JobStanding.of(self._shape("worker/status", await self._ask("worker/status", {"jobId": job})))
-
-    async def worker_result(self, job: str) -> Result:
-        return Result.of(self._shape("worker/result", await self._ask("worker/result", {"jobId": job})))
-
-    async def cancel_worker(self, job: str) -> JobStatus:
-        """The status that the job has then."""
-        return self._shape("worker/cancel", await self._ask("worker/cancel", {"jobId": job})).status()
-
-    async def delete_worker(self, job: str) -> None:
-        told = self._shape("worker/delete", await self._ask("worker/delete", {"jobId": job}))
-        if told.data.get("deleted") is not True:
-            raise told.wrong("deleted", "true")
-
-    async def answer_worker(self, job: str, answer: str, question: str | None = None) -> None:
-        """The words of a person on what a job has asked. A member need not take them."""
-        params = {"jobId": job, "answer": answer, **({} if question is None else {"question": question})}
-        self._shape("worker/answer", await self._ask("worker/answer", params))
-
-    # the wire
-
-    def _shape(self, method: str, data: Any) -> Shape:
-        return Shape.of(data, f"the member {self.door.name} answered {method}")
-
-    async def _ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
-        """The result of a call."""
+    async def ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
+        """Return the result of a call."""
         import httpx2
 
         if self._closed:

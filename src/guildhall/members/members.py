@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError, ToolUnavailable
 from guildhall.core.ids import fingerprint
-from guildhall.members.handle import WorkerHandle, takes_no_work
+from guildhall.members.jobs import MemberJobs, takes_no_work
 from guildhall.members.manifest import wanted
 from guildhall.members.model import MemberShown
 from guildhall.members.process import MemberProcess, Pace, log_of
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.members.client import MemberClient
-    from guildhall.members.model import Member
-    from guildhall.members.wire import AtWork
+    from guildhall.members.model import AtWork, Member
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Trust
 
@@ -124,11 +123,11 @@ class Members:
             self._work.began(member, self._called(member, frame), frame.root, process.client)
         return process
 
-    def handle(self, member: Member, frame: Frame) -> WorkerHandle:
-        """The six calls of a member that takes work; Refused: it takes none."""
+    def jobs(self, member: Member, frame: Frame) -> MemberJobs:
+        """Return the jobs of a member. Raise Refused if it takes no work."""
         reach = partial(self.client, member, frame)
         called = self._called(member, frame)
-        return WorkerHandle(member, reach, partial(self._work.began, member, called, frame.root, reach))
+        return MemberJobs(member, reach, partial(self._work.began, member, called, frame.root, reach))
 
     def _called(self, member: Member, frame: Frame) -> str:
         """The shortest name that finds a member."""
@@ -217,15 +216,15 @@ class Members:
         code = [member_code(member) for member in named.values()] if not problems else []
         return Outsiders(
             toolboxes=tuple(member.name for member in of_tools),
-            dispatch={server_of(one): bridge(one, partial(self._handled, one, near)) for one in found},
+            dispatch={server_of(one): bridge(one, partial(self._reach_jobs, one, near)) for one in found},
             prompt=guidance(found),
             lines=tuple(_line(member, of_tools, found) for member in named.values()),
             code=tuple(code),
             problems=tuple(problems),
         )
 
-    async def _handled(self, member: Member, frame: Frame) -> WorkerHandle:
-        return self.handle(member, frame)
+    async def _reach_jobs(self, member: Member, frame: Frame) -> MemberJobs:
+        return self.jobs(member, frame)
 
     def _toolboxes(self, worker: Worker, near: Frame) -> Iterator[Member]:
         """The members whose tools a worker names as toolboxes: what has a file is no member's."""

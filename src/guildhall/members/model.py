@@ -11,6 +11,7 @@ from guildhall.core.paths import MEMBERS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from guildhall.jobs.model import JobShown
     from guildhall.members.manifest import Manifest
 
 FOLDER = MEMBERS
@@ -97,8 +98,24 @@ class Door:
     secret: str = field(repr=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AtWork:
+    """A job of a member that is running."""
+
+    member: str  # its name; with its place before it, if there are two of that name
+    shown: JobShown
+    project: str | None = None  # the folder in which the member is found; None if in any
+
+    @property
+    def id(self) -> str:
+        return f"{self.member}/{self.shown.job.id}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.shown.as_wire(), "member": self.member, "id": self.id, "project": self.project}
+
+
 def of_member(text: str) -> tuple[str, str] | None:
-    """The member and the job that a word names; None: it names a job of the hall's own."""
+    """Return the member and the job that an id names, or None if it is an id of the hall's own."""
     member, slash, job = text.rpartition("/")
     if not slash:
         return None

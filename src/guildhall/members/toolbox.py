@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.errors import MemberTimedOut, MemberUnreachable
-from guildhall.jobs.model import refuse_choice_of_model
+from guildhall.jobs.model import Dispatch, WorkerJobs, refuse_choice_of_model
 from guildhall.runs.arrange import OF_MEMBERS
 from guildhall.runs.tokens import DISPATCH
 from guildhall.tools.define import tool
@@ -17,10 +17,9 @@ from guildhall.tools.model import Tool, ToolResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from guildhall.members.handle import WorkerHandle
     from guildhall.members.model import Member
 
-Reach = Callable[[], Awaitable["WorkerHandle"]]
+Reach = Callable[[], Awaitable[WorkerJobs]]
 
 # To hand over a task is to run another worker, and what is handed over may leave the machine.
 _DISPATCHES = OF_MEMBERS | {"worker.call"}
@@ -53,7 +52,8 @@ def _dispatch(reach: Reach) -> Tool:
         """
         refuse_choice_of_model(config)
         try:
-            return {"jobId": await (await reach()).dispatch(description, task, config)}
+            job = await (await reach()).dispatch(Dispatch(description=description, task=task, config=config or {}))
+            return {"jobId": job.id}
         except MemberTimedOut as error:
             return _unknown(error.message)
         except MemberUnreachable as error:
@@ -84,9 +84,8 @@ def _list(reach: Reach) -> Tool:
             limit: How many at most.
             cursor: Where the page before said that the next one begins.
         """
-        handle = await reach()
-        page = await handle.list(detailed=detail == "detailed", filter=filter, limit=limit, cursor=cursor)
-        return page.as_wire()
+        page = await (await reach()).page(detail=detail, filter=filter, limit=limit, cursor=cursor)
+        return page.as_wire(detail)
 
     return listed
 
@@ -125,7 +124,7 @@ def _cancel(reach: Reach) -> Tool:
         Args:
             jobId: The id that dispatch gave.
         """
-        return {"jobId": jobId, "status": await (await reach()).cancel(jobId)}
+        return (await (await reach()).cancel(jobId)).row()
 
     return cancel
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.atomic_file import replace_file
 from guildhall.core.errors import GuildError, MemberFailed, MemberRefused
-from guildhall.members.wire import AtWork
+from guildhall.members.jobs import MemberJobs
+from guildhall.members.model import AtWork
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from guildhall.core.clock import Clock
+    from guildhall.jobs.model import JobShown
     from guildhall.members.client import MemberClient
     from guildhall.members.model import Member
-    from guildhall.members.wire import JobStanding
 
     Reach = Callable[[], Awaitable[MemberClient]]
 
@@ -37,7 +38,7 @@ class Work:
         """`file`: where it is written down, for the next hall."""
         self._file = file
         self._clock = clock
-        self._going_on: dict[Path, dict[str, JobStanding | None]] = {}  # by the member's folder: its jobs, as last seen
+        self._going_on: dict[Path, dict[str, JobShown | None]] = {}  # by the member's folder: its jobs, as last seen
         self._found: dict[Path, tuple[str, str | None]] = {}  # by what name, and in which project alone
         self._watching: dict[Path, asyncio.Task[None]] = {}
 
@@ -48,10 +49,10 @@ class Work:
     def seen(self) -> list[AtWork]:
         """The jobs that go on, as they were when they were last looked at."""
         return [
-            AtWork(member=self._found[folder][0], job=standing, project=self._found[folder][1])
+            AtWork(member=self._found[folder][0], shown=shown, project=self._found[folder][1])
             for folder, jobs in self._going_on.items()
-            for standing in jobs.values()
-            if standing is not None
+            for shown in jobs.values()
+            if shown is not None
         ]
 
     def count(self, folder: Path) -> int:
@@ -81,16 +82,16 @@ class Work:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, member: Member, reach: Reach, *, everything: bool) -> None:
-        jobs = self._going_on[member.folder]
+        jobs, source = self._going_on[member.folder], MemberJobs(member, reach)
         failures = 0
         try:
             while everything or jobs:
                 try:
                     if everything:
-                        listing = await (await reach()).list_workers()
-                        jobs |= {job.id: None for job in listing.jobs if job.status == "running"}
+                        page = await source.page(detail="simple")
+                        jobs |= {job.id: None for job in page.jobs if job.status == "running"}
                         everything = False
-                    await _look(jobs, reach)
+                    await _look(jobs, source)
                     failures = 0
                 except MemberFailed:  # it has just ended, and is started again
                     failures += 1
@@ -127,20 +128,20 @@ class Work:
             replace_file(self._file, json.dumps(told).encode(), mode=0o666)
 
 
-async def _look(jobs: dict[str, JobStanding | None], reach: Reach) -> None:
-    """Brings what is known of jobs up to date; those that have ended are left out."""
+async def _look(jobs: dict[str, JobShown | None], source: MemberJobs) -> None:
+    """Update the status of jobs. Jobs that have ended are removed."""
     for job in tuple(jobs):
-        jobs[job] = await _standing(await reach(), job)
+        jobs[job] = await _running(source, job)
         if jobs[job] is None:
             del jobs[job]
 
 
-async def _standing(client: MemberClient, job: str) -> JobStanding | None:
-    """How a job stands that goes on; None: it does not."""
+async def _running(source: MemberJobs, job: str) -> JobShown | None:
+    """Return the status of a job, or None if it is not running."""
     try:
-        standing = await client.worker_status(job)
+        shown = await source.status(job)
     except MemberRefused as error:
         if error.rpc_code is None:  # no answer at all
             raise
         return None  # it was deleted, or the member does not know it any more
-    return standing if standing.status == "running" else None
+    return shown if shown.job.status == "running" else None

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from guildhall.cli import exit_codes
 from guildhall.cli.screen import money, one_line
+from guildhall.core.clock import SystemClock
+from guildhall.core.errors import UsageError
 from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
@@ -12,10 +17,14 @@ if TYPE_CHECKING:
 
     from guildhall.activities.model import Decided
     from guildhall.cli.screen import Screen
+    from guildhall.core.frame import Frame
+    from guildhall.hall.client.interface import HallClient
     from guildhall.jobs.model import JobShown
     from guildhall.runs.model import Run
 
 _MAX_LABEL_CHARS = 80
+_POLL_S = 0.3
+_BEGINNING = 60  # characters of a question that are enough to name it
 
 
 def id_of(run: Run) -> str:
@@ -51,45 +60,116 @@ def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:
         screen.result(f"{one.question}\n  {one.decision}\n  {one.reasoning}")
 
 
-def print_job(shown: JobShown, screen: Screen) -> None:
-    """Print everything about a job except its result."""
-    job = shown.job
+def print_job(id: str, shown: JobShown, screen: Screen) -> None:
+    """Print a job without its result. `id`: as the user names it, MEMBER/JOB for a member's."""
+    job, (member, _, _) = shown.job, id.rpartition("/")
     rows = [
-        ["job", job.id],
-        ["worker", job.worker],
+        ["job", id],
+        ["member" if member else "worker", member or job.worker],
         ["description", screen.exactly(job.description)],
-        ["status", job.status + (" (waits for you)" if shown.waiting else "")],
-        ["started", job.started_at],
-        ["ended", job.completed_at or ""],
+        ["status", job.status + (" (waits for you)" if shown.waits else "")],
+        ["started", screen.exactly(job.started_at)],
+        ["ended", screen.exactly(job.completed_at or "")],
         ["error", screen.exactly(job.error or "")],
         ["late error", screen.exactly(job.late_error or "")],
         ["run", job.run or ""],
         ["directory", screen.exactly(shown.directory or "")],
         ["cost", money(shown.cost_usd)],
-        *(["artifact", path] for path in shown.artifacts),
+        *(["artifact", screen.exactly(path)] for path in shown.artifacts),
     ]
     screen.table([row for row in rows if row[1]])
     if job.summary:
         screen.heading("\nsummary")
         screen.result(job.summary)
-    if shown.asked:
-        screen.heading("\nquestions")
-        wrapped = screen.out.isatty()
-        for one in shown.asked:
-            screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
-            screen.result(
-                f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}"
-                if one.answer
-                else f"guild answer {one.ask} ..."
-            )
+    _print_questions(id, shown, screen)
     print_decisions(shown.decisions, screen)
     if job.status == "completed":
-        screen.note(f"The result: guild job result {job.id}")
-    elif job.status == "failed":
-        screen.note(shown.hint or f"Go on with it: guild resume {job.id}")
-        screen.note(f"Delete it: guild job rm {job.id} --force")
+        screen.note(f"The result: guild job result {id}")
+    elif job.status == "failed" and not member:
+        screen.note(shown.hint or f"Go on with it: guild resume {id}")
+        screen.note(f"Delete it: guild job rm {id} --force")
     for ask in shown.waiting:
         screen.note(f"It waits for an answer: guild show {ask}")
+
+
+def _print_questions(id: str, shown: JobShown, screen: Screen) -> None:
+    wrapped = screen.out.isatty()
+    questions = () if shown.job.run else shown.questions  # a member's have no ids
+    if shown.asked or questions:
+        screen.heading("\nquestions")
+    for one in shown.asked:
+        screen.result(f"{one.ask}:\n{screen.barred(one.question, wrapped=wrapped)}")
+        answer = (
+            f"answer:\n{screen.barred(one.answer, wrapped=wrapped)}" if one.answer else f"guild answer {one.ask} ..."
+        )
+        screen.result(answer)
+    for question in questions:
+        screen.result(screen.barred(question, wrapped=wrapped))
+        if shown.job.status == "running":
+            screen.note(how_to_answer(id, question, questions))
+
+
+# Jobs of members: the hall knows about them only what the member says.
+
+
+def how_to_answer(job: str, question: str, questions: Sequence[str]) -> str:
+    """The command that answers one of a job's open questions; its beginning says which, where there are several."""
+    if len(questions) == 1:
+        return f'guild answer {job} "..."'
+    whole = " ".join(question.split())
+    short = "".join(takewhile(str.isprintable, whole))[:_BEGINNING].strip()
+    said = short if len(_meant(short, questions)) == 1 else whole
+    return f'guild answer {job} "..." --question {shlex.quote(said)}'
+
+
+def question_meant(given: str, questions: Sequence[str]) -> str:
+    """The question that is meant by its text, or by its beginning; what fits none is for the member to refuse."""
+    found = _meant(given, questions)
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} questions begin with {given!r}", hint="Give more of the one that is meant.")
+    return found[0] if found else given
+
+
+def _meant(given: str, questions: Sequence[str]) -> list[str]:
+    if given in questions:
+        return [given]
+    beginning = " ".join(given.split())
+    return [one for one in questions if beginning and " ".join(one.split()).startswith(beginning)]
+
+
+async def wait_for_member(id: str, client: HallClient, frame: Frame) -> JobShown:
+    """Wait until a job of a member has ended, or waits for the user."""
+    while (shown := await client.jobs.get(id, frame)).job.status == "running" and not shown.waits:
+        await SystemClock().sleep(_POLL_S)
+    return shown
+
+
+async def print_end(id: str, shown: JobShown, client: HallClient, frame: Frame, screen: Screen) -> int:
+    """Print the result of a member's job, or its open questions. Return the exit code."""
+    if shown.waits:
+        for question in shown.questions:
+            screen.note(screen.barred(question, wrapped=screen.out.isatty()))
+            screen.note(f"It waits for you: {how_to_answer(id, question, shown.questions)}", "yellow")
+        if not shown.questions:
+            screen.note(f'It waits for you: guild answer {id} "..."', "yellow")
+    elif shown.job.status == "completed":
+        screen.result((await client.jobs.result(id, frame)).output)
+    else:
+        screen.note(f"guild: {id} {shown.job.status}: {shown.job.error or 'no reason was given'}", "red")
+    return _exit_code(shown)
+
+
+async def print_end_as_json(id: str, shown: JobShown, client: HallClient, frame: Frame, screen: Screen) -> int:
+    """Print the status of a member's job, with its result if it is completed. Return the exit code."""
+    result = (await client.jobs.result(id, frame)).as_wire() if shown.job.status == "completed" else {}
+    screen.json({**shown.as_wire(), **result, "member": id.rpartition("/")[0]})
+    return _exit_code(shown)
+
+
+def _exit_code(shown: JobShown) -> int:
+    if shown.waits:
+        return exit_codes.NEEDS_YOU
+    return exit_codes.DONE if shown.job.status == "completed" else exit_codes.FAILED
 
 
 def label_of(text: str) -> str:

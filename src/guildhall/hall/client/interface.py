@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from guildhall.core.frame import Frame
     from guildhall.hall.client.model import Check, Checked, Document, Shown, Tested, Trusting, Voted, Welcome
     from guildhall.jobs.model import Dispatch, Job, JobResult, JobShown, Page
-    from guildhall.members.model import MemberShown
-    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
+    from guildhall.members.model import AtWork, MemberShown
     from guildhall.memory.model import EntryHistory, Listing, MemoryEntry, Scope
     from guildhall.projects.commissions.model import Commission, CommissionDetails, Draft
     from guildhall.projects.meetings.model import Meeting, MeetingDetails
@@ -297,27 +296,40 @@ class Jobs(Protocol):
         limit: int | None = None,
         cursor: str | None = None,
         worker: str | None = None,
+        member: str | None = None,
+        frame: Frame | None = None,
     ) -> Page:
         """Return a page of jobs, newest first.
 
-        `filter` is a glob for the whole description; `cursor` is the `next` of the previous page.
+        `filter` is a glob for the whole description; `cursor` is the `next` of the previous page. `member` selects the
+        jobs of a member instead, which `frame` finds.
         """
         ...
 
-    async def get(self, id: str) -> JobShown:
-        """Return a job with its progress, questions and decisions."""
+    async def get(self, id: str, frame: Frame | None = None) -> JobShown:
+        """Return a job with its progress, questions and decisions.
+
+        The id of a member's job is MEMBER/JOB; `frame` finds the member. Jobs of the hall do not need it.
+        """
         ...
 
-    async def result(self, id: str) -> JobResult:
+    async def result(self, id: str, frame: Frame | None = None) -> JobResult:
         """Return the result of a completed job. Raise NotFinished if it is running."""
         ...
 
-    async def cancel(self, id: str) -> Job:
-        """Cancel a job and return it. A job that has ended is returned unchanged."""
+    async def cancel(self, id: str, frame: Frame | None = None) -> Job:
+        """Cancel a job and return it. A job that has ended stays as it is."""
         ...
 
-    async def delete(self, id: str, *, force: bool = False) -> None:
-        """Delete a job with its directory. Raise NotDeletable if it is running, unless `force` cancels it first."""
+    async def delete(self, id: str, *, force: bool = False, frame: Frame | None = None) -> None:
+        """Delete a job that has ended. A failed job needs `force`."""
+        ...
+
+    async def answer(self, id: str, text: str, frame: Frame | None = None, *, question: str | None = None) -> str:
+        """Answer an open question of a job and return the question, if it is known.
+
+        `question` selects one by its text if several are open.
+        """
         ...
 
 
@@ -325,7 +337,7 @@ class Members(Protocol):
     """Members: programs that serve tools and take jobs.
 
     Every verb except `list`, `get`, `create` and `active_jobs` starts the member if it is trusted and not running. The
-    hall keeps no record of a member's jobs: these verbs ask the member.
+    hall keeps no record of a member's jobs; `jobs` asks the member.
     """
 
     async def list(self, frame: Frame) -> Sequence[MemberShown]:
@@ -346,32 +358,6 @@ class Members(Protocol):
 
     async def call(self, name: str, tool: str, arguments: Mapping[str, Any], frame: Frame) -> Mapping[str, Any]:
         """Call a tool of a member and return the tool result."""
-        ...
-
-    async def jobs(
-        self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> JobListing:
-        """Return a page of a member's jobs, newest first."""
-        ...
-
-    async def job(self, name: str, job: str, frame: Frame) -> JobStanding:
-        """Return the state of a member's job."""
-        ...
-
-    async def job_result(self, name: str, job: str, frame: Frame) -> Result:
-        """Return the result of a member's job. Raise NotFinished if it is running."""
-        ...
-
-    async def cancel_job(self, name: str, job: str, frame: Frame) -> str:
-        """Cancel a member's job and return its status."""
-        ...
-
-    async def delete_job(self, name: str, job: str, frame: Frame) -> None:
-        """Delete a member's job."""
-        ...
-
-    async def answer_job(self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None) -> None:
-        """Answer an open question of a member's job. `question` selects one if several are open."""
         ...
 
     async def active_jobs(self) -> Sequence[AtWork]:

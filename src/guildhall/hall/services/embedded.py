@@ -61,7 +61,7 @@ class EmbeddedHall(HallClient):
         self.workers = WorkerService(hall)
         self.workflows = WorkflowService(hall, runs, stays=stays)
         self.rooms = RoomService(hall)
-        self.jobs = JobService(hall)
+        self.jobs = JobService(hall, self.asks.answer)
         self.members = MemberService(hall)
         self.projects = ProjectService(hall)
         self.packages = PackageService(hall)

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.frame import Frame
-    from guildhall.members.handle import WorkerHandle
-    from guildhall.members.model import MemberShown
-    from guildhall.members.wire import AtWork, JobListing, JobStanding, Result
+    from guildhall.members.model import AtWork, MemberShown
 
 
 class MemberService(Members):
@@ -46,29 +44,6 @@ class MemberService(Members):
                 raise NotFound(f"the member {name} has no tool {tool!r}", hint=did_you_mean(tool, known))
             return (await server.call(tool, arguments)).as_dict()
 
-    async def jobs(
-        self, name: str, frame: Frame, *, filter: str | None = None, limit: int | None = None, cursor: str | None = None
-    ) -> JobListing:
-        return await self._handle(name, frame).list(detailed=True, filter=filter, limit=limit, cursor=cursor)
-
-    async def job(self, name: str, job: str, frame: Frame) -> JobStanding:
-        return await self._handle(name, frame).status(job)
-
-    async def job_result(self, name: str, job: str, frame: Frame) -> Result:
-        return await self._handle(name, frame).result(job)
-
-    async def cancel_job(self, name: str, job: str, frame: Frame) -> str:
-        return await self._handle(name, frame).cancel(job)
-
-    async def delete_job(self, name: str, job: str, frame: Frame) -> None:
-        await self._handle(name, frame).delete(job)
-
-    async def answer_job(self, name: str, job: str, answer: str, frame: Frame, *, question: str | None = None) -> None:
-        await self._handle(name, frame).answer(job, answer, question)
-
     async def active_jobs(self) -> Sequence[AtWork]:
         members = Hall.members.of(self._hall).peek()
         return members.at_work() if members is not None else []
-
-    def _handle(self, name: str, frame: Frame) -> WorkerHandle:
-        return self._hall.members.handle(self._hall.members.find(name, frame), frame)

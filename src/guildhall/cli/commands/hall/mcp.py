@@ -81,7 +81,7 @@ class _Connection:
         async with self._finding:
             if self._there is not None and isinstance(self._there[0], RemoteHall):
                 try:
-                    await self._there[0].hello(self._there[1].root)
+                    await self._there[0].hall.hello(self._there[1].root)
                 except HallGone:
                     await self.close()
             if self._there is None:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.command import JSON, Context, Work, argument, command
 from guildhall.cli.commands.runs.wait import wait_stopped
-from guildhall.cli.format.jobs import label_of
-from guildhall.cli.format.member_jobs import print_end, told_end, until_over
+from guildhall.cli.format.jobs import label_of, print_end, print_end_as_json, wait_for_member
 from guildhall.cli.format.runs import print_outcome
 from guildhall.cli.parser import json_object, read_text
-from guildhall.cli.targets import Resolved, worker_name
+from guildhall.cli.targets import Resolved, is_member_job, worker_name
 from guildhall.core.errors import UsageError
 from guildhall.hall.client.discovery import is_embedded
-from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
     from guildhall.jobs.model import Dispatch, Job
@@ -73,9 +71,9 @@ async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
 async def _wait(ctx: Context, job: Job) -> int:
     client, screen = ctx.client, ctx.screen
     screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
-    if (theirs := of_member(job.id)) is not None:
-        standing = await until_over(*theirs, client, ctx.frame)
-        return await (told_end if ctx.args.json else print_end)(theirs[0], standing, client, ctx.frame, screen)
+    if is_member_job(job.id):
+        shown = await wait_for_member(job.id, client, ctx.frame)
+        return await (print_end_as_json if ctx.args.json else print_end)(job.id, shown, client, ctx.frame, screen)
     assert job.run is not None
     code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
     if ctx.args.json:

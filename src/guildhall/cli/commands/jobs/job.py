@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format.jobs import print_job
-from guildhall.cli.format.member_jobs import print_listing, print_standing
 from guildhall.cli.format.runs import age
 from guildhall.cli.parser import positive_int
-from guildhall.cli.targets import job_id
+from guildhall.cli.targets import is_member_job, job_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
-from guildhall.members.model import of_member
+from guildhall.core.ids import JOB, is_id
 
 if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
-    from guildhall.jobs.model import JobResult, Page
-    from guildhall.members.wire import Result
+    from guildhall.hall.client.interface import HallClient
+    from guildhall.jobs.model import JobResult, JobShown, Page
 
 _DEFAULT_LIMIT = 50
 ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
@@ -25,7 +25,7 @@ ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 def any_job_id(text: str) -> str:
     """Return the id of a job of the hall or of a member. Raise NotFound otherwise."""
-    return text if of_member(text) is not None else job_id(text)
+    return text if is_member_job(text) else job_id(text)
 
 
 _ID = argument("id", metavar="JOB", type=any_job_id, help=ID_HELP)
@@ -46,14 +46,18 @@ FORCE = argument("--force", action="store_true", help="also one that has failed"
 )
 async def ls(ctx: Context) -> None:
     args, member = ctx.args, ctx.args.member
-    limit = None if args.all else args.limit or _DEFAULT_LIMIT
+    client = await ctx.connect("read" if member is None else "start")
+    page = await client.jobs.list(
+        filter=args.filter,
+        limit=None if args.all else args.limit or _DEFAULT_LIMIT,
+        cursor=args.cursor,
+        worker=args.worker,
+        member=member,
+        frame=ctx.frame,
+    )
     if member is not None:
-        client = await ctx.connect()
-        listing = await client.members.jobs(member, ctx.frame, filter=args.filter, limit=limit, cursor=args.cursor)
-        ctx.print(listing, lambda listing, screen: print_listing(member, listing, screen), data=listing.as_wire())
+        ctx.print(page, lambda page, screen: _print_member_page(member, page, screen), data=page.as_wire("detailed"))
         return
-    client = await ctx.connect("read")
-    page = await client.jobs.list(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
     more = {"nextCursor": page.next} if page.next else {}
     ctx.print(page, _print_page, data={"jobs": [job.as_dict() for job in page.jobs], **more})
 
@@ -79,45 +83,68 @@ def _print_page(page: Page, screen: Screen) -> None:
         screen.note(f"There are more: guild job ls --cursor {page.next}", "dim")
 
 
+def _print_member_page(member: str, page: Page, screen: Screen) -> None:
+    screen.table(
+        [
+            [
+                f"{member}/{job.id}",
+                job.status,
+                screen.one_line(job.description, 50),
+                screen.one_line(job.summary or "", 50),
+            ]
+            for job in page.jobs
+        ],
+    )
+    if not page.jobs:
+        screen.note(f'The member {member} has no jobs. `guild dispatch {member} "..."` hands something over.')
+    if page.next:
+        screen.note(f"There are more: guild job ls --member {member} --cursor {page.next}", "dim")
+
+
 @command(_ID, JSON, event_loop=False)
 async def show(ctx: Context) -> None:
-    if (theirs := of_member(ctx.args.id)) is None:
-        client = await ctx.connect("read")
-        ctx.print(await client.jobs.get(ctx.args.id), print_job)
-        return
-    client = await ctx.connect()
-    standing = await client.members.job(*theirs, ctx.frame)
-    if ctx.args.json:
-        ctx.screen.json(standing.as_wire())
+    id, client = ctx.args.id, await _connect(ctx)
+    shown = await client.jobs.get(id, ctx.frame)
+    if not is_member_job(id):
+        ctx.print(shown, lambda shown, screen: print_job(id, shown, screen))
+    elif ctx.args.json:
+        ctx.screen.json(shown.as_wire())
     else:
-        await print_standing(theirs[0], standing, client, ctx.frame, ctx.screen)
+        print_job(id, await _with_files(ctx, shown, client), ctx.screen)
+
+
+async def _connect(ctx: Context) -> HallClient:
+    """Connect to the hall. Only a running hall reaches members."""
+    return await ctx.connect("start" if is_member_job(ctx.args.id) else "read")
+
+
+async def _with_files(ctx: Context, shown: JobShown, client: HallClient) -> JobShown:
+    """Return the status of a member's job with its artifacts, and with the directory that members made here keep."""
+    member, job = ctx.args.id.rpartition("/")[0], shown.job
+    artifacts = (await client.jobs.result(ctx.args.id, ctx.frame)).artifacts if job.status == "completed" else ()
+    folder = (await client.members.get(member, ctx.frame)).member.folder / "jobs" / job.id
+    is_kept = is_id(job.id, JOB) and folder.is_dir()
+    return replace(shown, artifacts=artifacts, directory=str(folder) if is_kept else None)
 
 
 @command(_ID, JSON, event_loop=False)
 async def result(ctx: Context) -> None:
-    if (theirs := of_member(ctx.args.id)) is not None:
-        client = await ctx.connect()
-        found = await client.members.job_result(*theirs, ctx.frame)
-    else:
-        client = await ctx.connect("read")
-        found = await client.jobs.result(ctx.args.id)
+    client = await _connect(ctx)
+    found = await client.jobs.result(ctx.args.id, ctx.frame)
     ctx.print(found, _print_result, data=found.as_wire())
 
 
-def _print_result(result: JobResult | Result, screen: Screen) -> None:
+def _print_result(result: JobResult, screen: Screen) -> None:
     screen.result(result.output)
-    for path in result.artifacts or ():
+    for path in result.artifacts:
         screen.note(path, "dim")
 
 
 @command(_ID, JSON)
 async def cancel(ctx: Context) -> None:
     client = await ctx.connect()
-    if (theirs := of_member(ctx.args.id)) is not None:
-        id, status = theirs[1], await client.members.cancel_job(*theirs, ctx.frame)
-    else:
-        id, status = ctx.args.id, (await client.jobs.cancel(ctx.args.id)).status
-    ctx.print({"jobId": id, "status": status}, f"{ctx.args.id} is {status}")
+    job = await client.jobs.cancel(ctx.args.id, ctx.frame)
+    ctx.print({"jobId": job.id, "status": job.status}, f"{ctx.args.id} is {job.status}")
 
 
 @command(_ID, FORCE, JSON)
@@ -127,12 +154,8 @@ async def rm(ctx: Context) -> None:
 
 async def delete(ctx: Context) -> None:
     """Delete the job that the argument names."""
-    if (theirs := of_member(ctx.args.id)) is not None:
-        if ctx.args.force:
-            raise UsageError("--force: a member deletes no job that has failed")
-        client = await ctx.connect()
-        await client.members.delete_job(*theirs, ctx.frame)
-    else:
-        client = await ctx.connect()
-        await client.jobs.delete(ctx.args.id, force=ctx.args.force)
-    ctx.print({"jobId": theirs[1] if theirs else ctx.args.id, "deleted": True}, f"{ctx.args.id} is deleted")
+    if ctx.args.force and is_member_job(ctx.args.id):
+        raise UsageError("--force: a member deletes no job that has failed")
+    client = await ctx.connect()
+    await client.jobs.delete(ctx.args.id, force=ctx.args.force, frame=ctx.frame)
+    ctx.print({"jobId": ctx.args.id.rpartition("/")[2], "deleted": True}, f"{ctx.args.id} is deleted")

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.command import OUTPUT, Context, argument, command
 from guildhall.cli.commands.runs.resume import resume_run
+from guildhall.cli.format.jobs import how_to_answer, question_meant
 from guildhall.cli.format.meetings import print_change
-from guildhall.cli.format.member_jobs import how_to_answer, question_meant
 from guildhall.cli.format.runs import next_steps, result_data
 from guildhall.cli.prompt import NoAnswer, ask_person, read_choice
-from guildhall.cli.targets import ask_id
+from guildhall.cli.targets import ask_id, is_member_job
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
-from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE, Answer, choices_in_words
 from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
@@ -42,8 +41,8 @@ _NOTE = argument("--note", metavar="N", help="words for the worker, such as why 
     OUTPUT,
 )
 async def answer(ctx: Context) -> int:
-    if (theirs := of_member(ctx.args.ask)) is not None:
-        return await _answer_member(ctx, *theirs)
+    if is_member_job(ctx.args.ask):
+        return await _answer_member(ctx, ctx.args.ask)
     return await _answer(ctx, ctx.args.choice)
 
 
@@ -58,7 +57,7 @@ async def deny(ctx: Context) -> int:
 
 
 async def _decide(ctx: Context, choice: str) -> int:
-    if of_member(ctx.args.ask) is not None:
+    if is_member_job(ctx.args.ask):
         raise UsageError("a job of a member is answered in words", hint=f'guild answer {ctx.args.ask} "..."')
     return await _answer(ctx, choice)
 
@@ -139,19 +138,19 @@ async def _continue(ctx: Context, run: str) -> int:
     return exit_codes.NEEDS_YOU if shown.run.status in ("waiting", "parked", "lost") else exit_codes.DONE
 
 
-async def _answer_member(ctx: Context, member: str, job: str) -> int:
+async def _answer_member(ctx: Context, id: str) -> int:
     """Answer a question of a member's job, which continues by itself."""
-    id, choice, question = ctx.args.ask, ctx.args.choice, ctx.args.question
+    choice, question = ctx.args.choice, ctx.args.question
     if choice is None:
         raise UsageError(f"no answer was given to {id}", hint="Give it in quotes.")
     words = f"{choice}\n{ctx.args.note}" if ctx.args.note else choice
     client = await ctx.connect()
     if question is not None:
-        question = question_meant(question, (await client.members.job(member, job, ctx.frame)).questions or ())
+        question = question_meant(question, (await client.jobs.get(id, ctx.frame)).questions)
     try:
-        await client.members.answer_job(member, job, words, ctx.frame, question=question)
+        await client.jobs.answer(id, words, ctx.frame, question=question)
     except MemberRefused as error:
-        open_ones = () if question else (await client.members.job(member, job, ctx.frame)).questions or ()
+        open_ones = () if question else (await client.jobs.get(id, ctx.frame)).questions
         if len(open_ones) < _SEVERAL:
             raise
         hint = "\n".join(how_to_answer(id, one, open_ones) for one in open_ones)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import commission_row
-from guildhall.cli.format.jobs import id_of, task_of
-from guildhall.cli.format.member_jobs import how_to_answer
+from guildhall.cli.format.jobs import how_to_answer, id_of, task_of
 from guildhall.cli.format.runs import age, ahead
 from guildhall.cli.format.workflows import (
     failed_agents,
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from guildhall.cli.screen import Screen
     from guildhall.hall.client.interface import HallClient
-    from guildhall.members.wire import AtWork
+    from guildhall.members.model import AtWork
     from guildhall.projects.commissions.model import Commission
     from guildhall.projects.meetings.model import Meeting
     from guildhall.runs.model import Ask, Run
@@ -162,7 +161,7 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
         else:
             working.append([id_of(run), run.worker, task(run), since])
     for theirs in groups.members:
-        if not (theirs.job.waiting and theirs.job.questions):  # otherwise it is listed under "needs you"
+        if not (theirs.shown.waits and theirs.shown.questions):  # otherwise it is listed under "needs you"
             working.append(_at_work(theirs, screen, here, now))
     dispatched = [one for one in groups.commissions if one.status == "dispatched"]
     working += [[one.id, one.worker, screen.one_line(one.title, 50), "queued"] for one in dispatched]
@@ -265,7 +264,7 @@ def _note_left_behind(screen: Screen) -> None:
 
 def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
     """Return rows for the questions of a member's job, each with the command that answers it."""
-    asked = theirs.job.questions or ()
+    asked = theirs.shown.questions
     elsewhere = f"cd {shlex.quote(theirs.project or '')} && " if _elsewhere(theirs, here) else ""
     return [
         [theirs.id, "question", screen.one_line(one, 80), "", f"{elsewhere}{how_to_answer(theirs.id, one, asked)}"]
@@ -274,7 +273,7 @@ def _questions(theirs: AtWork, screen: Screen, here: Path) -> list[list[str]]:
 
 
 def _at_work(theirs: AtWork, screen: Screen, here: Path, now: datetime) -> list[str]:
-    job = theirs.job
+    job = theirs.shown.job
     what = screen.one_line(job.description, 50) + _elsewhere(theirs, here)
     try:
         since = age(job.started_at, now)

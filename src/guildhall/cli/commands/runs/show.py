@@ -37,7 +37,7 @@ async def show(ctx: Context) -> None:
     if is_id(id, ASK):
         ctx.print(await client.asks.get(id), _print_ask)
     elif is_id(id, JOB):
-        ctx.print(await client.jobs.get(id), print_job)
+        ctx.print(await client.jobs.get(id), lambda shown, screen: print_job(id, shown, screen))
     elif is_id(id, MEETING):
         ctx.print(await client.meetings.get(id), print_meeting)
     elif is_id(id, COMMISSION):

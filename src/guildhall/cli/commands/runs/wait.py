@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from guildhall.cli import exit_codes
 from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
-from guildhall.cli.format.member_jobs import print_end, told_end, until_over
+from guildhall.cli.format.jobs import print_end, print_end_as_json, wait_for_member
 from guildhall.cli.format.runs import print_outcome, result_data
 from guildhall.cli.format.workflows import failed_agents, retry_command
 from guildhall.cli.parser import seconds
-from guildhall.cli.targets import resolve
+from guildhall.cli.targets import is_member_job, resolve
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
-from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ _TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow
 )
 async def wait(ctx: Context) -> int:
     id = ctx.args.id
-    if "@" not in id and (theirs := of_member(id)) is not None:
-        return await _wait_for_member(ctx, *theirs)
+    if "@" not in id and is_member_job(id):
+        return await _wait_for_member(ctx, id)
     client = await ctx.connect("read")
     if is_id(id, COMMISSION):
         async with _timeout(ctx, f"guild show {id}"):
@@ -66,11 +65,11 @@ async def wait(ctx: Context) -> int:
     return code
 
 
-async def _wait_for_member(ctx: Context, member: str, job: str) -> int:
+async def _wait_for_member(ctx: Context, id: str) -> int:
     client = await ctx.connect()
-    async with _timeout(ctx, f"guild job show {ctx.args.id}"):
-        standing = await until_over(member, job, client, ctx.frame)
-    return await (told_end if ctx.args.json else print_end)(member, standing, client, ctx.frame, ctx.screen)
+    async with _timeout(ctx, f"guild job show {id}"):
+        shown = await wait_for_member(id, client, ctx.frame)
+    return await (print_end_as_json if ctx.args.json else print_end)(id, shown, client, ctx.frame, ctx.screen)
 
 
 @asynccontextmanager

@@ -1,0 +1,211 @@
+"""The jobs of a member, in the nouns of jobs/model.py.
+
+Does not trust a member: answers are limited in size and time, and held to their shape before they are used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from guildhall.activities.model import Decided
+from guildhall.core.errors import MemberRefused, MemberUnreachable, Refused, UsageError
+from guildhall.jobs.model import Job, JobResult, JobShown, JobStatus, Page
+from guildhall.members.model import WORKER
+from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
+from guildhall.rpc.jsonrpc import METHOD_NOT_FOUND
+from guildhall.tools.mcp_model import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from guildhall.jobs.model import Detail, Dispatch
+    from guildhall.members.client import MemberClient
+    from guildhall.members.model import Member
+
+    Reach = Callable[[], Awaitable[MemberClient]]
+
+_RETRY_AFTER_S = 0.1  # the end of a process has certainly been noticed by then
+
+
+class MemberJobs:
+    """The jobs of a member that takes work. The member is started when it is first needed."""
+
+    def __init__(self, member: Member, reach: Reach, began: Callable[[str], None] | None = None) -> None:
+        """`reach` returns the client of the running member. `began` is called with the id of each new job."""
+        if not member.takes_work:
+            raise takes_no_work(member)
+        self.member = member
+        self._reach = reach
+        self._began = began
+
+    async def dispatch(self, dispatch: Dispatch) -> Job:
+        """Start a job. The work continues after the answer."""
+        params: dict[str, Any] = {"description": dispatch.description, "task": dispatch.task}
+        answer = await self._ask(DISPATCH, {**params, **({"config": dict(dispatch.config)} if dispatch.config else {})})
+        job = self._job(answer.text("jobId"), "running", description=dispatch.description)
+        if self._began is not None:
+            self._began(job.id)
+        return job
+
+    async def page(
+        self,
+        *,
+        detail: Detail = "detailed",
+        filter: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Page:
+        given = {"detail": detail, "filter": filter, "limit": limit, "cursor": cursor}
+        answer = await self._ask(LIST, {name: value for name, value in given.items() if value is not None})
+        return Page(
+            jobs=[self._row(row, detail) for row in answer.rows("jobs")], next=answer.text_or_none("nextCursor")
+        )
+
+    def _row(self, row: Answer, detail: Detail) -> Job:
+        if detail == "simple":
+            return self._job(row.text("jobId"), row.status())
+        description, summary = row.any_text("description"), row.text_or_none("summary")
+        return self._job(row.text("jobId"), row.status(), description=description, summary=summary)
+
+    async def status(self, id: str) -> JobShown:
+        return read_status(await self._ask(STATUS, {"jobId": id}), self.member.name)
+
+    async def result(self, id: str) -> JobResult:
+        answer = await self._ask(RESULT, {"jobId": id})
+        return JobResult(id=answer.text("jobId"), output=answer.any_text("output"), artifacts=answer.texts("artifacts"))
+
+    async def cancel(self, id: str) -> Job:
+        """End a job. One that has ended stays as it is."""
+        return self._job(id, (await self._ask(CANCEL, {"jobId": id})).status())
+
+    async def delete(self, id: str, *, force: bool = False) -> None:
+        if force:
+            raise UsageError("a member deletes no job that has failed")
+        answer = await self._ask(DELETE, {"jobId": id})
+        if answer.data.get("deleted") is not True:
+            raise answer.wrong("deleted", "true")
+
+    async def answer(self, id: str, text: str, question: str | None = None) -> str:
+        """Answer a question of a job. A member need not accept answers: Refused."""
+        params = {"jobId": id, "answer": text, **({} if question is None else {"question": question})}
+        try:
+            await self._ask(ANSWER, params)
+        except MemberRefused as error:
+            if error.rpc_code != METHOD_NOT_FOUND:
+                raise
+            hint = "Its questions are shown; how it is to be told is the member's own affair."
+            raise Refused(f"the member {self.member.name} takes no answers", hint=hint) from None
+        return question or ""
+
+    def _job(self, id: str, status: JobStatus, *, description: str = "", summary: str | None = None) -> Job:
+        return Job(
+            id=id, worker=self.member.name, description=description, status=status, started_at="", summary=summary
+        )
+
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> Answer:
+        """Call a method. A call that cannot have reached the member, because it was ending, is made again."""
+        try:
+            answer = await (await self._reach()).ask(method, params)
+        except MemberUnreachable as error:
+            if error.sent:
+                raise
+            await asyncio.sleep(_RETRY_AFTER_S)
+            answer = await (await self._reach()).ask(method, params)
+        return Answer.of(answer, f"the member {self.member.name} answered {method}")
+
+
+def takes_no_work(member: Member) -> Refused:
+    return Refused(
+        f"the member {member.name} takes no work: its manifest does not declare it",
+        where=str(member.path),
+        hint=f'Only a member with "capabilities": ["{WORKER}"] can be dispatched to.',
+    )
+
+
+def read_status(answer: Answer, member: str) -> JobShown:
+    """Return what a member answers to `worker/status`."""
+    decisions = [] if answer.list_or_none("decisions") is None else answer.rows("decisions")
+    return JobShown(
+        job=Job(
+            id=answer.text("jobId"),
+            worker=member,
+            status=answer.status(),
+            description=answer.any_text("description"),
+            summary=answer.text_or_none("summary"),
+            error=answer.text_or_none("error"),
+            started_at=answer.text("startedAt"),
+            completed_at=answer.text_or_none("completedAt"),
+        ),
+        questions=answer.texts("questions"),
+        decisions=[
+            Decided(
+                question=one.any_text("question"),
+                decision=one.any_text("decision"),
+                reasoning=one.any_text("reasoning"),
+            )
+            for one in decisions
+        ],
+        waits=answer.data.get("waiting") is True,
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An object that a member has answered with. A field that is not of its type is a MemberRefused that names it."""
+
+    data: dict[str, Any]
+    said: str
+
+    @staticmethod
+    def of(data: Any, said: str) -> Answer:
+        if not isinstance(data, dict):
+            raise MemberRefused(f"{said} with what is no object")
+        return Answer(cast("dict[str, Any]", data), said)
+
+    def wrong(self, name: str, expected: str) -> MemberRefused:
+        got = shortened(repr(self.data.get(name)))[:80]
+        return MemberRefused(f"{self.said}: {name} is not {expected} (it is {got})")
+
+    def text(self, name: str) -> str:
+        value = self.data.get(name)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, "text")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, str):
+            raise self.wrong(name, "text or null")
+        return value
+
+    def any_text(self, name: str) -> str:
+        value = self.text_or_none(name)
+        if value is None:
+            raise self.wrong(name, "text")
+        return value
+
+    def status(self) -> JobStatus:
+        value: Any = self.data.get("status")
+        if value not in get_args(JobStatus):
+            raise self.wrong("status", f"one of {', '.join(get_args(JobStatus))}")
+        return value
+
+    def list_or_none(self, name: str) -> list[Any] | None:
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, list):
+            raise self.wrong(name, "a list or null")
+        return cast("list[Any] | None", value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self.list_or_none(name)
+        if values is not None and not all(isinstance(value, str) for value in values):
+            raise self.wrong(name, "a list of texts")
+        return tuple(values or ())
+
+    def rows(self, name: str) -> list[Answer]:
+        values = self.list_or_none(name)
+        if values is None:
+            raise self.wrong(name, "a list")
+        return [Answer.of(value, f"{self.said}: {name}[{place}]") for place, value in enumerate(values)]
