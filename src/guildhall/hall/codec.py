@@ -115,8 +115,8 @@ _HOMES = {
 _HOMES_IN = {
     ("guildhall.hall.package_client", "Kind"): ("guildhall.workers.package_text", "Kind"),
     ("guildhall.hall.package_remote", "Kind"): ("guildhall.workers.package_text", "Kind"),
-    ("guildhall.hall.team_client", "DocumentListed"): ("guildhall.room.shelves", "Listed"),
-    ("guildhall.hall.team_remote", "DocumentListed"): ("guildhall.room.shelves", "Listed"),
+    ("guildhall.hall.team_client", "DocumentListed"): ("guildhall.room.document_stores", "Listed"),
+    ("guildhall.hall.team_remote", "DocumentListed"): ("guildhall.room.document_stores", "Listed"),
     ("guildhall.projects.commissions.model", "Status"): ("guildhall.projects.commissions.states", "Status"),
 }
 _LISTS = (list, collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
+    from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message, Proposal, Vote
-    from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.model import RunRequest
     from guildhall.workflow.instance import Schedule, Sent, Start, WorkflowShown
     from guildhall.workflow.target import Target

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
+    from guildhall.room.document_stores import Listed as DocumentListed
     from guildhall.room.model import Message
     from guildhall.room.room import Room
-    from guildhall.room.shelves import Listed as DocumentListed
     from guildhall.runs.model import RunRequest
     from guildhall.runs.prepare import Prepared
     from guildhall.store.engine import Store
@@ -151,14 +151,15 @@ class TeamVerbs(ABC):
     ) -> Document:
         from guildhall.room.model import Actor
 
-        documents = self._room(target).documents
-        await documents.write(Actor.person(), file, content, base or await documents.digest(file))
+        room = self._room(target)
+        base = base or await room.documents.digest(file)
+        await room.perform("document_write", Actor.person(), file=file, content=content, base=base)
         return await self.document_read(target, file=file)
 
     async def document_append(self, target: Target, content: str, *, file: str | None = None) -> Document:
         from guildhall.room.model import Actor
 
-        await self._room(target).documents.append(Actor.person(), file, content)
+        await self._room(target).perform("document_append", Actor.person(), file=file, content=content)
         return await self.document_read(target, file=file)
 
     async def proposals(self, target: Target) -> list[Voted]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from guildhall.core.clock import moment, stamp
 from guildhall.models.model import VOTER
 from guildhall.room.model import Actor
-from guildhall.room.proposals import announcement
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.voting import announcement
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
 from guildhall.runs.model import ENDED, Stretch
@@ -127,9 +127,9 @@ class Election:
 
     def _seat(self, agent: Agent) -> Seat:
         return Seat(
-            tools=room_tools(self.room, agent.name, TOOLS),
+            tools=room_tools(TOOLS),
             execute=lambda run: self.pace.calls(
-                who(f"{VOTER}{agent.name}", 1), Desk(self.room, agent.name, run).execute
+                who(f"{VOTER}{agent.name}", 1), RoomTools(self.room, agent.name, run).call
             ),
         )
 

@@ -10,16 +10,16 @@ import asyncio
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFound
 from guildhall.room import mentions
 from guildhall.room import records as room_records
-from guildhall.room.model import SYSTEM, Actor
-from guildhall.room.proposals import closed_by
-from guildhall.room.toolbox import Desk, room_tools
+from guildhall.room.model import Actor
+from guildhall.room.tools import RoomTools, room_tools
+from guildhall.room.voting import closed_by
 from guildhall.runs.execute import Stops
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.room.model import HappenedType
+    from guildhall.room.model import RoomEventType
+    from guildhall.room.operation import Turn
     from guildhall.room.room import Room
-    from guildhall.room.turn import Turn
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask, Run, RunRequest
     from guildhall.runtimes.model import Assignment, Doors
     from guildhall.store.engine import Store
-    from guildhall.tools.model import Tool, ToolCall
+    from guildhall.tools.model import ToolCall
     from guildhall.workflow.instance import Instance, Phase
     from guildhall.workflow.interpolate import Values
     from guildhall.workflow.model import Agent, Workflow
@@ -135,7 +135,7 @@ class Team:
         """Something that was asked is open no more: whoever waits for it goes on."""
         self.wake(self.store.read(lambda connection: who_waits_for(connection, self.instance.id, ask)))
 
-    def happened(self, type: HappenedType) -> None:
+    def happened(self, type: RoomEventType) -> None:
         """Something has happened in the room."""
         if type == "proposal":
             self._proposed.set()
@@ -302,18 +302,13 @@ class Team:
 
     def _seat(self, agent: Agent, turn: AgentTurn, who: str) -> Seat:
         return Seat(
-            tools=() if self.alone else self._tools,
-            execute=lambda run: self.pace.calls(who, Desk(self.room, agent.name, run).execute),
+            tools=() if self.alone else room_tools(),
+            execute=lambda run: self.pace.calls(who, RoomTools(self.room, agent.name, run).call),
             began=turn.began,
             ended=turn.ended,
             closed=None if self.alone else self._closed,
             around=self.workflow.around(agent),
         )
-
-    @cached_property
-    def _tools(self) -> tuple[Tool, ...]:
-        """The same for all: whose call it is, is known at the desk that it comes to."""
-        return room_tools(self.room, SYSTEM)
 
     def _closed(self, call: ToolCall) -> str | None:
         """Why the team keeps a tool closed for now."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from guildhall.members.members import Members
     from guildhall.memory.service import Memory
     from guildhall.models.model import Source
-    from guildhall.room.rooms import Rooms
+    from guildhall.room.service import Rooms
     from guildhall.runs.assemble import Assembler
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.fork import Forks
@@ -219,12 +219,12 @@ class Hall(Guild):
 
     @lazy
     def rooms(self) -> Rooms:
-        from guildhall.room.model import Ears
-        from guildhall.room.rooms import Rooms
+        from guildhall.room.model import RoomListener
+        from guildhall.room.service import Rooms
 
-        ears = Ears(
+        ears = RoomListener(
             wake=lambda room, agents: self.workflows.wake(room, agents),
-            happened=lambda happened: self.workflows.happened(happened),
+            on_event=lambda event: self.workflows.happened(event),
         )
         return Rooms(self.store, self.clock, ears)
 

@@ -23,7 +23,7 @@ from guildhall.hall.testrun.workspace import copy_home, copy_project, empty_fold
 from guildhall.hall.workflows import load_workflow
 from guildhall.models.case import TIMED_OUT
 from guildhall.models.script import Script, ScriptSource
-from guildhall.room.toolbox import TOOLS as ROOM_TOOLS
+from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runs.neutral import Neutral
 from guildhall.workers.trust import Trust
