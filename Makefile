@@ -35,7 +35,7 @@ bench: $(STAMP)           ## ratios against floors measured in the same run
 requirements: $(STAMP)    ## which requirement is proved by which test of the last run
 	@$(PY) -m tests.requirements
 
-docs: $(STAMP)            ## the generated parts of docs/ and the shipped JSON Schema
+docs: $(STAMP)            ## the shipped JSON Schemas
 	@$(PY) scripts/docs.py
 
 clean:                    ## all that the targets above made

@@ -165,7 +165,7 @@ class _Bench:
         hall = Hall(Home(self._scratch / f"home-{tag}"), environ=os.environ, children=children)
         watch = _Watch()
         frame = Frame.here(self._scratch, os.environ)
-        watch.inner, hall.executes = hall.executes("pydantic", frame), lambda *_: watch
+        watch.inner, hall.runtimes.for_run = hall.runtimes.for_run("pydantic", frame), lambda *_: watch
         hall.runs.take_seat = watch.seat(hall.runs.take_seat)  # type: ignore[method-assign]
         client = EmbeddedHall(hall, stays=True)
         together = asyncio.Event()

@@ -19,6 +19,7 @@ from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.http import Listener
 from guildhall.hall.reception import Reception
 from guildhall.runs.model import RunRequest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, Entry, OpenDoors
-    from guildhall.workers.definition import RuntimeName
 
 CALLS = 30  # of one round
 EVENTS = 40  # of one answer
@@ -200,25 +200,19 @@ class _Open:
         return Outcome(output="done", messages=[])
 
 
-class _House(Hall):
-    opened: Any
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Any:
-        return self.opened
-
-
 @asynccontextmanager
 async def _door(scratch: Path, provider: int) -> AsyncGenerator[tuple[int, str]]:
     keys = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{provider}", "ANTHROPIC_API_KEY": "k"}
-    hall = _House(Home(scratch / "home"), environ={**os.environ, **keys})
-    hall.opened = _Open()
+    opened: Any = _Open()
+    policy = RunPolicy(runtime_of=lambda *_: opened)
+    hall = Hall(Home(scratch / "home"), environ={**os.environ, **keys}, policy=policy)
     listener = Listener(port=0)
     try:
-        await listener.listen(Reception(hall.tokens.door))
+        await listener.listen(Reception(hall.runtimes.tokens.door))
         frame = Frame.here(scratch, os.environ)
         hall.runs.launch(await hall.runs.preparation.prepare(RunRequest(worker="clerk", input="go"), frame))
-        yield listener.port, (await hall.opened.entry).token
-        hall.opened.over.set()
+        yield listener.port, (await opened.entry).token
+        opened.over.set()
     finally:
         await listener.close(1)
         await hall.close()

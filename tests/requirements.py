@@ -162,10 +162,10 @@ def collect(arguments: Iterable[str] = ("tests",)) -> Collector:
 def table(collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """One line for each requirement, with its proofs; then how many there are of each kind."""
     lines: list[str] = []
-    counts = {"proved": 0, "in part": 0, "inside only": 0, "not yet": 0, "later": 0}
+    counts = {"proved": 0, "in part": 0, "inside only": 0, "not yet": 0}
     for name, text in known().items():
         proofs = list(collector.proofs.get(name, {}).values())
-        standing = _standing(text, proofs, record)
+        standing = _standing(proofs, record)
         if standing == "proved" and name in IN_PART:
             standing, text = "in part", IN_PART[name]
         counts[standing] += 1
@@ -174,11 +174,11 @@ def table(collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> list
     return [*lines, "", ", ".join(f"{count} {standing}" for standing, count in counts.items())]
 
 
-def _standing(text: str, proofs: list[Proof], record: Mapping[str, Mapping[str, Any]]) -> str:
+def _standing(proofs: list[Proof], record: Mapping[str, Mapping[str, Any]]) -> str:
     passed = [proof for proof in proofs if proof.outcome(record) == "passed"]
     if passed:
         return "proved" if any(proof.outside for proof in passed) else "inside only"
-    return "later" if text.startswith("later") else "not yet"
+    return "not yet"
 
 
 def age(root: Path, collector: Collector, record: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from guildhall.cli import command_table, exit_codes
+from guildhall.cli import command_table
 from guildhall.cli.main import main
 from guildhall.core.ids import fingerprint
 from guildhall.runs.toolbox import base_toolbox
@@ -19,6 +19,7 @@ from guildhall.tools.executor import Executor
 from guildhall.tools.gate import Gate
 from guildhall.tools.model import Folder, Tool, ToolCall, ToolResult, View
 from guildhall.tools.sandboxes import sandbox_tools
+from tests.cli.test_exit_codes import EXIT_CODES
 from tests.runs.places import DONE, put_script, put_worker
 from tests.tools.places import by_no_run
 
@@ -241,7 +242,7 @@ def commanded(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     except SystemExit as leaving:
         code = leaving.code
     out, err = capsys.readouterr()
-    assert code in exit_codes.MEANING, (words, code)
+    assert code in EXIT_CODES, (words, code)
     assert "Traceback" not in out + err, (words, err)
     assert "something broke that should not have" not in err, (words, err)
     assert "\x1b" not in err, words
@@ -286,7 +287,7 @@ def test_hostile_numbers_are_told(project: Path, capsys: pytest.CaptureFixture[s
 
 def ended_well(guild: Guild, *words: str, env: dict[str, str] | None = None, codes: set[int] | None = None) -> str:
     ran = guild(*words, env=env)
-    assert ran.code in exit_codes.MEANING, ran
+    assert ran.code in EXIT_CODES, ran
     assert codes is None or ran.code in codes, ran
     assert "Traceback" not in ran.out + ran.err
     assert "something broke that should not have" not in ran.err, ran

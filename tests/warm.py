@@ -44,7 +44,7 @@ _NEEDED = (
     "guildhall.hall.library",
     "guildhall.hall.testrun.hall",
     "guildhall.hall.serve",
-    "guildhall.hall.small",
+    "guildhall.hall.member_hall",
     "guildhall.hall.testrun.runner",
     "guildhall.hall.trusting",
     "guildhall.hall.workflows",
@@ -61,7 +61,6 @@ _NEEDED = (
     "guildhall.runtimes.child",
     "guildhall.runtimes.pydantic",
     "guildhall.runtimes.warm",
-    "guildhall.testing.table",
     "guildhall.tools.executor",
     "guildhall.tools.hostmain",
     "guildhall.workflow.team",
@@ -70,6 +69,7 @@ _NEEDED = (
     "pydantic_ai.direct",
     "pydantic_ai.models.anthropic",
     "pydantic_ai.models.openai",
+    "tests.conformance.table",
 )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from guildhall.cli import command_table, exit_codes
+from guildhall.cli import command_table
 from guildhall.cli.parser import parser_of
-from tests.cli.test_exit_codes import every_error
+from tests.cli.test_exit_codes import EXIT_CODES, every_error
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,11 +23,11 @@ def section(name: str) -> str:
 
 
 @pytest.mark.parametrize("command", command_table.COMMANDS, ids=lambda command: command.name)
-def test_each_command_is_documented_with_its_options(command: command_table.Command) -> None:
+def test_each_command_is_documented_with_its_options(command: command_table.Row) -> None:
     text = section(command.name)
     if command_table.family(command.name) or command.name == "help":
         return
-    parser = parser_of(command, import_module(command.module).arguments)
+    parser = parser_of(command, getattr(import_module(command.module), command.function))
     missing = [option for option in parser.options if option not in ("--help", "--debug") and f"`{option}" not in text]
     assert missing == []
     assert command.example in text
@@ -38,13 +38,13 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
     assert sorted(named) == sorted(command.name for command in command_table.COMMANDS)
 
 
-def test_the_exit_codes_are_those_of_the_program() -> None:
-    text = (DOCS / "commands.md").read_text()
-    for code, meaning in exit_codes.MEANING.items():
-        assert f"| {code} | {meaning} |" in text
+def test_the_documented_exit_codes_are_those_of_the_program() -> None:
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \|$", (DOCS / "commands.md").read_text(), re.M)
+    assert sorted(map(int, rows)) == sorted(EXIT_CODES)
 
 
-def test_each_error_is_documented_with_its_exit_code() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| [^|]+ \| [^|]+ \|$", (DOCS / "errors.md").read_text(), re.M)
-    assert {code: int(number) for code, number in rows} == exit_codes.OF_ERROR
-    assert len(rows) == len(every_error())
+def test_each_error_is_documented_with_its_exit_code_and_http_status() -> None:
+    table = (DOCS / "errors.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \| [^|]+ \| [^|]+ \|$", table, re.M)
+    documented = sorted((code, int(exit_code), int(status)) for code, exit_code, status in rows)
+    assert documented == sorted((kind.code, kind.exit_code, kind.http_status) for kind in every_error())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.cli import command_table
+from guildhall.cli.command import JSON
+from guildhall.cli.command import command as cli_command
 from guildhall.cli.follow import HeldBack
 from guildhall.cli.main import main
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 STUBBORN = """
 import asyncio
-from guildhall.cli.connection import until_stopped
+from guildhall.cli.connection import run_interruptible
 from guildhall.cli.screen import Screen
 
 async def stubborn():
@@ -33,7 +35,7 @@ async def stubborn():
 
 screen = Screen.of_process([])
 screen.last_words = "r-1 ends where it is"
-asyncio.run(until_stopped(stubborn(), screen))
+run_interruptible(stubborn(), screen)
 """
 
 
@@ -41,7 +43,7 @@ asyncio.run(until_stopped(stubborn(), screen))
 def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A command of the test's own: `break`, which raises what it is told to."""
     module = ModuleType("tests.cli.breaking")
-    row = command_table.Command("break", "", "breaks", "guild break")
+    row = command_table.Row("break", "", "breaks", "guild break", ":broken")
     row.module = module.__name__
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(command_table, "COMMANDS", (*command_table.COMMANDS, row))
@@ -50,7 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
         def broken(*_: object) -> int:
             raise error
 
-        vars(module).update(arguments=lambda parser: parser.add_argument("--json"), main=broken)
+        vars(module)["broken"] = cli_command(JSON)(broken)
 
     return raising
 

@@ -15,13 +15,21 @@ def every_error() -> list[type[errors.GuildError]]:
     return [kind for kind in found if kind.__module__ == errors.__name__]
 
 
-def test_each_error_has_its_number_and_none_is_left_over() -> None:
-    assert set(exit_codes.OF_ERROR) == {kind.code for kind in every_error()}
-    assert set(exit_codes.OF_ERROR.values()) | {exit_codes.DONE} == set(exit_codes.MEANING)
+EXIT_CODES = {number for name, number in vars(exit_codes).items() if name.isupper() and isinstance(number, int)}
 
 
-def test_an_error_of_tomorrow_is_a_failure() -> None:
-    assert exit_codes.of_error("unheard_of") == exit_codes.FAILED
+def test_each_exit_code_is_that_of_success_or_of_an_error() -> None:
+    assert {kind.exit_code for kind in every_error()} | {exit_codes.DONE} == EXIT_CODES
+
+
+def test_an_exit_code_is_inherited() -> None:
+    assert not {"exit_code", "http_status"} & vars(errors.UnknownJob).keys()
+    assert (errors.UnknownJob.exit_code, errors.UnknownJob.http_status) == (exit_codes.NOT_FOUND, 404)
+
+
+def test_an_unknown_code_is_a_failure() -> None:
+    assert errors.error_class("unheard_of").exit_code == exit_codes.FAILED
+    assert exit_codes.of_run("failed", "unheard_of") == exit_codes.FAILED
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_a_family_shows_its_verbs(guild: Guild, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ALONE, ids=lambda command: command.name)
-def test_each_command_explains_itself_with_an_example(guild: Guild, command: command_table.Command) -> None:
+def test_each_command_explains_itself_with_an_example(guild: Guild, command: command_table.Row) -> None:
     for words in (["help", *command.name.split()], [*command.name.split(), "--help"]):
         ran = guild(*words)
         assert ran.code == 0

@@ -87,7 +87,7 @@ def test_its_tools_are_listed_and_called(guild: Guild, project: Path, home: Home
     for arguments, code, said in (
         (["ech"], 3, "Did you mean 'echo'?"),
         (["echo", "["], 2, "not JSON"),
-        (["echo", "[]"], 2, "not an object"),
+        (["echo", "[]"], 2, "expected an object"),
     ):
         ran = guild("member", "call", "ant", *arguments)
         assert ran.code == code

@@ -152,7 +152,7 @@ def test_hostile_keys_are_rejected(guild: Guild, project: Path, home: Home, verb
         (["k", ""], "", "invalid content: empty"),
         (["k", "-"], "  \n", "invalid content: empty"),
         (["k", "-"], "a\0b", "contains a NUL"),
-        (["k", "-"], "\udcff\udcfe", "contains a lone surrogate"),
+        (["k", "-"], "\udcff\udcfe", "not UTF-8 text"),
         (["k", "-"], "x" * 100_001, "content too long: 100,001 bytes"),
         (["compacted", "x"], "", "reserved for compaction"),
         (["k", "x", "--scope", "worker"], "", "needs the name of a worker"),

@@ -101,10 +101,10 @@ def test_inputs_that_cannot_be(guild: Guild, scribe: Path, words: list[str], typ
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("printf 'a\\xff' | {guild} run scribe -", "byte 1 cannot be read"),
-        ("{guild} run scribe \"$(printf 'a\\xff')\"", "byte 1 cannot be read"),
+        ("printf 'a\\xff' | {guild} run scribe -", "not UTF-8 text (byte 1)"),
+        ("{guild} run scribe \"$(printf 'a\\xff')\"", "not UTF-8 text (byte 1)"),
         ("{guild} run scribe <&-", "standard input is closed"),
-        ("{guild} run scribe - 0>/dev/null", "standard input cannot be read"),
+        ("{guild} run scribe - 0>/dev/null", "cannot read standard input"),
     ],
 )
 def test_an_unreadable_input(guild: Guild, scribe: Path, command: str, said: str) -> None:

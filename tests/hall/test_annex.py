@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import HallUnavailable
+from guildhall.core.errors import HallInUse
 from guildhall.hall.composition.locks import lock_database
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def test_two_homes_do_not_share_one(guild: Guild, team: Path, tmp_path: Path) ->
     assert guild("run", "team.yaml").code == 4
     own = team.parent / "state" / "main.db"
     with lock_database(own, SystemClock()):
-        with pytest.raises(HallUnavailable, match="another home"):
+        with pytest.raises(HallInUse, match="another home"):
             lock_database(own, SystemClock())
         other = guild("run", "team.yaml", env={"GUILDHALL_HOME": str(tmp_path / "other")})
         assert (other.code, "another home" in other.err) == (7, True)

@@ -86,7 +86,7 @@ def inside(request: pytest.FixtureRequest, place: Place, home: Home, project: Pa
         async def go() -> Any:
             hall = Hall(home, environ={})
             if request.param == "in children":
-                hall.executes = lambda *_: ChildRuntime(place.nursery)
+                hall.runtimes.for_run = lambda *_: ChildRuntime(place.nursery)
             house = House(hall, Frame.here(project, {}), place if request.param == "in children" else None)
             try:
                 return await work(house)
@@ -233,7 +233,7 @@ def test_the_third_crash_is_the_end_and_a_person_may_go_on(place: Place, home: H
     async def work() -> None:
         hall = Hall(home, environ={})
         killing = Killing(place.nursery, 5, 10, 15)
-        hall.executes = lambda *_: killing
+        hall.runtimes.for_run = lambda *_: killing
         house = House(hall, Frame.here(project, {}), place)
         seen = await house.run()
         run = (await house.shown(seen[0].run)).run
@@ -262,7 +262,7 @@ def test_a_hall_with_children_of_its_own_ends_them_when_it_closes(home: Home, pr
         face = await open_hall(home, {}, children=True)
         stream = face.run(RunRequest(worker="scribe", input="go"), Frame.here(project, {}))
         run = (await anext(stream)).run
-        nursery = face._hall.nursery
+        nursery = face._hall.runtimes.nursery
         assert nursery is not None
         while len(nursery.pids) < 2:  # noqa: ASYNC110 - it comes up
             await asyncio.sleep(0.02)

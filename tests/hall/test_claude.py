@@ -463,7 +463,7 @@ def test_a_program_that_outlives_its_run_gets_nothing_at_either_door(home: Home,
                 config = (copy / "mcp.json").read_text()
                 assert env["GUILDHALL_TOKEN"] not in config
                 (copy / "mcp.json").write_text(config.replace(":7420/", f":{port}/"))
-                listening = await here.hall.reception.listen(outside)
+                listening = await here.hall.runtimes.reception.listen(outside)
                 orphan = await escaped(copy, env, port)
                 await said(orphan, "tool_result")  # it is at work, and asks its model again
                 await here.face.stop(event.run)

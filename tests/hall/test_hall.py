@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.clock import SystemClock
-from guildhall.core.errors import Conflict, HallUnavailable, NotFound, WorkerLocked
+from guildhall.core.errors import Conflict, HallInUse, NotFound, WorkerLocked
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import lock_home
@@ -59,7 +59,7 @@ def test_a_home_is_private_and_has_one_owner(home: Home) -> None:
     try:
         assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
         assert stat.S_IMODE(home.database.stat().st_mode) == 0o600
-        with pytest.raises(HallUnavailable, match="in use by another"):
+        with pytest.raises(HallInUse, match="in use by another"):
             Hall(home, environ={})
         reader = Hall(home, environ={}, readonly=True)
         assert reader.history.recent() == []
@@ -85,7 +85,7 @@ def test_a_lock_that_says_nothing_of_its_holder_holds_too(home: Home, text: str)
     first = Hall(home, environ={})
     try:
         home.lock.write_text(text)
-        with pytest.raises(HallUnavailable, match="in use by another"):
+        with pytest.raises(HallInUse, match="in use by another"):
             Hall(home, environ={})
     finally:
         first.release()
@@ -252,7 +252,7 @@ def test_a_run_that_completes_while_it_is_stopped_stays_completed(home: Home, fr
                 inner.store.submit(hold)  # from now on its end waits to be put on record
                 await asyncio.to_thread(held.wait, 10)
                 async with asyncio.timeout(10):
-                    while inner.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+                    while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                         await asyncio.sleep(0.01)
                 stopping = asyncio.create_task(hall.stop(event.run))
                 await asyncio.sleep(0.05)
@@ -283,7 +283,7 @@ def test_an_answer_that_comes_while_a_run_is_put_away_finds_it_waiting(home: Hom
         inner.runs.launch(prepared)
         token = inner.runs.token(prepared.run)
         async with asyncio.timeout(10):
-            while inner.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
+            while inner.runtimes.tokens.door(token) is not None:  # noqa: ASYNC110 - nobody tells when it is ending
                 await asyncio.sleep(0.01)
         (ask,) = await hall.asks()
         answering = asyncio.create_task(hall.answer(ask.id, Answer(choice="yes")))

@@ -17,6 +17,7 @@ import pytest
 
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.llm import LlmEndpoint
 from guildhall.hall.reception import Reception
 from guildhall.runs.model import RunRequest
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from guildhall.core.paths import Home
     from guildhall.runtimes.model import Assignment, Entry, OpenDoors
-    from guildhall.workers.definition import RuntimeName
 
 SCRIPT = {"clerk": [[{"say": "I add.", "call": "add", "with": {"a": 1, "b": 2}}, {"expect": "3", "say": "it is 3"}]]}
 ADD = {"name": "mcp__tools__add", "description": "d", "input_schema": {"type": "object"}}
@@ -64,20 +64,12 @@ class Door:
         return Outcome(output=self.heard[-1].text if self.heard else None, messages=[])
 
 
-class House(Hall):
-    """A hall whose runs are executed by programs that a test plays."""
-
-    door: Door
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Any:
-        return self.door
-
-
 class Visit:
     """A program at the doors of a run."""
 
-    def __init__(self, hall: House, url: str, run: str, entry: Entry) -> None:
+    def __init__(self, hall: Hall, door: Door, url: str, run: str, entry: Entry) -> None:
         self.hall = hall
+        self.door = door
         self.url = url
         self.run = run
         self.token = entry.token
@@ -97,7 +89,7 @@ class Visit:
             return await client.post(f"{self.url}{path}", content=body, headers=told)
 
     async def ended(self) -> Any:
-        self.hall.door.over.set()
+        self.door.over.set()
         async with asyncio.timeout(5):
             while (run := self.hall.history.get(self.run)).status == "running":  # noqa: ASYNC110 - as anybody would look
                 await asyncio.sleep(0.01)
@@ -111,16 +103,17 @@ class Visit:
 async def visiting(home: Home, project: Path, model: str = "script:s.yaml", **environ: str) -> AsyncGenerator[Visit]:
     (project / "s.yaml").write_text(json.dumps({"workers": SCRIPT}))
     put(project, "clerk", model=model)
-    hall = House(home, environ={**os.environ, **environ})
-    hall.door = Door()
+    door = Door()
+    policy = RunPolicy(runtime_of=lambda *_: door)
+    hall = Hall(home, environ={**os.environ, **environ}, policy=policy)
     try:
         request = RunRequest(worker="clerk", input="go")
         prepared = await hall.runs.preparation.prepare(request, Frame.here(project, {}), [Desk().toolbox()])
         hall.runs.launch(prepared)
         async with asyncio.timeout(5):
-            entry = await hall.door.entry
-        async with listening(Reception(hall.tokens.door)) as url:
-            yield Visit(hall, url, prepared.run, entry)
+            entry = await door.entry
+        async with listening(Reception(hall.runtimes.tokens.door)) as url:
+            yield Visit(hall, door, url, prepared.run, entry)
     finally:
         await hall.close()
 
@@ -187,7 +180,7 @@ def test_the_whole_chain_to_a_provider(home: Home, project: Path, tmp_path: Path
             async with visit.anthropic as client, client.messages.stream(**ASKED) as stream:
                 message = await stream.get_final_message()
             assert [block.type for block in message.content] == ["text", "tool_use"]
-            (answer,) = visit.hall.door.heard
+            (answer,) = visit.door.heard
             assert answer.tool_calls[0].tool_name == "add"
             assert visit.kinds("model_answered")[0]["cost_usd"] > 0
             (asked,) = server.requests

@@ -448,7 +448,7 @@ def test_too_many_calls_at_once_are_refused_and_the_others_go_on(home: Home, pro
         async with served(home, project) as hall:
             _, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
-                door = hall.hall.tokens.door(token)
+                door = hall.hall.runtimes.tokens.door(token)
                 assert door is not None
                 held = [asyncio.create_task(http.call("hold", {"number": n})) for n in range(5)]
                 await asyncio.wait_for(desk.began.wait(), 5)
@@ -487,7 +487,7 @@ def test_a_run_that_stops_takes_its_token_and_its_calls_with_it(home: Home, proj
                 await stopping
                 assert (await http.call("note", {"number": 2}))["error"]["message"].startswith("this takes the token")
                 assert (await other.ask("ping")).status_code == 200
-            assert hall.hall.tokens.door(token) is None
+            assert hall.hall.runtimes.tokens.door(token) is None
 
     asyncio.run(work())
     assert desk.done == []
@@ -555,7 +555,7 @@ def test_tokens_are_long_and_in_no_record(home: Home, project: Path) -> None:
     async def work() -> str:
         async with served(home, project) as hall:
             run, token = await hall.live("clerk", Desk().toolbox())
-            door = hall.hall.tokens.door(token)
+            door = hall.hall.runtimes.tokens.door(token)
             assert token not in repr(door)
             async with raw(f"{hall.url}/tools/", token) as http:
                 await http.call("add", {"a": 1, "b": 2})

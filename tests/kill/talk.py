@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.paths import HOME_VARIABLE, Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.testing.table import Table
+from tests.conformance.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

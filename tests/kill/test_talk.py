@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.runtimes.catalog import ROWS
-from guildhall.testing.bench import WORKER, Bench, write
 from guildhall.testing.scripted_server import ScriptedServer
 from tests.children import Killing
 from tests.clis import claude_program, codex_program
+from tests.conformance.bench import WORKER, Bench, write
 from tests.kill.scene import DEEP, Scene, ends, lay_out
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from guildhall.core.errors import NotFound
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.hall import Hall
 from guildhall.runs.model import RunRequest
+from guildhall.runs.plan import PlanProblem
 from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.tools.define import tool
@@ -192,9 +193,10 @@ def test_what_a_caller_hands_on_is_in_the_plans_of_those_below(project: Path, ho
 
 def test_facts_are_what_toolboxes_say_of_themselves(project: Path, home: Home) -> None:
     first = worker(toolboxes=["mail", "desk"], tool_rules={"send": {"allowed": False}})
-    found = planned(project, home, first, facts={"new": Facts(toolboxes={"mail": [send]}, problems=("odd",))})
+    facts = Facts(toolboxes={"mail": [send]}, problems=(PlanProblem("toolbox", "odd"),))
+    found = planned(project, home, first, facts={"new": facts})
     assert [(tool.name, tool.decision, tool.rule) for tool in found.tools] == [("send", "refuse", "send")]
-    assert (found.unknown, found.problems) == (("desk",), ("odd",))
+    assert (found.unknown, found.problems) == (("desk",), (PlanProblem("toolbox", "odd"),))
     assert "refused: send" in found.text()
     assert "network       none" in found.text(), "what is refused reaches nothing"
 
@@ -215,6 +217,6 @@ def test_a_hall_plans_at_once_without_running_any_code(project: Path, home: Home
         assert (found.unknown, found.problems) == (("mail",), ())
         assert "record_decision" in [tool.name for tool in found.tools]
         whole = asyncio.run(hall.planner.plan(new, frame))
-        assert "ZeroDivisionError" in whole.problems[0]
+        assert "ZeroDivisionError" in whole.problems[0].text
     finally:
         hall.release()

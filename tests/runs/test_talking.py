@@ -22,7 +22,7 @@ from guildhall.runs.seat import seat_on_record
 from guildhall.runs.talking import check_words, number_of
 from guildhall.runs.transcript import conversation
 from guildhall.store.tables import journal
-from guildhall.testing.bench import WORKER, Bench, write
+from tests.conformance.bench import WORKER, Bench, write
 from tests.conftest import Guild
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.core.events import Event
-    from guildhall.testing.table import Table
+    from tests.conformance.table import Table
 
 SLOW = {"sleep": 60, "say": "too late"}
 HELLO, WRITE, WRITTEN, BYE = {"say": "Hello."}, write("a.md"), {"say": "Written."}, {"say": "Bye."}
@@ -442,8 +442,8 @@ def test_words_are_asked_for_in_order(tmp_path: Path) -> None:
 def test_a_process_that_dies_while_it_listens_is_followed_by_another(tmp_path: Path) -> None:
     async def scene(bench: Bench, table: Table) -> None:
         await table.begin(WORKER, "Hi.")
-        assert table.hall.nursery is not None
-        os.kill(table.hall.nursery.pids[1], signal.SIGKILL)
+        assert table.hall.runtimes.nursery is not None
+        os.kill(table.hall.runtimes.nursery.pids[1], signal.SIGKILL)
         await until(lambda: len(table.record("crashed")) == 1)
         told = await table.say("Good bye.")
         assert types(told, "turn_end") == ["turn_end"]

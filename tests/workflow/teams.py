@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.room import records as room_records
 from guildhall.runs.model import RunRequest
 from guildhall.workflow import records
 from guildhall.workflow.instance import Start
+from guildhall.workflow.policy import WorkflowPolicy
 from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ class Team:
         """Does something with a hall open. Each time it is another one, on the same home."""
 
         async def go() -> Any:
-            self.hall = Hall(self.home, environ=self.environ)
-            self.hall.workflows.first_pause, self.hall.workflows.debounce = QUICK, self.debounce
+            quick = WorkflowPolicy(first_pause=QUICK, debounce=self.debounce)
+            self.hall = Hall(self.home, environ=self.environ, policy=RunPolicy(workflows=quick))
             self.client = EmbeddedHall(self.hall, stays=True)
             try:
                 async with asyncio.timeout(20):

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
 WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
-LATE = "after the result was submitted: "  # begins the reason of a run that failed with an accepted result
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ FIRST_PAGE = 14  # commands at most
 _PACKAGE = "guildhall.cli.commands"
 
 
-class Command:
-    """A row of commands.tsv. Not a dataclass: the import of `dataclasses` takes as long as the whole page of help."""
+class Row:
+    """One command. Not a dataclass: the import of `dataclasses` takes as long as the whole page of help."""
 
     __slots__ = ("example", "function", "is_first", "module", "name", "summary", "usage")
 
@@ -24,11 +24,11 @@ class Command:
         self.is_first = page == "first"
 
 
-def _load() -> tuple[Command, ...]:
+def _load() -> tuple[Row, ...]:
     path = f"{__file__.removesuffix('command_table.py')}commands.tsv"
     with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes longer than the whole page of help
         rows = file.read().splitlines()
-    return tuple(Command(*row.split("\t")) for row in rows[1:])
+    return tuple(Row(*row.split("\t")) for row in rows[1:])
 
 
 COMMANDS = _load()
@@ -47,7 +47,7 @@ Every command: guild help all    One command: guild help COMMAND    New here: gu
 """
 
 
-def find(words: list[str]) -> tuple[Command | None, int]:
+def find(words: list[str]) -> tuple[Row | None, int]:
     """The command that the words begin with, and how many words its name has."""
     for length in (2, 1):
         name = " ".join(words[:length])
@@ -57,7 +57,7 @@ def find(words: list[str]) -> tuple[Command | None, int]:
     return None, 0
 
 
-def family(name: str) -> list[Command]:
+def family(name: str) -> list[Row]:
     """The commands whose name begins with this word: `worker ls`, `worker show` and so on."""
     return [command for command in COMMANDS if command.name.startswith(f"{name} ")]
 
@@ -77,7 +77,7 @@ def family_page(name: str) -> str:
     return f"usage: guild {name} VERB [...]\n\n" + _lines(family(name)) + f"\nOne verb: guild help {name} VERB\n"
 
 
-def _lines(commands: list[Command]) -> str:
+def _lines(commands: list[Row]) -> str:
     heads = [f"{command.name} {command.usage}".rstrip() for command in commands]
     width = max(map(len, heads))
     return "".join(f"  {head:<{width}}  {command.summary}\n" for head, command in zip(heads, commands, strict=True))

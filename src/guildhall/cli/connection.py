@@ -1,14 +1,16 @@
-"""How a command reaches the hall: the frame of the caller, the client, and what Ctrl-C means on the way."""
+"""The connection of a command to the hall: the client, the frame of the caller, and signals.
+
+Does not know commands. Whoever connects closes the client.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.cli import exit_codes
-from guildhall.cli.screen import one_line
 from guildhall.core.errors import HallGone, HallUnavailable, Interrupted, InvalidFile, UsageError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import HOME_VARIABLE, Home, project_root
@@ -16,143 +18,93 @@ from guildhall.hall.start import find, find_or_start, is_embedded, same_version,
 from guildhall.models.keys import travelling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Coroutine
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.events import Event
     from guildhall.hall.client import HallClient
-    from guildhall.hall.remote import RemoteHall, Welcome
 
-    Work = Callable[[HallClient, Frame], Coroutine[Any, Any, int]]
+Mode = Literal["start", "read", "here"]
+Connection = tuple["HallClient", Frame]
 
-T = TypeVar("T")
-
-_TRIES = 3  # to reach a hall that leaves just then
-# Ctrl-C, a polite kill, and the terminal that was closed all mean: stop here, so that it can go on later.
-_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_MAX_TRIES = 3  # if the hall exits while a command connects
+# Ctrl-C, `kill` and a closed terminal all stop the command so that its run can be resumed.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def with_hall(
-    work: Work, screen: Screen, *, readonly: bool = False, here: bool = False, model: str | None = None
-) -> int:
-    """Do the work with a client of the hall; the exit code.
+async def connect(screen: Screen, mode: Mode = "start", *, model: str | None = None) -> Connection:
+    """Return a client of the hall and the frame of this command.
 
-    With the hall's own process, where there is one. Work that is not only looking starts one; looking is done here.
-    `here`: this process looks by itself in any case, because the work is its own.
+    start: use the hall's process; start one if none is running. read: use the process if it is running, otherwise read
+    the home in this process. here: read the home in this process in any case. `model`: the option --model.
     """
-    import asyncio
-
-    async def done() -> int:
-        client, frame = await reached(screen, readonly=readonly, here=here, model=model)
-        try:
-            code = await work(client, frame)
-            if code != exit_codes.INTERRUPTED:
-                tell_rest(await client.settle(), screen)
-            return code
-        finally:
-            await client.close()
-
-    return asyncio.run(until_stopped(done(), screen))
-
-
-async def reached(
-    screen: Screen, *, readonly: bool = False, here: bool = False, model: str | None = None
-) -> tuple[HallClient, Frame]:
-    """A client of the hall, to be closed by the caller, and the frame of this command."""
     environ = dict(os.environ)
-    home = Home.locate(environ)
+    home, root = Home.locate(environ), project_root(_cwd())
     try:
-        client, allowed = await _client(home, environ, readonly=readonly, here=here)
+        client, variables = await _connect(home, environ, root, mode)
     except OSError as error:
-        raise _unusable(home, error) from None
-    return client, _frame(environ, allowed, screen, model)
+        raise HallUnavailable(
+            f"the home {home.path} cannot be used: {error.strerror or error}",
+            hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
+        ) from None
+    return client, _frame(environ, variables, screen, model)
 
 
-def with_look(work: Work, screen: Screen) -> int:
-    """The same for work that asks a few questions, then prints: without an event loop where a hall is running."""
+def connect_blocking(screen: Screen) -> Connection | None:
+    """Return a client whose requests block, for `run_without_event_loop`, or None if no hall is running."""
     environ = dict(os.environ)
     address = None if is_embedded(environ) else find(Home.locate(environ))
-    if address is not None:
-        from guildhall.hall.postcard import Postcard
-        from guildhall.hall.remote import RemoteHall
+    if address is None:
+        return None
+    from guildhall.hall.postcard import Postcard
+    from guildhall.hall.remote import RemoteHall
 
-        client = RemoteHall(same_version(address), Postcard(address))
-        try:
-            return without_loop(work(client, _frame(environ, frozenset(), screen, None)))
-        except HallGone:  # it left just now; nothing is printed yet
-            pass
-        finally:
-            without_loop(client.close())
-    return with_hall(work, screen, readonly=True)
+    client = RemoteHall(same_version(address), Postcard(address))
+    return client, _frame(environ, frozenset(), screen, None)
 
 
-def without_loop(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of work that never waits."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("this work has to wait, and there is no event loop")
-
-
-async def _client(
-    home: Home, environ: dict[str, str], *, readonly: bool, here: bool
-) -> tuple[HallClient, frozenset[str]]:
-    """A client, and the names of the variables that may travel with what is asked."""
-    root = project_root(_cwd())
-    if not here and not is_embedded(environ) and (remote := await _remote(home, environ, root, start=not readonly)):
-        client, welcome = remote
-        if welcome.problem is not None and not readonly:
-            await client.close()
-            raise welcome.problem
-        return client, frozenset(welcome.env)
+async def _connect(home: Home, environ: dict[str, str], root: Path, mode: Mode) -> tuple[HallClient, frozenset[str]]:
+    """Return a client and the names of the variables that requests may carry."""
+    if mode != "here" and not is_embedded(environ):
+        found = await _connect_to_process(home, environ, root, mode)
+        if found is not None:
+            return found
     from guildhall.hall.embedded import open_hall
 
-    allowed = _allowed(home, root, looking=readonly)
-    return await open_hall(home, environ, readonly=readonly), allowed
+    variables = _allowed_variables(home, root, mode)
+    return await open_hall(home, environ, readonly=mode != "start"), variables
 
 
-async def _remote(home: Home, environ: dict[str, str], root: Path, *, start: bool) -> tuple[RemoteHall, Welcome] | None:
-    """The hall's own process, which now knows that somebody is there; None: there is none, and none is started.
-
-    One that leaves at this very moment has done nothing yet: then there is none.
-    """
+async def _connect_to_process(
+    home: Home, environ: dict[str, str], root: Path, mode: Mode
+) -> tuple[HallClient, frozenset[str]] | None:
+    """Connect to the hall's process, or return None if none is running and the mode does not start one."""
     import asyncio
 
     from guildhall.hall.remote import RemoteHall
 
-    for _ in range(_TRIES):
-        address = await asyncio.to_thread(find_or_start, home, environ) if start else find(home)
+    for _ in range(_MAX_TRIES):
+        address = await asyncio.to_thread(find_or_start, home, environ) if mode == "start" else find(home)
         if address is None:
             return None
         client = RemoteHall(same_version(address))
         try:
-            return client, await client.hello(root)
+            welcome = await client.hello(root)
         except HallGone:
             await client.close()
-            if not start:
+            if mode != "start":
                 return None
             await asyncio.to_thread(wait_for_end, address.pid)
+            continue
+        if welcome.problem is not None and mode == "start":
+            await client.close()
+            raise welcome.problem
+        return client, frozenset(welcome.env)
     raise HallUnavailable("the hall leaves again and again", hint=f"See {home.log}.")
 
 
-def tell_rest(events: Iterable[Event], screen: Screen) -> None:
-    """What the hall did by itself and told in no run, because that had ended."""
-    for event in events:
-        screen.note(one_line(str(event.data.get("text")), 500), "dim")
-
-
-def _unusable(home: Home, error: OSError) -> HallUnavailable:
-    return HallUnavailable(
-        f"the home {home.path} cannot be used: {error.strerror or error}",
-        hint=f"Set {HOME_VARIABLE} to a folder that you may write to.",
-    )
-
-
-def _frame(environ: dict[str, str], allowed: frozenset[str], screen: Screen, model: str | None) -> Frame:
-    """The frame of this command."""
+def _frame(environ: dict[str, str], variables: frozenset[str], screen: Screen, model: str | None) -> Frame:
     keys = travelling()
-    return Frame.here(_cwd(), environ, allowed=allowed, interactive=screen.interactive, model=model, keys=keys)
+    return Frame.here(_cwd(), environ, allowed=variables, interactive=screen.interactive, model=model, keys=keys)
 
 
 def _cwd() -> Path:
@@ -162,41 +114,47 @@ def _cwd() -> Path:
         raise UsageError("the folder you are in no longer exists", hint="cd into one that does.") from None
 
 
-def _allowed(home: Home, root: Path, *, looking: bool) -> frozenset[str]:
-    """The variables that may travel. Who only looks needs no settings: wrong ones do not keep anybody from it."""
+def _allowed_variables(home: Home, root: Path, mode: Mode) -> frozenset[str]:
+    """Return the variables that the settings allow. Invalid settings do not prevent reading."""
     from guildhall.core.config import load_settings
 
     try:
         return frozenset(load_settings(home, root).env)
     except InvalidFile:
-        if not looking:
+        if mode == "start":
             raise
         return frozenset()
 
 
-async def until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
-    """The first signal cancels the work, which parks what it follows; a second one ends the process where it is."""
+def run_interruptible(work: Coroutine[Any, Any, int], screen: Screen) -> int:
+    """Run `work` in an event loop. The first signal cancels it, which parks its run; the second ends the process."""
+    import asyncio
+
+    return asyncio.run(_until_stopped(work, screen))
+
+
+async def _until_stopped(work: Coroutine[Any, Any, int], screen: Screen) -> int:
     import asyncio
 
     task = asyncio.ensure_future(work)
-    stopped = False
+    is_stopping = False
 
     def stop() -> None:
-        nonlocal stopped
-        if stopped:
+        nonlocal is_stopping
+        if is_stopping:
             if screen.last_words:
                 screen.note(screen.last_words)
-            os._exit(exit_codes.INTERRUPTED)  # safe at any point: whatever was done is on record
-        stopped = True
+            os._exit(exit_codes.INTERRUPTED)  # safe at any point: every step is already recorded
+        is_stopping = True
         task.cancel()
 
     loop = asyncio.get_running_loop()
-    for number in _STOP:
+    for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop)
     try:
         return await task
     except asyncio.CancelledError:
         raise Interrupted("interrupted") from None
     finally:
-        for number in _STOP:
+        for number in _STOP_SIGNALS:
             loop.remove_signal_handler(number)

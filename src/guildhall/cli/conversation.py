@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import reached, until_stopped
+from guildhall.cli.connection import connect, run_interruptible
 from guildhall.cli.follow import Follower
-from guildhall.cli.format.meetings import print_exchange
+from guildhall.cli.format.meetings import print_change, print_exchange, print_meeting
 from guildhall.cli.format.runs import how_to_go_on
-from guildhall.cli.trust_prompt import once_trusted
+from guildhall.cli.trust_prompt import run_trusted
 from guildhall.core.errors import GuildError, Interrupted
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client import HallClient
     from guildhall.projects.meetings.model import Exchange, MeetingShown
 
 _HELP = """\
@@ -47,8 +47,8 @@ _SLASHED = {
 _PASTED = 0.05  # seconds in which the rest of what was pasted comes
 
 
-class Talk:
-    """One person in one meeting."""
+class Conversation:
+    """One user in one meeting."""
 
     def __init__(self, screen: Screen, *, model: str | None = None, more: Mapping[str, Any] | None = None) -> None:
         """`more`: what the meeting may use up from now on, where it has stopped at a limit."""
@@ -206,14 +206,14 @@ class Talk:
     # turns
 
     async def _opened(self, client: HallClient, frame: Frame, worker: str, words: str, project: str | None) -> int:
-        async def open_it() -> int:
-            self._id = (await client.meeting_open(worker, words, frame, project=project)).id
-            return exit_codes.DONE
-
-        async def look() -> Trusting:
-            return await client.trust_look(frame, worker=worker)
-
-        await once_trusted(open_it, look, client, self._screen)
+        meeting = await run_trusted(
+            lambda: client.meeting_open(worker, words, frame, project=project),
+            client,
+            frame,
+            self._screen,
+            worker=worker,
+        )
+        self._id = meeting.id
         if self._screen.wanted.form == "text":
             self._screen.note(f"{self._id}: {worker}", "dim")
         await self._told(client, client.meeting_come(self._id, frame))
@@ -272,17 +272,13 @@ class Talk:
         return exit_codes.of_run(run.run.status, (run.run.error or {}).get("code"))
 
     async def _close(self, client: HallClient, frame: Frame) -> int:
-        from guildhall.cli.commands.projects.meeting import tell_change
-
         self._screen.note("Closing; the notes are being written.", "dim")
         meeting = await client.meeting_close(self._id, frame)
         if self._screen.wanted.form == "text":
-            tell_change(meeting, self._screen)
+            print_change(meeting, self._screen)
         return exit_codes.DONE
 
     async def _show(self, client: HallClient, frame: Frame) -> int:
-        from guildhall.cli.format.meetings import print_meeting
-
         print_meeting(await client.meeting(self._id), self._screen)
         return exit_codes.DONE
 
@@ -304,7 +300,7 @@ class Talk:
         """Does something with the hall. What goes wrong in a turn at a terminal ends the turn, not the conversation."""
         conversing = bool(self._id) and self._screen.interactive and self._screen.wanted.form == "text"
         try:
-            return asyncio.run(until_stopped(self._with_hall(work), self._screen))
+            return run_interruptible(self._with_hall(work), self._screen)
         except Interrupted:
             if not conversing:
                 raise
@@ -316,7 +312,7 @@ class Talk:
             return exit_codes.FAILED
 
     async def _with_hall(self, work: Callable[[HallClient, Frame], Awaitable[int]]) -> int:
-        client, frame = await reached(self._screen, model=self._model)
+        client, frame = await connect(self._screen, model=self._model)
         try:
             return await work(client, frame)
         finally:

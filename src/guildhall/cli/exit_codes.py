@@ -1,4 +1,4 @@
-"""How a command ends, as a number. The one place where error codes and states of runs become exit codes."""
+"""Exit codes of commands. The exit code of an error is an attribute of its class (core/errors.py)."""
 
 from __future__ import annotations
 
@@ -12,80 +12,19 @@ TIMED_OUT = 6
 NO_HALL = 7
 INTERRUPTED = 130
 
-MEANING = {
-    DONE: "done",
-    FAILED: "the run failed, or the command could not be done",
-    USAGE: "bad usage, or an invalid file",
-    NOT_FOUND: "not found",
-    NEEDS_YOU: "it waits for an answer, or policy refused",
-    LIMIT: "a limit was reached",
-    TIMED_OUT: "time-out",
-    NO_HALL: "no hall, and none may be started",
-    INTERRUPTED: "interrupted",
-}
-
-OF_ERROR = {
-    "error": FAILED,
-    "usage": USAGE,
-    "invalid_file": USAGE,
-    "not_found": NOT_FOUND,
-    "unknown_job": NOT_FOUND,
-    "refused": NEEDS_YOU,
-    "not_trusted": NEEDS_YOU,
-    "worker_locked": NEEDS_YOU,
-    "worker_retired": NEEDS_YOU,
-    "conflict": FAILED,
-    "not_finished": FAILED,
-    "not_deletable": FAILED,
-    "merge_conflict": FAILED,
-    "not_fulfilled": FAILED,
-    "limit_reached": LIMIT,
-    "timed_out": TIMED_OUT,
-    "hall_unavailable": NO_HALL,
-    "hall_gone": NO_HALL,
-    "model_failed": FAILED,
-    "key_refused": FAILED,
-    "no_credit": FAILED,
-    "unknown_model": FAILED,
-    "context_too_long": FAILED,
-    "rate_limited": FAILED,
-    "model_overloaded": FAILED,
-    "model_not_reachable": FAILED,
-    "script_mismatch": FAILED,
-    "model_unusable": USAGE,
-    "tool_unavailable": FAILED,
-    "server_gone": FAILED,
-    "member_failed": FAILED,
-    "member_timed_out": TIMED_OUT,
-    "member_unreachable": FAILED,
-    "member_refused": FAILED,
-    "git_failed": FAILED,
-    "runtime_failed": FAILED,
-    "runtime_crashed": FAILED,
-    "runtime_missing": FAILED,
-    "runtime_outdated": FAILED,
-    "runtime_unusable": FAILED,
-    "runtime_toolless": FAILED,
-    "replay_differs": FAILED,
-    "interrupted": INTERRUPTED,
-}
-
 _OF_STATUS = {"completed": DONE, "waiting": NEEDS_YOU, "parked": INTERRUPTED}
-_SAID_BY_A_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
-
-
-def of_error(code: str) -> int:
-    """The exit code of a command that ended with this error."""
-    return OF_ERROR.get(code, FAILED)
+_OF_FAILED_RUN = frozenset({NEEDS_YOU, LIMIT, TIMED_OUT})
 
 
 def of_run(status: str, error_code: str | None) -> int:
-    """The exit code of a command that followed a run to this state.
+    """Return the exit code of a command that followed a run until it had this status.
 
-    A run that failed says no more than that, unless policy, a limit or the time stopped it: the codes for bad usage
-    or a missing file are about the command, not about what a worker met.
+    A failed run exits with 1, unless policy, a limit or a time-out stopped it. The codes for bad usage and for a
+    missing file are about the command, not about what a worker met.
     """
+    from guildhall.core.errors import error_class
+
     if status != "failed":
         return _OF_STATUS.get(status, FAILED)
-    code = of_error(error_code or "error")
-    return code if code in _SAID_BY_A_RUN else FAILED
+    code = error_class(error_code or "").exit_code
+    return code if code in _OF_FAILED_RUN else FAILED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import aclosing, nullcontext, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
@@ -18,7 +19,6 @@ from guildhall.core.events import Event
 from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from guildhall.cli.screen import Screen
@@ -26,17 +26,22 @@ if TYPE_CHECKING:
 
 _WHOLE = 1_000_000  # characters of a line that no terminal cuts
 _LOOKS, _BETWEEN = 20, 0.05  # how often it is looked whether a run was ended, and seconds between
-_FORMS = ("text", "json", "stream-json")
 
 
-def output_argument(parser: argparse.ArgumentParser) -> None:
-    """The option of every command that follows a run."""
-    parser.add_argument(
-        "--output",
-        choices=_FORMS,
-        default="text",
-        help="text: the result alone; json: one object at the end; stream-json: one event a line, the result last",
-    )
+@dataclass(frozen=True, kw_only=True)
+class _CalledRun:
+    """A run that another run has called."""
+
+    worker: str
+    number: int  # among the runs of this worker, starting at 1
+    depth: int
+
+    @property
+    def prefix(self) -> str:
+        """Return the text before each line of this run."""
+        name = one_line(self.worker, 40)
+        label = f"{name} {self.number}" if self.number > 1 else name
+        return f"{'  ' * self.depth}[{label}] "
 
 
 class Follower:
@@ -47,7 +52,7 @@ class Follower:
         self._screen = screen
         self._run: str | None = None
         self._held: dict[str, HeldBack] = {}  # by run
-        self._called: dict[str, str] = {}  # the runs that others have called, with what is said before their lines
+        self._called: dict[str, _CalledRun] = {}  # by run: those that other runs have called
         self._error: Mapping[str, Any] = {}  # what the events said last, for a run whose record could not be kept
         self._calls: dict[tuple[str, str], str] = {}  # those of the last answers, by run and id, with their arguments
         self._turn_over = False
@@ -86,7 +91,7 @@ class Follower:
             self._run = event.run
             self._screen.last_words = f"{event.run} ends where it is. Go on with: guild resume {event.run}"
         if event.type == "run_started" and event.run != self._run:
-            self._called[event.run] = self._before_lines(event)
+            self._called[event.run] = self._called_run(event)
         if event.type == "turn_end":
             self._calls = {call: told for call, told in self._calls.items() if call[0] != event.run}
         if event.type == "tool_use":
@@ -104,12 +109,11 @@ class Follower:
         elif event.type == "error" and not event.data.get("transient"):
             self._error = event.data
 
-    def _before_lines(self, event: Event) -> str:
-        """What is said before the lines of a run that another one has called: how deep it is, and whose it is."""
-        indent = "  " + self._called.get(str(event.data.get("parent")), "").partition("[")[0]
-        name = one_line(str(event.data.get("worker")), 40)
-        same = sum(f"[{name}]" in told or f"[{name} " in told for told in self._called.values())
-        return f"{indent}[{name} {same + 1}] " if same else f"{indent}[{name}] "
+    def _called_run(self, event: Event) -> _CalledRun:
+        """Return the depth of a run that another run has called, and its number among the runs of its worker."""
+        parent, worker = self._called.get(str(event.data.get("parent"))), str(event.data.get("worker"))
+        number = 1 + sum(run.worker == worker for run in self._called.values())
+        return _CalledRun(worker=worker, number=number, depth=parent.depth + 1 if parent else 1)
 
     def _tell(self, event: Event) -> None:
         held = self._held.setdefault(event.run, HeldBack())
@@ -128,7 +132,8 @@ class Follower:
         ):
             said = self._calls.get((event.run, str(data.get("id"))), "")
             data["tool"] = f"{data.get('tool')} {one_line(said, 40)}"
-        before = self._called.get(event.run, "")
+        called = self._called.get(event.run)
+        before = called.prefix if called else ""
         if (told := line_of(event.type, data)) is not None:
             self._screen.note(told, None if event.type in ("message", "held") else "dim")
             return

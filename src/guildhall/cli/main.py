@@ -9,6 +9,7 @@ from guildhall.cli import command_table, exit_codes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from guildhall.cli.command import Command
     from guildhall.cli.screen import Screen
     from guildhall.core.errors import GuildError
 
@@ -81,7 +82,7 @@ def _told(screen: Screen, error: GuildError) -> int:
 
     with suppress(ReaderGone):
         screen.error(error)
-    return exit_codes.of_error(error.code)
+    return error.exit_code
 
 
 def _trace(screen: Screen) -> None:
@@ -96,17 +97,17 @@ def _command(words: list[str], screen: Screen) -> int:
     from guildhall.cli.parser import parser_of
 
     words = [*words[1:], "--help"] if words[0] == "help" else words
-    command, length = command_table.find(words)
-    if command is None or command_table.family(command.name):
+    row, length = command_table.find(words)
+    if row is None or command_table.family(row.name):
         raise _unknown(words)
-    module = import_module(command.module)
-    parser = parser_of(command, module.arguments)
+    command: Command = getattr(import_module(row.module), row.function)
+    parser = parser_of(row, command)
     rest = words[length:]
     before = rest[: rest.index("--")] if "--" in rest else rest
     if "-h" in before or "--help" in before:
         screen.result(parser.format_help())
         return exit_codes.DONE
-    return module.main(parser.read(rest), screen)
+    return command.run(parser.read(rest), screen)
 
 
 def _unknown(words: list[str]) -> GuildError:

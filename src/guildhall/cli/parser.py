@@ -1,17 +1,20 @@
-"""The parser of one command. Not of `guild` itself: which command it is, the table knows."""
+"""The parser of one command, and the types of its arguments. Does not find the command: `command_table` does."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, NoReturn
+import json
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from guildhall.core.errors import UsageError
 from guildhall.core.nearest import did_you_mean, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from guildhall.cli.command import Command
+    from guildhall.cli.command_table import Row
 
-    from guildhall.cli.command_table import Command
+_MAX_TEXT_BYTES = 1_000_000
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -46,17 +49,16 @@ class CommandParser(argparse.ArgumentParser):
         raise UsageError(f"{self._name}: too many arguments: {stray!r} has no place", hint=hint)
 
 
-def parser_of(command: Command, arguments: Callable[[argparse.ArgumentParser], None]) -> CommandParser:
-    """The parser of a command, furnished by its module."""
+def parser_of(row: Row, command: Command) -> CommandParser:
+    """Return the parser of a command."""
     parser = CommandParser(
-        prog=f"guild {command.name}",
-        description=f"{command.summary[0].upper()}{command.summary[1:]}.",
-        epilog=f"example:\n  {command.example}",
+        prog=f"guild {row.name}",
+        description=f"{row.summary[0].upper()}{row.summary[1:]}.",
+        epilog=f"example:\n  {row.example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(command=command.name)
-    arguments(parser)
+    command.add_arguments(parser)
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback when something breaks"
     )
@@ -96,3 +98,39 @@ def seconds(text: str) -> float:
         return duration(text)
     except UsageError as error:
         raise argparse.ArgumentTypeError(f"{error.message}. {error.hint}") from None
+
+
+def json_object(text: str, name: str, example: str) -> dict[str, Any]:
+    """Read an object from JSON. `name` and `example` are for the error."""
+    hint = f"Such as {example}."
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name}: not JSON: {error}", hint=hint) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{name}: expected an object", hint=hint)
+    return cast("dict[str, Any]", value)
+
+
+def read_text(given: str | None, name: str, *, hint: str = "Give it in quotes, or `-` to read standard input.") -> str:
+    """Return a text from the command line, or from standard input if it is `-` or not given."""
+    if given is not None and given != "-":
+        data = given.encode(errors="surrogateescape")
+    elif sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
+        raise UsageError(f"cannot read the {name}: standard input is closed", hint=hint)
+    elif given is None and sys.stdin.isatty():
+        raise UsageError(f"no {name} given", hint=hint)
+    else:
+        try:
+            data = sys.stdin.buffer.read(_MAX_TEXT_BYTES + 1)
+        except OSError as error:
+            raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
+    if len(data) > _MAX_TEXT_BYTES:
+        raise UsageError(f"invalid {name}: larger than {_MAX_TEXT_BYTES:,} bytes", hint="Put it into a file.")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"invalid {name}: not UTF-8 text (byte {error.start})") from None
+    if "\0" in text:
+        raise UsageError(f"invalid {name}: contains a NUL character", hint="Only text can be given.")
+    return text

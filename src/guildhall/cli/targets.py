@@ -1,8 +1,10 @@
-"""What people name on the command line: a run or an ask by its id, an agent or a workflow by its target."""
+"""The things that users name on the command line: runs, asks, jobs, commissions, meetings, workflows, agents, workers.
+
+The first letter of an id is its kind. If a command gets the id of another kind, the error names the right command.
+"""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
     from guildhall.workflow.instance import AgentShown, WorkflowShown
     from guildhall.workflow.target import Target
 
-_LONGEST = 200  # characters of a target
-_MOST = 1_000_000  # bytes of a text
-# What it is, what one looks like, and the command that lists them.
+_MAX_TARGET_CHARS = 200
+_MAX_WORKER_CHARS = 4096
+# The noun, an example, and the command that lists them.
 _KINDS = {
     RUN: ("run", "r-7k2m9x4qpw", "guild ls --all"),
     ASK: ("ask", "a-3h8n5w2kcd", "guild ls"),
@@ -29,47 +31,66 @@ _KINDS = {
 }
 
 
-def kind_of(text: str) -> str | None:
-    """What the text is the id of, with its article; None: it has the form of no id."""
+def _kind_of(text: str) -> str | None:
+    """Return the noun of an id with its article, or None if the text is not an id."""
     found = next((noun for letter, (noun, *_) in _KINDS.items() if is_id(text, letter)), None)
     return found and f"{'an' if found == 'ask' else 'a'} {found}"
 
 
-def short(text: str) -> str:
-    """A word of the command line, as an error shows it."""
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _id(text: str, letter: str) -> str:
-    """The text, if it has the form of such an id."""
+def _check_id(text: str, letter: str) -> str:
+    """Return the text if it is an id of this kind. Raise NotFound otherwise."""
     if is_id(text, letter):
         return text
     noun, example, listing = _KINDS[letter]
-    if (other := kind_of(text)) is not None:
+    if (other := _kind_of(text)) is not None:
         article = "an" if noun == "ask" else "a"
-        raise NotFound(f"{text} is {other}, not {article} {noun}", hint=_what_to_do(text))
+        raise NotFound(f"{text} is {other}, not {article} {noun}", hint=_hint_for(text))
     raise NotFound(
-        f"there is no {noun} {short(text)}", hint=f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
+        f"there is no {noun} {_quote(text)}", hint=f"{noun.capitalize()}s look like {example}; `{listing}` lists them."
     )
 
 
-def _what_to_do(text: str) -> str:
+def _hint_for(text: str) -> str:
     if is_id(text, ASK):
         return f"Answer it: guild answer {text}"
     more = f". To go on with it: guild resume {text}" if is_id(text, RUN) else ""
     return f"All about it, and what it asks: guild show {text}{more}"
 
 
-run_id = partial(_id, letter=RUN)
-ask_id = partial(_id, letter=ASK)
-job_id = partial(_id, letter=JOB)
-commission_id = partial(_id, letter=COMMISSION)
-meeting_id = partial(_id, letter=MEETING)
+# Types of arguments.
+run_id = partial(_check_id, letter=RUN)
+ask_id = partial(_check_id, letter=ASK)
+job_id = partial(_check_id, letter=JOB)
+commission_id = partial(_check_id, letter=COMMISSION)
+meeting_id = partial(_check_id, letter=MEETING)
+
+
+def worker_name(text: str) -> str:
+    """Return the name or path of a worker. Raise an error if it cannot be one."""
+    name = text.strip()
+    if not name:
+        raise UsageError("the worker's name is empty", hint="`guild worker ls` lists the workers.")
+    if len(name) > _MAX_WORKER_CHARS or not name.isprintable():
+        raise UsageError("that cannot be a worker's name", hint="`guild worker ls` lists the workers.")
+    if (kind := _kind_of(name)) is not None:
+        raise NotFound(f"{name} is {kind}, not a worker", hint=f"All about it: guild show {name}")
+    return name
+
+
+def parse_target(text: str) -> Target:
+    """Return the target of an agent or a workflow. Raise UsageError if the text cannot be one."""
+    if len(text) > _MAX_TARGET_CHARS or not text.isprintable():
+        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
+    return parse(text)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
-    """What was named: a run, and the workflow that it is or that the target names."""
+class Resolved:
+    """A run, and the workflow if the user named one by its target."""
 
     run: str
     target: Target | None = None
@@ -83,101 +104,59 @@ class Named:
         return next(agent for agent in self.workflow.agents if agent.name == self.target.agent)
 
 
-def target_of(text: str) -> Target:
-    """The target that a word names. UsageError where it cannot be one."""
-    if len(text) > _LONGEST or not text.isprintable():
-        raise UsageError("that cannot be a target", hint="Write agent, agent@workflow:tag or @workflow:tag.")
-    return parse(text)
-
-
-async def named(text: str, client: HallClient) -> Named:
-    """The run, or the workflow with its run, that a word names."""
+async def resolve(text: str, client: HallClient) -> Resolved:
+    """Find the run of an id, or the workflow of a target."""
     if is_id(text, ASK):
-        return Named(run=(await client.ask(text)).run)
+        return Resolved(run=(await client.ask(text)).run)
     if is_id(text, RUN):
-        return Named(run=text)
-    if is_id(text, JOB):
-        return Named(run=await run_of_job(text, client))
-    if is_id(text, MEETING):
-        return Named(run=await run_of_meeting(text, client))
-    if is_id(text, COMMISSION):
-        return Named(run=await run_of_commission(text, client))
+        return Resolved(run=text)
+    if (run := await _owned_run(text, client)) is not None:
+        return Resolved(run=run)
     if "@" not in text:
         if of_member(text) is not None:
             raise NotFound(f"there is no run and no ask {text!r}", hint=f"A job of a member: guild job show {text}")
-        return await _agent_alone(text, client)
-    wanted = target_of(text)
-    workflow = await client.workflow(wanted)
-    return Named(run=workflow.run, target=wanted, workflow=workflow)
+        return await _resolve_agent(text, client)
+    target = parse_target(text)
+    workflow = await client.workflow(target)
+    return Resolved(run=workflow.run, target=target, workflow=workflow)
 
 
-async def run_of_job(id: str, client: HallClient) -> str:
-    """The run that does a job, or did."""
-    job = (await client.job(id)).job
-    if job.run is None:
-        raise NotFound(f"there is no run behind the job {id}", hint=f"See guild job show {id}.")
-    return job.run
-
-
-async def run_of_commission(id: str, client: HallClient) -> str:
-    """Return the run of the last attempt. Raise NotFound if there is none."""
-    one = (await client.commission(id)).commission
-    if one.run is None:
-        raise NotFound(f"commission {id} is {one.status}: it has no run yet", hint=one.next_command)
-    return one.run
-
-
-async def run_of_meeting(id: str, client: HallClient) -> str:
-    """The run that a meeting is: the last one that it had."""
-    meeting = (await client.meeting(id)).meeting
-    if meeting.run is None:
-        raise NotFound(f"nobody has come to the meeting {id} yet: there is no run", hint=f"guild meeting show {id}")
-    return meeting.run
-
-
-async def run_named(text: str, client: HallClient) -> str:
-    """The run that an id or a workflow's target names: its own, or that of a job, a commission, a meeting."""
-    if is_id(text, JOB):
-        return await run_of_job(text, client)
-    if is_id(text, MEETING):
-        return await run_of_meeting(text, client)
-    if is_id(text, COMMISSION):
-        return await run_of_commission(text, client)
+async def resolve_run(text: str, client: HallClient) -> str:
+    """Find the run of an id, or of a whole workflow."""
+    if (run := await _owned_run(text, client)) is not None:
+        return run
     if "@" not in text:
         return run_id(text)
-    wanted = target_of(text)
-    if wanted.agent is not None:
-        raise UsageError(f"{wanted} is one agent of {wanted.team}", hint=f"Name the whole: {wanted.team}")
-    return (await client.workflow(wanted)).run
+    target = parse_target(text)
+    if target.agent is not None:
+        raise UsageError(f"{target} is one agent of {target.team}", hint=f"Name the whole: {target.team}")
+    return (await client.workflow(target)).run
 
 
-async def _agent_alone(text: str, client: HallClient) -> Named:
+async def _owned_run(text: str, client: HallClient) -> str | None:
+    """Return the last run of a job, a commission or a meeting, or None for other ids. Raise NotFound without a run."""
+    if is_id(text, JOB):
+        run, missing = (await client.job(text)).job.run, f"there is no run behind the job {text}"
+        hint = f"See guild job show {text}."
+    elif is_id(text, MEETING):
+        run, missing = (await client.meeting(text)).meeting.run, f"nobody has come to the meeting {text} yet"
+        missing, hint = f"{missing}: there is no run", f"guild meeting show {text}"
+    elif is_id(text, COMMISSION):
+        one = (await client.commission(text)).commission
+        run, missing = one.run, f"commission {text} is {one.status}: it has no run yet"
+        hint = one.next_command
+    else:
+        return None
+    if run is None:
+        raise NotFound(missing, hint=hint)
+    return run
+
+
+async def _resolve_agent(text: str, client: HallClient) -> Resolved:
     try:
-        wanted = target_of(text)
-        workflow = await client.workflow(wanted)
+        target = parse_target(text)
+        workflow = await client.workflow(target)
     except (UsageError, NotFound) as error:
         hint = error.hint or "Ids look like r-7k2m9x4qpw; `guild ls --all` lists them."
-        raise NotFound(f"there is no run and no ask {short(text)}, and no agent of that name", hint=hint) from None
-    return Named(run=workflow.run, target=wanted, workflow=workflow)
-
-
-def text_of(given: str | None, what: str) -> str:
-    """A text from the command, or from standard input where it is `-` or not given."""
-    if given is not None and given != "-":
-        data = given.encode(errors="surrogateescape")
-    elif sys.stdin is None or (given is None and sys.stdin.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
-        raise UsageError(f"there is no {what}", hint="Give it in quotes, or `-` to read standard input.")
-    else:
-        try:
-            data = sys.stdin.buffer.read(_MOST + 1)
-        except OSError as error:
-            raise UsageError(f"standard input cannot be read: {error.strerror or error}") from None
-    if len(data) > _MOST:
-        raise UsageError(f"the {what} is larger than {_MOST:,} bytes")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the {what} is not UTF-8 text: byte {error.start} cannot be read") from None
-    if "\0" in text:
-        raise UsageError(f"the {what} holds a NUL character", hint="Only text can be given.")
-    return text
+        raise NotFound(f"there is no run and no ask {_quote(text)}, and no agent of that name", hint=hint) from None
+    return Resolved(run=workflow.run, target=target, workflow=workflow)

@@ -1,25 +1,27 @@
-"""Asking the person to trust the code of a folder: what would run is shown whole, then one question."""
+"""Asking the user to trust the code of a folder: what would be executed is shown in full, then one question follows."""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
 from guildhall.cli.prompt import agrees
 from guildhall.cli.screen import exact
-from guildhall.core.errors import HallUnavailable, NotTrusted
+from guildhall.core.errors import HallUnavailable, NotFound, NotTrusted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
 
+    from guildhall.cli.command import Context
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Trusting
     from guildhall.workers.trust import Seen
 
-_WHATS = {
+T = TypeVar("T")
+
+_KINDS = {
     "toolbox": "toolbox",
     "server": "MCP server",
     "member": "member",
@@ -28,10 +30,19 @@ _WHATS = {
 }
 
 
-async def once_trusted(
-    work: Callable[[], Awaitable[int]], look: Callable[[], Awaitable[Trusting]], client: HallClient, screen: Screen
-) -> int:
-    """Do the work; where it needs code that is not trusted, and a person is there, ask and do it then."""
+async def run_trusted(
+    work: Callable[[], Awaitable[T]],
+    client: HallClient,
+    frame: Frame,
+    screen: Screen,
+    *,
+    worker: str | None = None,
+    at: Path | None = None,
+) -> T:
+    """Await `work`. If it needs code that is not trusted, ask the user to trust it and await `work` once more.
+
+    Raise NotTrusted if nobody can be asked or the user refuses. `worker` or `at` says which code is shown.
+    """
     try:
         return await work()
     except NotTrusted as error:
@@ -39,54 +50,57 @@ async def once_trusted(
             raise
         where = f"{error.where}: " if error.where else ""
         screen.note(f"guild: {where}{error.message}", "yellow")
-        looking = await look()
-        screen.note(told(looking))
-        if not await asked(looking, client, screen):
+        try:
+            looking = await client.trust_look(frame, at=at, worker=worker)
+        except NotFound:  # the name of a member
+            looking = await client.trust_look(frame)
+        screen.note(describe_code(looking))
+        if not await ask_trust(looking, client, screen):
             raise
     return await work()
 
 
-async def asked(looking: Trusting, client: HallClient, screen: Screen) -> bool:
-    """Ask for trust in all that is open; True: the person gave it, and it is kept."""
-    if not looking.open or not await agrees(f"Trust {counted(looking)} as it is now? yes, no:", screen):
+async def ask_trust(looking: Trusting, client: HallClient, screen: Screen) -> bool:
+    """Ask for trust in everything that is not trusted yet. Record it and return True if the user agrees."""
+    if not looking.open or not await agrees(f"Trust {name_files(looking)} as it is now? yes, no:", screen):
         return False
     await client.trust(looking.open)
     return True
 
 
-def keep(files: Sequence[Seen], screen: Screen) -> None:
-    """Trust files that the person has just had written, as they are; while the hall is in use, say how to do it."""
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        await client.trust(files)
-        return exit_codes.DONE
-
+async def trust_own_files(files: Sequence[Seen], ctx: Context) -> None:
+    """Trust files that the user has just had written. If the hall is in use, print the command that does it."""
+    await ctx.disconnect()
+    if not files:
+        return
     try:
-        with_hall(work, screen)
+        client = await ctx.connect()
+        await client.trust(files)
     except HallUnavailable:
         names = " ".join(shlex.quote(str(seen.path)) for seen in files)
-        screen.note(f"Before it can be tested: guild trust {names}", "yellow")
+        ctx.screen.note(f"Before it can be tested: guild trust {names}", "yellow")
 
 
-def counted(looking: Trusting) -> str:
+def name_files(looking: Trusting) -> str:
+    """Name the files that are not trusted yet."""
     count = len(looking.open)
-    return f"the file {shown(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
+    return f"the file {escape(looking.open[0].shown)}" if count == 1 else f"each of these {count} files"
 
 
-def told(looking: Trusting) -> str:
-    """What would be executed and what it could do, every character of it visible."""
+def describe_code(looking: Trusting) -> str:
+    """Describe what would be executed and what it could do, with every character visible."""
     parts = [exact(plan.text()) for plan in looking.plans]
     for code in looking.code:
-        lines = [f"{_WHATS.get(code.kind, 'output schema')} {shown(code.name)}"]
-        lines += [f"  $ {shown(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
+        lines = [f"{_KINDS.get(code.kind, 'output schema')} {escape(code.name)}"]
+        lines += [f"  $ {escape(line)}" for command in code.commands for line in command.strip("\n").splitlines()]
         for seen in code.files:
             since = f" on {seen.trusted_at}" if seen.trusted_at else ""
-            lines.append(f"  {shown(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
+            lines.append(f"  {escape(seen.shown)}  {seen.size:,} bytes  {seen.said}{since}")
             lines.append(f"    sha256 {seen.digest}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
-def shown(text: str) -> str:
-    """A text of others on one line, every character of it visible."""
+def escape(text: str) -> str:
+    """Return a text of others on one line, with every character visible."""
     return exact(text).replace("\n", "\\n")

@@ -16,7 +16,8 @@
     ├── NotFulfilled          a job ended without what it had to give
     ├── LimitReached          max_turns, max_budget_usd or timeout
     ├── TimedOut              something outside did not answer in time
-    ├── HallUnavailable       the home is in use, foreign, or of another version
+    ├── HallUnavailable       the home cannot be used: foreign, damaged, or of another version
+    │   ├── HallInUse         another process holds the lock of the home or database
     │   └── HallGone          the process of the hall has ended, or is about to
     ├── ModelFailed           the provider, or the script, could not answer
     │   ├── KeyRefused        it does not accept the key or the login
@@ -26,7 +27,8 @@
     │   ├── RateLimited       too many requests or tokens in too short a time
     │   ├── Overloaded        it has too much to do
     │   ├── NotReachable      no connection, or no answer in time
-    │   └── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   ├── ScriptMismatch    the scripted model was asked something else than the script expects
+    │   └── ScriptExhausted   the script has no answer for this call
     ├── ModelUnusable         no model, no key, no price
     ├── ToolUnavailable       a declared tool, toolbox or sandbox cannot be provided
     │   └── ServerGone        a server of tools is there no more, and it is needed
@@ -44,12 +46,13 @@
     ├── ReplayDiffers         a replay met something else than the record
     └── Interrupted           the person pressed Ctrl-C
 
-Each class has a stable `code`. Exit codes, HTTP statuses and protocol errors are mapped from it once, at the edge
-that speaks them. `hint` says what to do next; `where` is `file:line` or a field.
+Each class has a stable `code` of its own, and an `exit_code` and an `http_status` that subclasses inherit.
+`hint` says what to do next; `where` is `file:line` or a field.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ class GuildError(Exception):
     """Something went wrong that a person can act on."""
 
     code = "error"
+    exit_code = 1  # of a command that ends with this error
+    http_status = 500
     more: tuple[str, ...] = ()  # what is told of it beside code, message, hint and where
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
@@ -87,12 +92,16 @@ class UsageError(GuildError):
     """The command or the call is wrong in itself."""
 
     code = "usage"
+    exit_code = 2
+    http_status = 400
 
 
 class InvalidFile(GuildError):
     """A file of the user's does not say what it should. `others` say what else is wrong there."""
 
     code = "invalid_file"
+    exit_code = 2
+    http_status = 422
     more = ("others",)
 
     def __init__(self, message: str, *, others: Sequence[str] | None = (), **place: Unpack[_Place]) -> None:
@@ -104,6 +113,8 @@ class NotFound(GuildError):
     """There is no such thing."""
 
     code = "not_found"
+    exit_code = 3
+    http_status = 404
 
 
 class UnknownJob(NotFound):
@@ -116,6 +127,8 @@ class Refused(GuildError):
     """Policy does not permit it."""
 
     code = "refused"
+    exit_code = 4
+    http_status = 403
 
 
 class NotTrusted(Refused):
@@ -140,6 +153,7 @@ class Conflict(GuildError):
     """The thing is in a state that does not permit this."""
 
     code = "conflict"
+    http_status = 409
 
 
 class NotFinished(Conflict):
@@ -183,6 +197,8 @@ class LimitReached(GuildError):
     """A limit was reached: turns, tokens, dollars or time. `limit` is its name, `run` the run whose limit it is."""
 
     code = "limit_reached"
+    exit_code = 5
+    http_status = 429
     more = ("limit", "run")
 
     def __init__(
@@ -197,12 +213,22 @@ class TimedOut(GuildError):
     """Something did not answer in time."""
 
     code = "timed_out"
+    exit_code = 6
+    http_status = 504
 
 
 class HallUnavailable(GuildError):
     """The home cannot be opened: in use, foreign, or made by another version."""
 
     code = "hall_unavailable"
+    exit_code = 7
+    http_status = 503
+
+
+class HallInUse(HallUnavailable):
+    """Another process holds the lock of the home, or of the database of a workflow."""
+
+    code = "hall_in_use"
 
 
 class HallGone(HallUnavailable):
@@ -285,10 +311,17 @@ class ScriptMismatch(ModelFailed):
     code = "script_mismatch"
 
 
+class ScriptExhausted(ModelFailed):
+    """The script of the scripted model has no answer for this call."""
+
+    code = "script_exhausted"
+
+
 class ModelUnusable(GuildError):
     """There is no model to ask: none named, no key, no price for a dollar limit."""
 
     code = "model_unusable"
+    exit_code = 2
 
 
 class ToolUnavailable(GuildError):
@@ -313,12 +346,15 @@ class MemberTimedOut(MemberFailed):
     """A member did not answer in time. What it was asked to do, it may have done."""
 
     code = "member_timed_out"
+    exit_code = 6
+    http_status = 504
 
 
 class MemberUnreachable(MemberFailed):
     """A member gave no answer over HTTP. `status` is its HTTP status; `sent`: it may have heard what was asked."""
 
     code = "member_unreachable"
+    http_status = 502
 
     def __init__(self, message: str, *, status: int | None = None, sent: bool = False, **place: Unpack[_Place]) -> None:
         super().__init__(message, **place)
@@ -330,6 +366,7 @@ class MemberRefused(MemberFailed):
     """A member's answer is an error of the protocol, with `rpc_code` and `data`, or is no answer at all."""
 
     code = "member_refused"
+    http_status = 502
 
     def __init__(
         self,
@@ -396,3 +433,14 @@ class Interrupted(GuildError):
     """The person interrupted it."""
 
     code = "interrupted"
+    exit_code = 130
+
+
+def error_class(code: str) -> type[GuildError]:
+    """Return the class that has this code, or GuildError if no class has it."""
+    return _classes().get(code, GuildError)
+
+
+@cache
+def _classes() -> dict[str, type[GuildError]]:
+    return {kind.code: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, GuildError)}

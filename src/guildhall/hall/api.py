@@ -47,27 +47,6 @@ _TO_THE_LAST = frozenset(
 _PARTS = [part for part in inspect.getmro(HallClient) if part.__module__.startswith("guildhall.")]
 VERBS = frozenset(name for part in _PARTS for name in vars(part) if not name.startswith("_")) - _NOT_SERVED
 
-_STATUSES = {
-    "usage": 400,
-    "invalid_file": 422,
-    "not_found": 404,
-    "unknown_job": 404,
-    "refused": 403,
-    "not_trusted": 403,
-    "worker_locked": 403,
-    "worker_retired": 403,
-    "conflict": 409,
-    "not_finished": 409,
-    "not_deletable": 409,
-    "merge_conflict": 409,
-    "limit_reached": 429,
-    "timed_out": 504,
-    "member_timed_out": 504,
-    "member_unreachable": 502,
-    "member_refused": 502,
-    "hall_unavailable": 503,
-    "hall_gone": 503,
-}
 _log = logging.getLogger("guildhall.hall")
 
 
@@ -119,7 +98,7 @@ class Api:
         except _Rejected as rejected:
             await _answer(send, rejected.status, {"error": rejected.error.as_dict()}, last=True)
         except GuildError as error:
-            await _answer(send, _STATUSES.get(error.code, 500), {"error": error.as_dict()})
+            await _answer(send, error.http_status, {"error": error.as_dict()})
         except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
             await _answer(send, 500, {"error": _broken(error).as_dict()})
 

@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, cast, get_args, get_origin
 
-from guildhall.core import errors
-from guildhall.core.errors import GuildError, UsageError
+from guildhall.core.errors import GuildError, UsageError, error_class
 from guildhall.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -332,16 +331,10 @@ def texts_in(value: Any) -> Iterator[str]:
 # errors
 
 
-@cache
-def _classes() -> dict[str, type[GuildError]]:
-    every = (value for value in vars(errors).values() if isinstance(value, type))
-    return {kind.code: kind for kind in every if issubclass(kind, GuildError)}
-
-
 def error_of(data: Any) -> GuildError:
     """The error that a dict of `GuildError.as_dict` tells; the same class that was raised."""
     told: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
-    kind = _classes().get(str(told.get("code")), GuildError)
+    kind = error_class(str(told.get("code")))
     more = {name: told.get(name) for name in kind.more}
     message = str(told.get("message") or "no reason given")
     return kind(message, hint=told.get("hint"), where=told.get("where"), **more)

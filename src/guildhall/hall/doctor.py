@@ -94,7 +94,7 @@ def _shell() -> Check:
 async def _runtimes(hall: Hall, frame: Frame) -> list[Check]:
     """One line for each runtime that is a program. One that is not installed is nobody's fault."""
     found: list[Check] = []
-    programs = hall.programs.seen_by(frame.keys)
+    programs = hall.runtimes.programs.seen_by(frame.keys)
     for row in ROWS.values():
         if row.program is None:
             continue
@@ -164,19 +164,27 @@ def checked(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     return Checked(worker=worker, problems=hall.supply.lacking(worker, frame), doubts=doubts(worker))
 
 
+def _has_usable_schema(hall: Hall, worker: Worker, frame: Frame) -> bool:
+    """Return False if `Supply.lacking` has reported a problem with the output schema."""
+    try:
+        hall.supply.check_schema(worker, frame)
+    except GuildError:
+        return False
+    return True
+
+
 async def checked_whole(hall: Hall, worker: Worker, frame: Frame) -> Checked:
     """The same with what code that may run says about itself: its tools, the schema of a model; and with the plan."""
     found = checked(hall, worker, frame)
     try:
         plan = await hall.planner.plan(worker, frame)
-        if not any(problem.message.startswith("output_schema_ref") for problem in found.problems):
+        if _has_usable_schema(hall, worker, frame):
             await hall.supply.output_schema(worker, frame)
     except GuildError as error:
         return replace(found, problems=[*found.problems, error])
-    told = {problem.message for problem in found.problems}
-    said = [problem for problem in plan.problems if problem not in told]
-    broken = [problem for problem in said if problem.partition(":")[0] in worker.definition.toolboxes]
-    errors = [ToolUnavailable(f"toolboxes: {problem}", where=worker.place) for problem in broken]
-    doubts = [problem for problem in said if problem not in broken]
+    broken = [problem.text for problem in plan.problems if problem.kind == "toolbox"]
+    errors = [ToolUnavailable(f"toolboxes: {text}", where=worker.place) for text in broken]
+    # `missing` is among the problems already; a broken schema was raised above
+    doubts = [problem.text for problem in plan.problems if problem.kind in ("model", "risk")]
     doubts += [f"allow_workers: {one.problem}" for one in plan.calls if one.plan is None and one.through is None]
     return replace(found, plan=plan, problems=[*found.problems, *errors], doubts=[*found.doubts, *doubts])

@@ -63,7 +63,7 @@ async def open_hall(
     """
     make = partial(Hall, home, environ=environ, readonly=readonly, children=children)
     hall = await asyncio.to_thread(make)  # it may have to wait for the lock
-    hall.warm()
+    hall.runtimes.warm()
     return EmbeddedHall(hall)
 
 

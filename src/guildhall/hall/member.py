@@ -30,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from guildhall.core.errors import GuildError, HallUnavailable, ToolUnavailable
+from guildhall.core.errors import GuildError, HallInUse, ToolUnavailable
 from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.members.endpoint import PATH, Endpoint, Offer
@@ -124,18 +124,16 @@ class Member:
         self, offer: Offer, port: int, secret: str, environ: Mapping[str, str], log: Log
     ) -> AsyncGenerator[str]:
         """A member that takes work is a small hall."""
-        from guildhall.hall.small import SmallHall, SmallProcess
+        from guildhall.hall.member_hall import MemberHallProcess, open_member_hall
 
         try:
-            hall = SmallHall(self.root, self.manifest.name, environ)
-        except HallUnavailable as error:
-            if "in use by" not in error.message:
-                raise
-            raise HallUnavailable(error.message, where=error.where, hint=_RUNNING) from None
+            member = open_member_hall(self.root, self.manifest.name, environ)
+        except HallInUse as error:
+            raise HallInUse(error.message, where=error.where, hint=_RUNNING) from None
         try:
-            process = SmallProcess(hall, log, port=port)
+            process = MemberHallProcess(member, log, port=port)
         except BaseException:
-            hall.release()
+            member.hall.release()
             raise
         url = process.offer(offer, secret)
         ready = asyncio.Event()

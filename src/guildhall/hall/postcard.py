@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from guildhall.core.errors import HallGone
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from guildhall.hall.start import Address
+
+T = TypeVar("T")
 
 _PATIENCE = 60.0  # seconds for an answer
 
@@ -77,3 +81,12 @@ def gone(address: Address) -> HallGone:
         f"the hall (process {address.pid}) is gone",
         hint="What ran there is on record, and goes on with the next command that needs a hall: guild ls",
     )
+
+
+def run_without_event_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that awaits nothing but a Postcard, and return its result."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("this work has to wait, and there is no event loop")

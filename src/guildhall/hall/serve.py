@@ -29,7 +29,7 @@ from guildhall.core.paths import Home
 from guildhall.hall.api import Api, House
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import LOCK_PATIENCE
-from guildhall.hall.composition.recovery import Recovery, frame_at
+from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
@@ -87,7 +87,7 @@ class Process:
             loop.add_signal_handler(number, self.leave)
         self._address.write(self._hall.home.address)
         _log.info("process %d serves at %s, version %s", os.getpid(), self._address.url, __version__)
-        self._hall.warm()
+        self._hall.runtimes.warm()
         ready()
         work = [asyncio.create_task(self._recover()), asyncio.create_task(self._watch())]
         try:
@@ -118,7 +118,7 @@ class Process:
             House(
                 boot=self._hall.boot,
                 token=self._address.token,
-                is_run=lambda token: self._hall.tokens.door(token) is not None,
+                is_run=lambda token: self._hall.runtimes.tokens.door(token) is not None,
                 hall=client,
                 allowed=self._allowed,
                 standing=self._standing,
@@ -127,7 +127,7 @@ class Process:
                 secrets=self._log.learn,
             )
         )
-        for prefix, app in self._hall.reception.apps.items():
+        for prefix, app in self._hall.runtimes.reception.apps.items():
             api.mount(prefix, app)
         workers = ServedWorkers(self._hall, client, leaving=self._leave.is_set, recovered=self._recovered)
         api.mount(PREFIX, workers.endpoint(self._address.token))
@@ -139,7 +139,7 @@ class Process:
         finally:
             self._recovered.set()
         await asyncio.to_thread(log_invalid, self._hall.home)
-        for name in self._hall.members.go_on(lambda root: frame_at(self._hall, root, root)):
+        for name in self._hall.members.go_on(lambda root: self._hall.environment.frame_at(root, root)):
             _log.info("the member %s was at work and is started again", name)
 
     async def _watch(self) -> None:

@@ -59,7 +59,7 @@ def demand(hall: Hall, workflow: Workflow, request: RunRequest, frame: Frame) ->
 
     It is the workflow as it was loaded that is trusted or not, and no later state of its file.
     """
-    if hall.runs_commands:
+    if hall.environment.policy.runs_setup_commands:
         demand_trust(workflow, hall.supply.trust(), hall.home)
     request, frame = from_here(request, frame), workflow.frame(frame)
     settings = hall.settings(frame)

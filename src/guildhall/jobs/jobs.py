@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import output_text
-from guildhall.activities.model import LATE, Contract
+from guildhall.activities.model import Contract
 from guildhall.activities.questions import QuestionChannel, answer_text
 from guildhall.activities.tools import is_result_accepted, rejection_reason
 from guildhall.activities.wakeups import ResumeTimers
@@ -258,7 +258,7 @@ class Jobs(Register):
     def _judged(self, folder: JobFolder, contract: Contract, run: str, stretch: Stretch) -> Stretch:
         try:
             if is_result_accepted(self._history.entries(run)) and (output := folder.result()) is not None:
-                late = f"{LATE}{stretch.error['message']}" if stretch.error else None
+                late = stretch.error["message"] if stretch.error else None
                 return Stretch(status="completed", reason=late, output=output)
             if stretch.status == "failed":
                 return stretch

@@ -25,7 +25,7 @@ LONGEST_TASK = 1_000_000  # bytes
 LONGEST_CONFIG = 100_000  # bytes, as JSON
 MOST_ARTIFACTS = 100  # that a dispatch or a worker may demand
 _OURS = ("maxTurns", "maxBudgetUsd", "artifacts", "model")
-_WRITTEN = {"max_turns": "maxTurns", "max_budget_usd": "maxBudgetUsd"}
+_LIMITS = {"max_turns": "config.maxTurns", "max_budget_usd": "config.maxBudgetUsd"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,7 @@ class Dispatch:
                 f"task: it is longer than {LONGEST_TASK:,} bytes", hint="Put it into a file that it reads."
             )
         _check_config(self.config)
-        try:
-            check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd)
-        except UsageError as error:  # by the names that were written
-            name, _, wrong = error.message.partition(":")
-            raise UsageError(f"config.{_WRITTEN[name]}:{wrong}", hint=error.hint) from None
+        check_limits(max_turns=self.max_turns, max_budget_usd=self.max_budget_usd, names=_LIMITS)
         if self.model is not None and not (is_text(self.model) and self.model.strip()):
             raise UsageError("config.model: expected the name of a model")
         wanted: object = self.config.get("artifacts")

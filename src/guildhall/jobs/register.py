@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.activities.model import LATE, Asked
+from guildhall.activities.model import Asked
 from guildhall.activities.questions import answer_text
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, InvalidFile, NotFinished, UnknownJob
@@ -140,8 +140,8 @@ class Register:
             lost = "there is no run behind it any more: the record of the hall was lost"
             return replace(job, status=gone, completed_at=now, error=lost if gone == "failed" else None)
         if run.status == "completed":
-            late = (run.reason or "").removeprefix(LATE) or None
-            return replace(job, status="completed", completed_at=run.ended_at or now, error=None, late_error=late)
+            ended = run.ended_at or now
+            return replace(job, status="completed", completed_at=ended, error=None, late_error=run.reason)
         if run.status == "failed":
             error = run.error or {}
             message = error.get("message") or run.reason or "no reason given"

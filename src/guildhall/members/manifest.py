@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, StrictStr, model_validator
 
@@ -16,8 +14,8 @@ from guildhall.workers.definition import Line, Name, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-SHIPPED_SCHEMA = Path(__file__).parent / "schema" / "guild-member.schema.json"
 PORT, PYTHON = "PORT", "PYTHON"
 PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _RESERVED = "GUILDHALL_"
@@ -97,18 +95,6 @@ def read_manifest(folder: Path) -> Manifest:
 def filled(text: str, values: dict[str, str]) -> str:
     """A text with its placeholders replaced, once; one without a value is empty."""
     return PLACEHOLDER.sub(lambda match: values.get(match[1], ""), text)
-
-
-def manifest_schema() -> dict[str, Any]:
-    """The JSON Schema of manifests. Editors read the shipped copy."""
-    schema = Manifest.model_json_schema(mode="validation", by_alias=True)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Guildhall member"}
-    return {**head, **{key: value for key, value in schema.items() if key not in head}}
-
-
-def manifest_schema_text() -> str:
-    """The schema as it is shipped."""
-    return json.dumps(manifest_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def wanted(manifest: Manifest) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 
 from guildhall.core import yaml
 from guildhall.core.clock import Clock, SystemClock
-from guildhall.core.errors import ModelFailed, ScriptMismatch
+from guildhall.core.errors import ModelFailed, ScriptExhausted, ScriptMismatch
 from guildhall.core.nearest import did_you_mean
 from guildhall.models.case import Case
 from guildhall.models.failures import kind_of
@@ -229,7 +229,7 @@ class ScriptSource:
             failures = []
         if step == query.step and query.attempt < len(failures):
             return failures[query.attempt]
-        raise ModelFailed(
+        raise ScriptExhausted(
             f"the script is used up: it has {step} answers for this run, and answer {query.step + 1} was asked for",
             hint="Add the answer, or end the run with one that only has `say`.",
             where=self._place(query),
@@ -241,14 +241,14 @@ class ScriptSource:
             return self._vote(query)
         runs = self.script.runs_of(query.worker)
         if runs is None:
-            raise ModelFailed(
+            raise ScriptExhausted(
                 f"the script has no answers for the worker {query.worker!r}",
                 hint=did_you_mean(query.worker, workers) or "Add it under `workers:`.",
                 where=str(self.path),
             )
         if (run := self.script.run_of(query.worker, query.ordinal)) is not None:
             return run
-        raise ModelFailed(
+        raise ScriptExhausted(
             f"the script is used up: it has {len(runs)} runs of {query.worker!r}, and run {query.ordinal + 1} began",
             hint="Add a run, or say `repeat: true` to use the last one again.",
             where=self._place(query),
@@ -258,7 +258,7 @@ class ScriptSource:
         """An agent's vote: for the one that `election` names, else for the first one that stands for it."""
         ballot = _BALLOT.search(sent_text(query.messages[:1]))
         if ballot is None:
-            raise ModelFailed("the script was asked for a vote, and shown no ballot", where=self._place(query))
+            raise ScriptExhausted("the script was asked for a vote, and shown no ballot", where=self._place(query))
         choice = self.script.election.get(query.worker.removeprefix(VOTER), ballot[1].split(", ")[0])
         vote = {"call": "proposal_vote", "with": {"proposal": ballot[2], "choice": choice}}
         return [Answer.model_validate(vote), Answer(say="voted")]

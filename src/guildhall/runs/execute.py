@@ -298,9 +298,7 @@ class Execution:
         if isinstance(error, Stops):
             return error.stretch
         if isinstance(error, GuildError):
-            if error.hint is None and (hint := _HINTS.get(type(error))):
-                error.hint = hint.format(root=self._ledger.root)
-            return _failed(error)
+            return _failed(error, _HINTS.get(type(error), "").format(root=self._ledger.root))
         return _failed(
             RuntimeFailed(
                 f"the runtime broke: {type(error).__name__}: {error}",
@@ -378,6 +376,10 @@ class Execution:
         self._ledger.publish("run_ended", status=stretch.status, reason=stretch.reason)
 
 
-def _failed(error: GuildError) -> Stretch:
+def _failed(error: GuildError, hint: str = "") -> Stretch:
+    """Return the end of a run that failed. `hint` is for an error without one."""
     reason = "limit" if isinstance(error, LimitReached) else error.code
-    return Stretch(status="failed", reason=reason, error=error.as_dict())
+    data = error.as_dict()
+    if hint:
+        data.setdefault("hint", hint)
+    return Stretch(status="failed", reason=reason, error=data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
@@ -84,18 +85,26 @@ def date_of(text: str) -> str | None:
 
 
 def check_limits(
-    max_turns: object = None, max_tokens: object = None, max_budget_usd: object = None, budget: object = None
+    max_turns: object = None,
+    max_tokens: object = None,
+    max_budget_usd: object = None,
+    budget: object = None,
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Refuses what is no limit: turns and tokens are whole numbers above zero, dollars are finite and above zero."""
+    """Raise UsageError unless turns and tokens are positive integers and dollars are positive and finite.
+
+    `names`: the names of the limits in the message, where the caller knows them by others.
+    """
     for name, value in (("max_turns", max_turns), ("max_tokens", max_tokens)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
-            raise UsageError(f"{name}: {value!r} is not a whole number above zero")
+            raise UsageError(f"{names.get(name, name)}: {value!r} is not a whole number above zero")
     for name, value in (("max_budget_usd", max_budget_usd), ("budget", budget)):
         if value is None:
             continue
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             hint = "Leave it out for the limit of the settings; `budget: none` in config.yaml switches that off."
-            raise UsageError(f"{name}: {value!r} is not an amount of dollars above zero", hint=hint)
+            raise UsageError(f"{names.get(name, name)}: {value!r} is not an amount of dollars above zero", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)

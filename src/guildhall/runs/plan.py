@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.runs import plan_text
 
@@ -53,6 +53,21 @@ class PlannedTool:
         return {**asdict(self), "capabilities": sorted(self.capabilities)}
 
 
+ProblemKind = Literal["missing", "toolbox", "schema", "model", "risk"]
+
+
+@dataclass(frozen=True)
+class PlanProblem:
+    """Why a worker cannot run as it is.
+
+    missing: found without executing code; toolbox, schema: found by executing its code; model: none can be chosen, or
+    it has no price; risk: a rule forbids this combination of tools.
+    """
+
+    kind: ProblemKind
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Called:
     """A worker that may be called, directly or through others, and what it may do."""
@@ -98,7 +113,7 @@ class Plan:
     code: tuple[Executes, ...] = ()
     risk: Risk
     risk_with_calls: Risk | None = None  # with what all those have that call each other; of the first: of all of them
-    problems: tuple[str, ...] = ()  # why it cannot run as it is
+    problems: tuple[PlanProblem, ...] = ()  # why it cannot run as it is
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -162,5 +177,5 @@ class Plan:
             "not_trusted": [seen.as_dict() for seen in self.untrusted],
             "risk": self.risk.as_dict(),
             "risk_with_calls": self.risk_with_calls.as_dict() if self.risk_with_calls else None,
-            "problems": list(self.problems),
+            "problems": [problem.text for problem in self.problems],
         }

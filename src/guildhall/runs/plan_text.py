@@ -84,7 +84,7 @@ def _rows(plan: Plan) -> Iterator[tuple[str, list[str]]]:
         files = [f"{plain(s.shown)} ({s.size:,} bytes, sha256 {s.digest[:16]}): {s.said}" for s in plan.untrusted]
         yield "not trusted", files
     if plan.problems:
-        yield "cannot run", [plain(problem) for problem in plan.problems]
+        yield "cannot run", [plain(problem.text) for problem in plan.problems]
 
 
 def _model(plan: Plan) -> str:

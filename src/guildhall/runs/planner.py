@@ -9,7 +9,7 @@ from guildhall.core.errors import GuildError, NotTrusted
 from guildhall.models.keys import joined
 from guildhall.runs.arrange import expected_of_member, view_of
 from guildhall.runs.delegate import tree_tools
-from guildhall.runs.plan import Executes
+from guildhall.runs.plan import Executes, PlanProblem
 from guildhall.runs.planning import Facts, Known, plan
 from guildhall.runs.reach import reached
 from guildhall.runs.schema import schema_of_model
@@ -100,7 +100,7 @@ class Planner:
             members=outside.lines,
             code=code,
             schema=self.supply.schema_in_file(worker, frame),
-            problems=tuple(error.message for error in lacking if not isinstance(error, NotTrusted)),
+            problems=tuple(PlanProblem("missing", one.message) for one in lacking if not isinstance(one, NotTrusted)),
         )
 
     async def _learned(self, worker: Worker, frame: Frame, context: str, boxes: dict[Path, Sequence[Tool]]) -> Facts:
@@ -117,7 +117,10 @@ class Planner:
                 else:
                     toolboxes[code.name] = await self._tools(worker, code, frame, boxes)
             except GuildError as error:
-                problems.append(f"{code.name}: {error.message}" if code.kind == "toolbox" else error.message)
+                if code.kind == "toolbox":
+                    problems.append(PlanProblem("toolbox", f"{code.name}: {error.message}"))
+                else:
+                    problems.append(PlanProblem("schema", error.message))
         return replace(facts, toolboxes=toolboxes, schema=schema, problems=tuple(problems))
 
     async def _tools(

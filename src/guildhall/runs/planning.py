@@ -18,7 +18,7 @@ from guildhall.runs.arrange import bounds_of, expected_tools, keeps_budget, kept
 from guildhall.runs.create import TOOL as CREATE
 from guildhall.runs.fit import fitting, refuse_unguarded, with_own
 from guildhall.runs.model import RunRequest
-from guildhall.runs.plan import Called, Plan, PlannedTool
+from guildhall.runs.plan import Called, Plan, PlannedTool, PlanProblem
 from guildhall.runs.reach import Reached, declared, reached
 from guildhall.runs.supply import with_one_sandbox_each
 from guildhall.runtimes.catalog import ROWS
@@ -48,7 +48,7 @@ class Facts:
     code: tuple[Executes, ...] = ()
     schema: Mapping[str, Any] | None = None
     members: tuple[str, ...] = ()  # what is known of those that it names, in words
-    problems: tuple[str, ...] = ()  # what it declares and cannot be given
+    problems: tuple[PlanProblem, ...] = ()  # what it declares and cannot be given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,17 +175,18 @@ def _planned(
         choice = fitting(worker, choose_model(worker, frame, known.settings, caller=asked, override=override))
         model, by = choice.model, choice.by
     except GuildError as error:
-        problems.insert(0, error.message)
+        problems.insert(0, PlanProblem("model", error.message))
     priced = known.priced(model) if model else None
     kept = keeps_budget(worker, priced=priced is not False)
     bounds = bounds_of(worker, known.settings, request, priced=kept, called=called)
     if priced is False and (definition.limits.max_budget_usd or (request and request.budget)):
-        problems.append(f"the model {model} has no known price, so a limit in dollars cannot be kept")
+        text = f"the model {model} has no known price, so a limit in dollars cannot be kept"
+        problems.append(PlanProblem("model", text))
     by_name = with_own(worker, arranged.permitted)
     try:
         refuse_unguarded(worker, arranged.permitted, around)
     except GuildError as error:
-        problems.append(error.message)
+        problems.append(PlanProblem("risk", error.message))
     guards = rules_against_risk(by_name, accepted=definition.accepts_risk, around=around)
     mode = request.mode if request else "ask"
     return Plan(

@@ -73,7 +73,7 @@ class Supply:
             *(lambda code=code: self._trusted(code, worker, frame) for code in outside.code),
             *(lambda name=name: self.server(worker, name, frame) for name in worker.definition.mcp_servers),
             *(lambda one=one: one.folders(frame) for one in with_one_sandbox_each(worker)),
-            lambda: self._schema(worker, frame, thorough=thorough),
+            lambda: self.check_schema(worker, frame, thorough=thorough),
             *([lambda: activation_code(worker)] if worker.activate else []),
         ]
         found: list[GuildError] = []
@@ -134,7 +134,8 @@ class Supply:
             self.trust().demand(code, worker, frame)
         return code
 
-    def _schema(self, worker: Worker, frame: Frame, *, thorough: bool) -> None:
+    def check_schema(self, worker: Worker, frame: Frame, *, thorough: bool = True) -> None:
+        """Raise if the output schema cannot be used, as far as that is known without executing code."""
         path = schema_path(worker, frame)
         if names_module(worker):
             self.module(worker, frame)

@@ -31,7 +31,7 @@ class Row:
     install: str = ""  # how to get it
     durability: Durability = "exact"
     gaps: tuple[str, ...] = ()  # where it does otherwise than pydantic
-    unasked: tuple[str, ...] = ()  # because of them: the checks of guildhall.testing.runtime_conformance it may fail
+    unasked: tuple[str, ...] = ()  # the conformance checks that these gaps exempt it from
     network: bool = False  # it needs the network of the machine; all others have their doors and nothing else
     providers: tuple[str, ...] = ()  # whose models it takes, beside `script:` and `replay:`; none: any
 

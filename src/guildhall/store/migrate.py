@@ -28,36 +28,39 @@ REVISION = "0001"
 _MAGIC = b"SQLite format 3\x00"
 _ID_OFFSET = 68  # of the application id, in SQLite's file header
 _MAX_REVISION_CHARS = 32
-_ELSEWHERE = "Set GUILDHALL_HOME to another folder."
+SET_HOME = "Set GUILDHALL_HOME to another folder."
 
 
-def prepare(path: Path) -> None:
-    """Create the database unless it exists. Raise HallUnavailable if it cannot be used. Requires the home's lock."""
-    if not is_created(path):
-        _create(path)
+def prepare(path: Path, choose_another: str = SET_HOME) -> None:
+    """Create the database unless it exists. Raise HallUnavailable if it cannot be used. The caller holds its lock.
+
+    `choose_another`: a hint that tells the user how to use another database.
+    """
+    if not is_created(path, choose_another):
+        _create(path, choose_another)
     _keep_private(path)
 
 
-def is_created(path: Path) -> bool:
+def is_created(path: Path, choose_another: str = SET_HOME) -> bool:
     """Return True if the database exists, False if the file is missing or empty. Raise HallUnavailable if unusable."""
     try:
         header = _header(path)
     except OSError as error:
-        raise _unusable(path, error.strerror or str(error), _ELSEWHERE) from None
+        raise _unusable(path, error.strerror or str(error), choose_another) from None
     if not header:
         return False
     if not header.startswith(_MAGIC):
-        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {_ELSEWHERE}")
+        raise _unusable(path, "it is not a database", f"Move the file away if nothing needs it. Or: {choose_another}")
     if int.from_bytes(header[_ID_OFFSET : _ID_OFFSET + 4], "big") != APPLICATION_ID:
-        raise _unusable(path, "it is the database of another program", _ELSEWHERE)
-    revision = _revision(path)
+        raise _unusable(path, "it is the database of another program", choose_another)
+    revision = _revision(path, choose_another)
     if revision != REVISION:
         stamped = f"schema revision {revision!r}" if revision is not None else "no schema revision"
         raise _unusable(
             path,
             f"it has {stamped}, and this version of Guildhall requires {REVISION!r}",
             "Use the version of Guildhall that created it, or move the file away to start with an empty database. "
-            f"Or: {_ELSEWHERE}",
+            f"Or: {choose_another}",
         )
     return True
 
@@ -77,7 +80,7 @@ def _header(path: Path) -> bytes:
         os.close(descriptor)
 
 
-def _revision(path: Path) -> str | None:
+def _revision(path: Path, choose_another: str) -> str | None:
     """Return the schema revision that the database is stamped with, or None if it has none."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as connection:
@@ -85,11 +88,11 @@ def _revision(path: Path) -> str | None:
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
-        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {_ELSEWHERE}") from None
+        raise _unusable(path, f"it cannot be read ({error})", f"Restore it from a copy. Or: {choose_another}") from None
     return str(row[0])[:_MAX_REVISION_CHARS] if row else None
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, choose_another: str) -> None:
     """Create the database as a draft and rename it, so that an incomplete database is never visible."""
     draft = path.with_name(f"{path.name}.new")
     try:
@@ -103,7 +106,7 @@ def _create(path: Path) -> None:
         draft.replace(path)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _unusable(path, f"it cannot be made: {reason}", _ELSEWHERE) from None
+        raise _unusable(path, f"it cannot be made: {reason}", choose_another) from None
 
 
 @cache
@@ -147,4 +150,4 @@ def _keep_private(path: Path) -> None:
 
 
 def _unusable(path: Path, reason: str, hint: str) -> HallUnavailable:
-    return HallUnavailable(f"the hall's database cannot be used: {reason}", where=str(path), hint=hint)
+    return HallUnavailable(f"the database cannot be used: {reason}", where=str(path), hint=hint)

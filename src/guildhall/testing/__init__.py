@@ -1,5 +1,5 @@
-"""For tests, ours and those of users: a scripted model server, and suites that an implementation must pass.
+"""What users test their own workers and programs with: a scripted model server.
 
-Above: nothing, no other floor imports it. Below: everything. Not a place for stand-ins of our own parts: what is here
-lets the real ones run without a provider.
+Above: nothing, no other floor imports it. Below: everything. Does not replace parts of Guildhall by stand-ins: the real
+parts run, without a provider.
 """

@@ -196,10 +196,10 @@ def _posture(package: Package) -> str:
         raise package.error("there are `posture` and `posture_file`", "posture_file", "Keep one.")
     if table.posture_file is not None:
         try:
-            text, field = rendering.read_inside(str(package.folder), table.posture_file), "posture_file"
+            text = rendering.read_inside(str(package.folder), table.posture_file, "the package")
         except rendering.Outside as error:
-            said = str(error).replace("the prompts folder", "the package")
-            raise package.error(said, "posture_file") from None
+            raise package.error(str(error), "posture_file") from None
+        field = "posture_file"
     elif table.posture is not None:
         text, field = table.posture, "posture"
     else:

@@ -29,11 +29,14 @@ class Outside(Exception):
     """A name that leads out of the prompts folder, or to something that is not a plain file."""
 
 
-def read_inside(folder: str, name: str) -> str:
-    """The text of a file below the folder. No `..`, no absolute path, no link on the way, regular files only."""
+def read_inside(folder: str, name: str, label: str = "the prompts folder") -> str:
+    """Return the text of a regular file below the folder. Raise Outside for `..`, absolute paths and symbolic links.
+
+    `label`: the name of the folder in error messages.
+    """
     parts = [part for part in name.split("/") if part != "."]
     if not parts or any(part in {"", ".."} for part in parts) or "\\" in name or "\0" in name:
-        raise Outside(f"{name!r} leads out of the prompts folder")
+        raise Outside(f"{name!r} leads out of {label}")
     with contextlib.ExitStack() as opened:
         here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         opened.callback(os.close, here)
@@ -43,7 +46,7 @@ def read_inside(folder: str, name: str) -> str:
                 opened.callback(os.close, here)
             file = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here)
         except FileNotFoundError:
-            raise Outside(f"there is no {name!r} in the prompts folder") from None
+            raise Outside(f"there is no {name!r} in {label}") from None
         except OSError as error:
             raise Outside(f"{name!r} cannot be read: a link, or {error.strerror}") from None
         opened.callback(os.close, file)

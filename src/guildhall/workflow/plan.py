@@ -215,4 +215,4 @@ def _owner(workflow: Workflow) -> str | None:
 
 
 def _of_agents(agents: Mapping[str, Plan]) -> Iterable[str]:
-    return (f"{name}: {problem}" for name, plan in agents.items() for problem in plan.problems)
+    return (f"{name}: {problem.text}" for name, plan in agents.items() for problem in plan.problems)

@@ -23,14 +23,13 @@ from guildhall.workflow.aside import set_aside
 from guildhall.workflow.beginning import asked_of, conducting, furnished, refuse_alive, refuse_replaced
 from guildhall.workflow.instance import OVER, Instance, Schedule, Start
 from guildhall.workflow.load import frozen, thawed
-from guildhall.workflow.pace import Pace
 from guildhall.workflow.plan import opening_of
+from guildhall.workflow.policy import WorkflowPolicy
 from guildhall.workflow.setup import TOOLS, Commands, environment, shell_tool
 from guildhall.workflow.start import budget_of, check_places, from_here, values_of
 from guildhall.workflow.steering import Steering
 from guildhall.workflow.target import GLOBAL
-from guildhall.workflow.team import DEBOUNCE, Team
-from guildhall.workflow.turn import FIRST_PAUSE
+from guildhall.workflow.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,16 +74,8 @@ class Workflows:
         rooms: Rooms,
         settings: Callable[[Frame], Settings],
         zone: tzinfo,
-        first_pause: float = FIRST_PAUSE,
-        debounce: float = DEBOUNCE,
-        commands: Callable[..., Execute] = Commands,
-        pace: Pace | None = None,
+        policy: WorkflowPolicy | None = None,
     ) -> None:
-        """`first_pause`: seconds after which an agent is tried again that was disturbed; each time twice as many.
-
-        `debounce`: for so many seconds a team that is quiet stays together. `commands` makes what carries out the
-        commands of a setup, of the same arguments as `Commands`; `pace` says who of a team moves when.
-        """
         self._home = home
         self._store = store
         self._clock = clock
@@ -94,10 +85,7 @@ class Workflows:
         self._rooms = rooms
         self._settings = settings
         self._zone = zone
-        self.first_pause = first_pause
-        self.debounce = debounce
-        self._commands = commands
-        self._pace = pace or Pace()
+        self._policy = policy or WorkflowPolicy()
         self._teams: dict[str, Team] = {}  # by room
         self.steering = Steering(self, store=store, clock=clock, runs=runs, rooms=rooms, zone=zone)
         self._beginning = asyncio.Lock()  # two starts of one tag at once are one start and one refusal
@@ -250,9 +238,9 @@ class Workflows:
             runs=self._runs,
             request=request,
             zone=self._zone,
-            first_pause=self.first_pause,
-            debounce=self.debounce,
-            pace=self._pace,
+            first_pause=self._policy.first_pause,
+            debounce=self._policy.debounce,
+            pace=self._policy.pace,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team
@@ -270,7 +258,7 @@ class Workflows:
             def told(key: str, text: str) -> None:
                 self._runs.ledger(run).publish("tool_output", id=key, tool=shell_tool.name, text=text)
 
-            return self._commands(folder=workflow.folder, env=env, told=told)
+            return (self._policy.commands or Commands)(folder=workflow.folder, env=env, told=told)
 
         return Seat(tools=TOOLS, execute=commands, began=began, ended=self._ended)
 

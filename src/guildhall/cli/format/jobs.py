@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli.screen import money
+from guildhall.cli.screen import money, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from guildhall.cli.screen import Screen
     from guildhall.jobs.model import JobShown
     from guildhall.runs.model import Run
+
+_MAX_LABEL_CHARS = 80
 
 
 def id_of(run: Run) -> str:
@@ -81,3 +83,9 @@ def print_job(shown: JobShown, screen: Screen) -> None:
         screen.note(f"Delete it: guild job rm {job.id} --force")
     for ask in shown.waiting:
         screen.note(f"It waits for an answer: guild show {ask}")
+
+
+def label_of(text: str) -> str:
+    """Return the first line of a text, shortened: the label of a job or commission that has no other."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return one_line(lines[0].strip(), _MAX_LABEL_CHARS) if lines else ""

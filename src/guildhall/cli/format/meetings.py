@@ -76,3 +76,18 @@ def _say_what_next(meeting: Meeting, screen: Screen) -> None:
     elif meeting.status == "requested":
         verbs = f"guild meeting accept {meeting.id}, decline {meeting.id}, defer {meeting.id} DATE"
         screen.note(f"Say what you think: {verbs}")
+
+
+def print_change(meeting: Meeting, screen: Screen) -> None:
+    """Print the new state of a meeting and what to do next."""
+    match meeting.status:
+        case "open":
+            screen.result(f"{meeting.id} is open")
+            screen.note(f"Go there: guild meet {meeting.id}")
+        case "closed":
+            screen.result(f"{meeting.id} is closed; its notes are {meeting.notes} on claude/main of {meeting.project}")
+            screen.note(f"What came out: guild meeting show {meeting.id}")
+        case "requested":
+            screen.result(f"{meeting.id} is put off until {meeting.deferred_to}")
+        case _:
+            screen.result(f"{meeting.id} is declined")

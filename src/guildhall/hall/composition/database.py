@@ -16,7 +16,7 @@ from guildhall.runs.asks import Asks
 from guildhall.runs.history import History
 from guildhall.runs.records import mark_lost
 from guildhall.store.engine import Store
-from guildhall.store.migrate import is_created, prepare
+from guildhall.store.migrate import SET_HOME, is_created, prepare
 from guildhall.workers import records
 from guildhall.workers.lifecycle import wish
 from guildhall.workers.registry import Registry
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from guildhall.core.clock import Clock
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.composition.environment import Environment
     from guildhall.runs.model import Ask
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
@@ -39,10 +40,13 @@ _MAKING = 5.0  # seconds that another process may take to create the database
 class Record:
     """The part of a hall that owns a database."""
 
+    choose_another = SET_HOME  # the hint of a database that cannot be used
+
     home: Home
     clock: Clock
     boot: str
     readonly: bool
+    environment: Environment
 
     def _ask_closed(self, ask: Ask) -> None:
         """Hears of each ask that is open no more."""
@@ -56,7 +60,7 @@ class Record:
             self._lock = lock(patience=patience)
         try:
             if not self.readonly:
-                prepare(database)
+                prepare(database, self.choose_another)
             self.store = Store(database, readonly=self.readonly)
         except BaseException:
             if self._lock is not None:
@@ -72,11 +76,11 @@ class Record:
         try:
             held = lock()
         except HallUnavailable:
-            if not _current(database, self.clock):  # that hall has never come so far as to make it
+            if not _current(database, self.choose_another, self.clock):  # that hall has never come so far as to make it
                 raise
             return
         with held:
-            prepare(database)
+            prepare(database, self.choose_another)
             store = Store(database)
             self._find_lost(store)
             store.close()
@@ -112,7 +116,9 @@ class Record:
         return found
 
     def pins(self) -> Mapping[Path, Pin]:
-        """The files of projects that the person trusts."""
+        """Return the files of projects that the user trusts."""
+        if (pins := self.environment.policy.pins) is not None:
+            return pins
         return self.store.read(records.all_pins)
 
     def pins_below(self, folder: Path) -> list[Pin]:
@@ -121,10 +127,10 @@ class Record:
         return [pin for path, pin in self.pins().items() if path.is_relative_to(top)]
 
 
-def _current(database: Path, clock: Clock) -> bool:
+def _current(database: Path, choose_another: str, clock: Clock) -> bool:
     """Whether the database is there as it should be; where another process is just making it, that is waited for."""
     until = clock.monotonic() + _MAKING
-    while not is_created(database):
+    while not is_created(database, choose_another):
         if clock.monotonic() >= until:
             return False
         time.sleep(0.02)

@@ -6,13 +6,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.clock import SystemClock, local_zone
-from guildhall.core.config import load_settings
 from guildhall.core.errors import HallUnavailable
 from guildhall.core.events import EventBus
-from guildhall.core.ids import new_id
+from guildhall.hall.composition.environment import Environment
 from guildhall.hall.composition.lazy import lazy
 from guildhall.hall.composition.locks import LOCK_PATIENCE, lock_home
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.composition.projects import Guild
+from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.models.keys import joined
 from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
@@ -21,13 +22,12 @@ from guildhall.workers.lifecycle import usable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from guildhall.core.clock import Clock
-    from guildhall.core.config import Settings
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
+    from guildhall.hall.composition.environment import MemberFolder
     from guildhall.hall.composition.workflow_databases import Annexes
     from guildhall.jobs.jobs import Jobs
     from guildhall.members.members import Members
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from guildhall.runs.supply import Supply
     from guildhall.tools.builtin import Surroundings
     from guildhall.tools.mcp_client import Servers
-    from guildhall.tools.model import Tool, Toolbox
+    from guildhall.tools.model import Toolbox
     from guildhall.workers.model import Worker
     from guildhall.workflow.workflows import Workflows
 
@@ -57,10 +57,6 @@ _SETTLING = 2.0  # seconds that a hall which leaves waits for what goes on in th
 
 class Hall(Guild):
     """Owns the state of a home. Opened for writing it holds the home's lock; for reading any number may look."""
-
-    own: Path | None = None  # a program's folder, where this is the hall inside it: its code needs no trust
-    runs_commands = True  # those of a workflow's setup; in a rehearsal they are not run, and need no trust
-    keeps_apart = True  # a workflow that names a database is kept there; a rehearsal is apart as a whole
 
     def __init__(
         self,
@@ -72,19 +68,34 @@ class Hall(Guild):
         process: bool = False,
         children: bool = False,
         patience: float = LOCK_PATIENCE,
+        member: MemberFolder | None = None,
+        policy: RunPolicy | None = None,
     ) -> None:
-        """`process`: others reach this hall. `children`: runs have processes of their own. `patience`: for the lock."""
-        if home.keeps is not None and self.own is None and not readonly:
+        """Open the hall of a home.
+
+        `process`: other processes reach this hall. `children`: execute each run in a process of its own.
+        `patience`: seconds to wait for the lock. `member`: the member whose own hall this is.
+        """
+        if home.keeps is not None and member is None and not readonly:
             raise HallUnavailable(
                 f"{home.path} belongs to the member {home.keeps.name}, which does not run",
                 hint="Only its own program changes anything there: start it, by handing it work, then try again.",
             )
+        self.environment = Environment(
+            home=home,
+            environ=environ,
+            clock=clock or SystemClock(),
+            readonly=readonly,
+            member=member,
+            policy=policy or RunPolicy(),
+        )
         self.home = home
         self.environ = environ
-        self.clock = clock or SystemClock()
-        self.boot = new_id("b")
-        self._children = children
+        self.clock = self.environment.clock
+        self.boot = self.environment.boot
+        self.settings = self.environment.settings
         self.readonly = readonly
+        self.runtimes = RuntimeRegistry(self.environment, children=children)
         self.lives: list[Callable[[], bool]] = []  # what else keeps the process of a hall from leaving
         self.bus = EventBus()
         told = {"boot": self.boot, "hall": process}
@@ -131,8 +142,8 @@ class Hall(Guild):
             pins=self.pins,
             locked=lambda: self.store.read(records.all_locks),
             outsiders=lambda worker, frame: self.members.outsiders(worker, frame),
-            own=self.own,
-            program=self.demand_program,
+            own=self.environment.member.root if self.environment.member is not None else None,
+            program=self.runtimes.check_program,
         )
 
     @lazy
@@ -154,7 +165,7 @@ class Hall(Guild):
             find=self.find_worker,
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
-            describe=self.boxes.describe,
+            describe=self.runtimes.boxes.describe,
             memory=RunMemory(memory=self.memory, request_compaction=lambda request: None),
             provided=self.provided,
             priced=lambda model, frame: has_price(model, cwd=frame.cwd, environ=joined(self.environ, frame.keys)),
@@ -175,8 +186,8 @@ class Hall(Guild):
             assembler=self.assembler,
             planner=self.planner,
             source_of=self.source,
-            runtime_of=self.executes,
-            tokens=self.tokens,
+            runtime_of=self.runtimes.for_run,
+            tokens=self.runtimes.tokens,
         )
 
     @lazy
@@ -191,8 +202,8 @@ class Hall(Guild):
             history=self.history,
             assembler=self.assembler,
             seat_of=lambda run: jobs.seat_of(run) or recorded_hooks(run) or meetings.seat_of(run),
-            runtime_of=self.replays,
-            tokens=self.tokens,
+            runtime_of=self.runtimes.for_replay,
+            tokens=self.runtimes.tokens,
         )
 
     @lazy
@@ -206,11 +217,11 @@ class Hall(Guild):
             everyone=lambda frame: self.registry(frame).listed(),
             active=self.active_workers,
             settings=self.settings,
-            describe=self.boxes.describe,
+            describe=self.runtimes.boxes.describe,
             memory=RunMemory(
                 memory=self.memory, request_compaction=lambda request: self.memory_compactor.start(request)
             ),
-            instead=self.instead,
+            instead=self.environment.policy.replace_tool,
             supply=self.supply,
             serve=self.serve,
             provided=self.provided,
@@ -230,10 +241,6 @@ class Hall(Guild):
 
     @lazy
     def workflows(self) -> Workflows:
-        return self.conducted()
-
-    def conducted(self, **otherwise: Any) -> Workflows:
-        """What starts workflows and keeps them alive; in a rehearsal it does some things `otherwise`."""
         from guildhall.workflow.workflows import Workflows
 
         return Workflows(
@@ -246,7 +253,7 @@ class Hall(Guild):
             rooms=self.rooms,
             settings=self.settings,
             zone=local_zone(self.environ),
-            **otherwise,
+            policy=self.environment.policy.workflows,
         )
 
     @lazy
@@ -324,27 +331,19 @@ class Hall(Guild):
             budget_of=lambda frame: self.settings(frame).budget,
         )
 
-    def instead(self, tool: Tool) -> Tool:
-        """The tool that a run has in the place of one that it declares: the very same, but in a rehearsal."""
-        return tool
-
     async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
-        """The servers of tools that a worker names, started or reached."""
+        """Start or reach the tool servers and the members that a worker names."""
         from guildhall.runs.serving import serve
 
+        if (check_servers := self.environment.policy.check_servers) is not None:
+            check_servers(worker, self.supply.outsiders(worker, frame))
         more = await self.members.specs(worker, frame)
         return await serve(worker, frame, surroundings, self.supply, more)
 
-    def settings(self, frame: Frame) -> Settings:
-        found = load_settings(self.home, frame.root)
-        project = self.projects.at(frame.root)
-        limit = project.settings.memory_tokens if project is not None else None
-        if limit is None:
-            return found
-        return found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
-
     def source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        """Who answers under this name. `login`: a person's login with Claude will do in the place of a key."""
+        """Return the source that answers for a model. `login`: a login with Claude can replace an API key."""
+        if (source_of := self.environment.policy.source_of) is not None:
+            return source_of(model, frame, login)
         from guildhall.models.catalog import source_for
         from guildhall.models.login import login_of
 
@@ -387,8 +386,7 @@ class Hall(Guild):
         await self.annexes.park_all(BY_USER)
         if (members := Hall.members.of(self).peek()) is not None:
             await members.close()
-        if (nursery := Hall.nursery.of(self).peek()) is not None:
-            await nursery.close()
+        await self.runtimes.close()
         self.release()
 
     def release(self) -> None:

@@ -9,7 +9,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import HallUnavailable
+from guildhall.core.errors import HallInUse, HallUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,7 @@ def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[
         handle.seek(0)
         holder, way_out = _holder(handle.read())
         handle.close()
-        raise HallUnavailable(
+        raise HallInUse(
             f"the hall at {home.path} is in use by {holder}",
             hint=f"{way_out}, or set GUILDHALL_HOME to another folder.",
         )
@@ -41,21 +41,19 @@ def lock_home(home: Home, clock: Clock, *, patience: float = 0.0, told: Mapping[
 
 def lock_database(path: Path, clock: Clock, *, patience: float = 0.0) -> IO[Any]:
     """The lock of a database outside of the home, which other homes may name too. Nothing is written into it."""
-    elsewhere = "ame another file in `context.config.db`."
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.fdopen(os.open(path.with_name(f"{path.name}.lock"), flags, 0o600), "r")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise HallUnavailable(
-            f"the database cannot be locked: {reason}", where=str(path), hint=f"N{elsewhere}"
-        ) from None
+        hint = "Name another file in `context.config.db`."
+        raise HallUnavailable(f"the database cannot be locked: {reason}", where=str(path), hint=hint) from None
     if _taken(handle, clock, patience):
         return handle
     handle.close()
-    hint = f"End it there (`guild hall stop` with its GUILDHALL_HOME), or n{elsewhere}"
-    raise HallUnavailable("the database is in use by the hall of another home", where=str(path), hint=hint)
+    hint = "Run `guild hall stop` with its GUILDHALL_HOME, or name another file in `context.config.db`."
+    raise HallInUse("the database is in use by the hall of another home", where=str(path), hint=hint)
 
 
 def _taken(handle: IO[Any], clock: Clock, patience: float) -> bool:

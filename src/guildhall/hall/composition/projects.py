@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import Conflict, GuildError
-from guildhall.core.frame import Secrets
 from guildhall.core.ids import is_name
+from guildhall.hall.composition.database import Record
 from guildhall.hall.composition.lazy import lazy
-from guildhall.hall.composition.runtimes import Staff
 from guildhall.projects.model import Problem
-from guildhall.runs.model import HALL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from guildhall.core.config import Settings
     from guildhall.core.events import EventBus
     from guildhall.core.frame import Frame
+    from guildhall.hall.composition.environment import Environment
     from guildhall.hall.composition.hall import Hall
     from guildhall.models.model import Source
     from guildhall.projects.branches import Branches
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("guildhall.hall")
 
 
-class Guild(Staff):
+class Guild(Record):
     """The part of a hall that has projects."""
 
     if TYPE_CHECKING:
@@ -58,11 +56,13 @@ class Guild(Staff):
 
         bus: EventBus
         readonly: bool
+        environment: Environment
+        environ: Mapping[str, str]
 
         @lazy
         def planner(self) -> Planner: ...
 
-        def settings(self, frame: Frame) -> Settings: ...
+        settings: Callable[[Frame], Settings]
 
         def source(self, model: str, frame: Frame, login: bool = False) -> Source: ...
 
@@ -70,11 +70,9 @@ class Guild(Staff):
 
         def for_new_work(self, name: str, frame: Frame) -> Worker: ...
 
-    @lazy
+    @property
     def projects(self) -> Projects:
-        from guildhall.projects.registry import Projects
-
-        return Projects(self.home)
+        return self.environment.projects
 
     def git(self, project: Project) -> Git:
         """Git for a project's repository."""
@@ -156,20 +154,15 @@ class Guild(Staff):
         return Branches(project, self.git(project), self.redact)
 
     @lazy
-    def secrets(self) -> Secrets:
-        """What must not come into a repository: the secrets of the hall, and of those who have asked for work."""
-        return Secrets(self.environ)
-
-    @lazy
     def redact(self) -> Redactions:
         """Texts as they may come into a repository, also where an earlier hall knew a secret that this one does not."""
         from guildhall.projects.redaction import Redactions
 
-        return Redactions(self.store, self.secrets, readonly=self.readonly)
+        return Redactions(self.store, self.environment.secrets, readonly=self.readonly)
 
     def _found(self, name: str, frame: Frame) -> Worker:
         """A worker that may be given work; whoever gives it brings their secrets along."""
-        self.secrets.learn({**frame.env, **frame.keys})
+        self.environment.secrets.learn({**frame.env, **frame.keys})
         return self.for_new_work(name, frame)
 
     @lazy
@@ -192,7 +185,6 @@ class Guild(Staff):
     def meetings(self) -> Meetings:
         """The conversations of people with workers, in projects."""
         from guildhall.hall.composition.callee_trust import demand_trust_again
-        from guildhall.hall.composition.recovery import frame_at
         from guildhall.projects.meetings.ground import Ground
         from guildhall.projects.meetings.meetings import Meetings
         from guildhall.projects.meetings.register import Register
@@ -208,7 +200,7 @@ class Guild(Staff):
             find=self._found,
             models=self.usable_models,
             trusted=lambda run, frame: demand_trust_again(cast("Hall", self), run, frame),
-            frame_at=lambda place: frame_at(self, place, place),
+            frame_at=lambda place: self.environment.frame_at(place, place),
         )
         register = Register(home=self.home, store=self.store, clock=self.clock, history=self.history)
         return Meetings(register, ground)
@@ -261,6 +253,7 @@ class Guild(Staff):
     def find_worker(self, name: str, frame: Frame) -> Worker:
         """A worker by name or file. The manager asks first about what the settings say."""
         worker = super().find_worker(name, frame)
+        self.environment.policy.check_worker(worker, frame)
         if worker.scope != "shipped":
             return worker
         from guildhall.hall.composition.managing import ruled
@@ -298,8 +291,8 @@ class Guild(Staff):
                 find_worker=self._found,
                 models=self.usable_models,
                 output_schema=lambda worker, frame: self.supply.output_schema(worker, frame),
-                frame_at=self.frame_by_itself,
-                max_running=lambda: self.settings(self.frame_by_itself(self.home.path)).commissions.max,
+                frame_at=self.environment.hall_frame,
+                max_running=lambda: self.settings(self.environment.hall_frame(self.home.path)).commissions.max,
                 request_meeting=self.request_conflict_meeting,
                 decline_meeting=lambda run: self.meetings.call_off(run, "the conflict is resolved"),
                 readonly=self.readonly,
@@ -313,12 +306,6 @@ class Guild(Staff):
         topic = f"Merge conflict in {commission.title} ({commission.id}): {', '.join(commission.conflict)}"
         project = self.projects.get(commission.project)
         await self.meetings.request(project, commission.worker, topic, by="hall", made_by=commission.run)
-
-    def frame_by_itself(self, folder: Path) -> Frame:
-        """Of what the hall does by itself in a folder: with the variables of the terminal that has started it."""
-        from guildhall.hall.composition.recovery import frame_at
-
-        return replace(frame_at(self, folder, folder), caller=HALL)
 
     def provided(self, worker: Worker, frame: Frame, run: str, context: str) -> tuple[Tool, ...]:
         """What a worker is given where it works without its declaring it, beside the base toolbox.

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import GuildError, RuntimeFailed
-from guildhall.core.frame import Frame
-from guildhall.models.keys import travelling
 from guildhall.runs import records
 from guildhall.workflow import records as workflow_records
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from guildhall.core.frame import Frame
     from guildhall.hall.composition.hall import Hall
-    from guildhall.hall.composition.projects import Guild
     from guildhall.runs.model import Run
 
 MOST_CRASHES = 3
@@ -85,13 +83,7 @@ async def go_on(part: Hall, run: Run) -> None:
 def _frame(part: Hall, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
     then = run.request["frame"]
-    return replace(frame_at(part, Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
-
-
-def frame_at(hall: Guild, cwd: Path, root: Path) -> Frame:
-    """What the hall does by itself in a folder is done with the variables of the terminal that has started it."""
-    allowed = frozenset(hall.settings(Frame(cwd=cwd, root=root)).env)
-    return replace(Frame.here(cwd, hall.environ, allowed=allowed, keys=travelling()), root=root)
+    return replace(part.environment.frame_at(Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
 
 
 async def _give_up(part: Hall, run: Run) -> None:

@@ -1,19 +1,19 @@
-"""What executes the runs of a hall: processes of our own, programs of others, and the doors that those come to."""
+"""The runtimes that execute the runs of a hall, and the doors through which programs reach their runs.
+
+Nothing is imported or started before a run needs it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from guildhall.core.config import load_settings
-from guildhall.hall.composition.database import Record
 from guildhall.hall.composition.lazy import lazy
 from guildhall.models.keys import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from guildhall.core.frame import Frame
-    from guildhall.core.paths import Home
+    from guildhall.hall.composition.environment import Environment
     from guildhall.hall.reception import Reception
     from guildhall.runs.boxes import Boxes
     from guildhall.runs.tokens import Tokens
@@ -24,43 +24,71 @@ if TYPE_CHECKING:
     from guildhall.workers.definition import RuntimeName
 
 
-class Staff(Record):
-    """The part of a hall that has runs executed."""
+class RuntimeRegistry:
+    """Returns what executes a run: a process of our own, a program of another vendor, or this process."""
 
-    starts_programs = True  # of others, that execute runs; a rehearsal needs none
-    home: Home
-    environ: Mapping[str, str]
-    _children: bool  # each run is executed in a process of its own
+    def __init__(self, environment: Environment, *, children: bool) -> None:
+        """`children`: execute each run in a process of its own; else in this process."""
+        self._environment = environment
+        self._children = children
 
     @lazy
     def tokens(self) -> Tokens:
-        """What opens the doors of live runs from outside."""
+        """The tokens that open the doors of live runs."""
         from guildhall.runs.tokens import Tokens
 
         return Tokens()
 
     @lazy
     def boxes(self) -> Boxes:
-        """What the code of toolboxes says about itself."""
+        """Descriptions of toolboxes, as their code gives them."""
         from guildhall.runs.boxes import Boxes
 
         return Boxes()
 
     @lazy
     def reception(self) -> Reception:
-        """Where the doors of runs are come to by HTTP."""
+        """The ASGI app that serves the tool and model doors of all live runs."""
         from guildhall.hall.reception import Reception
 
         return Reception(self.tokens.door)
 
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """What executes runs between their doors."""
-        if runtime == "pydantic" and self.nursery is not None:
-            return self._child_runtime
-        return self.replays(runtime, frame)
+    @lazy
+    def programs(self) -> Programs:
+        """The programs of other vendors that are installed here and can execute runs."""
+        from guildhall.runtimes.installed import Programs, Versions
 
-    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """The same for runs that are played again: those of our own stay in this process."""
+        return Programs(self._environment.environ, Versions(self._environment.home.programs))
+
+    @lazy
+    def nursery(self) -> Nursery | None:
+        """The server that forks the processes of runs, or None if runs are executed in this process."""
+        if not self._children:
+            return None
+        from guildhall.runtimes.nursery import Nursery, available
+
+        return Nursery() if available() else None
+
+    @lazy
+    def _child_runtime(self) -> Runtime:
+        from guildhall.runtimes.childruntime import ChildRuntime
+
+        assert self.nursery is not None
+        self.warm()
+        home = self._environment.home
+        limit_bytes = load_settings(home, home.path).hall.run_memory  # the user's own: a project must not change it
+        return ChildRuntime(self.nursery, memory_bytes=limit_bytes)
+
+    def for_run(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        """Return what executes new and resumed runs."""
+        if self._environment.policy.runtime_of is None and runtime == "pydantic" and self.nursery is not None:
+            return self._child_runtime
+        return self.for_replay(runtime, frame)
+
+    def for_replay(self, runtime: RuntimeName, frame: Frame) -> Runtime:
+        """Return what executes replays. Our own runtime replays in this process."""
+        if (runtime_of := self._environment.policy.runtime_of) is not None:
+            return runtime_of(runtime, frame)
         if runtime == "pydantic":
             from guildhall.runtimes.pydantic import PydanticRuntime
 
@@ -69,42 +97,23 @@ class Staff(Record):
         from guildhall.runtimes.drivers import driver_of
 
         programs = self.programs.seen_by(frame.keys)
-        return CliRuntime(driver_of(runtime, joined(self.environ, frame.keys)), programs, self.reception.listen)
+        driver = driver_of(runtime, joined(self._environment.environ, frame.keys))
+        return CliRuntime(driver, programs, self.reception.listen)
 
-    def demand_program(self, row: Row, frame: Frame) -> None:
-        """Raises where what executes a runtime's runs is not there."""
-        if self.starts_programs:
+    def check_program(self, row: Row, frame: Frame) -> None:
+        """Raise if the program that a runtime needs is not installed."""
+        if self._environment.policy.runtime_of is None:
             self.programs.seen_by(frame.keys).demand(row)
 
-    @lazy
-    def programs(self) -> Programs:
-        """The programs of others that execute runs, as far as they are installed here."""
-        from guildhall.runtimes.installed import Programs, Versions
-
-        return Programs(self.environ, Versions(self.home.programs))
-
-    @lazy
-    def _child_runtime(self) -> Runtime:
-        from guildhall.runtimes.childruntime import ChildRuntime
-
-        assert self.nursery is not None
-        self.warm()
-        most = load_settings(self.home, self.home.path).hall.run_memory  # the user's own; a project says nothing of it
-        return ChildRuntime(self.nursery, memory_bytes=most)
-
-    @lazy
-    def nursery(self) -> Nursery | None:
-        """Where the processes of runs come from; None: runs are executed here."""
-        if not self._children:
-            return None
-        from guildhall.runtimes.nursery import Nursery, available
-
-        return Nursery() if available() else None
-
     def warm(self) -> None:
-        """Starts what processes of runs come from, so that the first need not wait long; returns at once.
+        """Start the fork server in the background, so that the first run need not wait for it.
 
-        To be called in the thread that the hall lives in.
+        Call it in the thread that has the hall's event loop.
         """
         if self.nursery is not None:
             self.nursery.start()
+
+    async def close(self) -> None:
+        """Stop the fork server if it was started."""
+        if (nursery := RuntimeRegistry.nursery.of(self).peek()) is not None:
+            await nursery.close()

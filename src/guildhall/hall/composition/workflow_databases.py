@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import Conflict, GuildError, HallUnavailable, NotFound
+from guildhall.core.errors import Conflict, GuildError, NotFound
 from guildhall.hall.composition.database import Record
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.lazy import lazy
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.members.members import Members
     from guildhall.memory.service import Memory
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
-    from guildhall.runs.tokens import Tokens
-    from guildhall.runtimes.model import Runtime
-    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workers.registry import Registry
     from guildhall.workers.trust import Pin
@@ -44,15 +40,18 @@ if TYPE_CHECKING:
     from guildhall.workflow.model import Workflow
     from guildhall.workflow.target import Target
 
-_ELSEWHERE = "Name another file in `context.config.db`, or move this one away if nothing needs it."
-
 
 class Annex(Hall):
     """What is on record in one database outside of the home."""
 
+    choose_another = "Name another file in `context.config.db`."
+
     def __init__(self, whole: Hall, path: Path) -> None:
         self.whole = whole
         self.path = path
+        self.environment = whole.environment
+        self.runtimes = whole.runtimes
+        self.settings = whole.settings
         self.home = whole.home
         self.environ = whole.environ
         self.clock = whole.clock
@@ -60,12 +59,7 @@ class Annex(Hall):
         self.bus = whole.bus
         self.lives = []
         self.readonly = whole.readonly
-        try:
-            self._open(path, partial(lock_database, path, self.clock), LOCK_PATIENCE)
-        except HallUnavailable as error:
-            raise HallUnavailable(
-                error.message.replace("the hall's", "its"), where=str(path), hint=_hint(error)
-            ) from None
+        self._open(path, partial(lock_database, path, self.clock), LOCK_PATIENCE)
         self._was = _identity(path)
 
     @lazy
@@ -99,16 +93,6 @@ class Annex(Hall):
     @lazy
     def planner(self) -> Planner:
         return self.whole.planner
-
-    @lazy
-    def tokens(self) -> Tokens:
-        return self.whole.tokens
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        return self.whole.executes(runtime, frame)
-
-    def settings(self, frame: Frame) -> Settings:
-        return self.whole.settings(frame)
 
     def registry(self, frame: Frame) -> Registry:
         return self.whole.registry(frame)
@@ -224,7 +208,10 @@ class Annexes:
         there = workflow.frame(frame)
         allowed = self._hall.settings(there).env
         part = self._hall
-        if workflow.definition.context.config.db is not None and self._hall.keeps_apart:
+        if (
+            workflow.definition.context.config.db is not None
+            and self._hall.environment.policy.may_use_workflow_databases
+        ):
             values = values_of(workflow, tag=start.tag, params=start.params, frame=there, allowed=allowed)
             check_places(workflow, values, self._hall.home, there)
             if (path := workflow.database(values)) is not None:
@@ -249,9 +236,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _hint(error: GuildError) -> str:
-    """What to do about a database that is not the home's."""
-    said = error.hint or ""
-    return said if "GUILDHALL_HOME" not in said or "context.config.db" in said else _ELSEWHERE

@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from guildhall.core.errors import ScriptExhausted
 from guildhall.hall.client import Deviation
 from guildhall.models.script import ANYONE
 from guildhall.runs.neutral import Neutral, system_of, told, tools_of
@@ -47,9 +48,9 @@ class Comparison:
         for one in tree:
             self._compare_run(one, counted[one.worker], self._history.journal(one.id), stopped=stopped)
             counted[one.worker] += 1
-            said = str((one.error or {}).get("message"))
-            if said.startswith("the script "):  # it lacks an answer: what came of that is nothing to expect
-                self._unfixable(said, one.worker)
+            error = one.error or {}
+            if error.get("code") == ScriptExhausted.code:  # the outcome of a run without answers is not expected
+                self._unfixable(str(error["message"]), one.worker)
         for worker, runs in self._script.workers.items():
             if worker != ANYONE and not self._script.repeat and counted[worker] < len(runs) and not stopped:
                 self._unfixable(f"the script has {len(runs)} runs of {worker}; now there are {counted[worker]}", worker)

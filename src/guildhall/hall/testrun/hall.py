@@ -1,6 +1,6 @@
-"""A hall for one test: a home of its own, a script in the place of every model, recorded results for the network.
+"""A hall for one test: a home of its own, a script in place of every model, recorded results for the network.
 
-Everything else is the hall that runs are made by: assembly, the doors, the tools, the journal.
+Everything else is production: assembly, the doors, the tools, the journal.
 """
 
 from __future__ import annotations
@@ -11,76 +11,70 @@ from typing import TYPE_CHECKING, Any
 from guildhall.core.config import WebSearch
 from guildhall.core.errors import ToolUnavailable
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.composition.lazy import lazy
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.room.model import Actor
+from guildhall.runtimes.pydantic import PydanticRuntime
 from guildhall.tools.define import TypedHandler
 from guildhall.tools.model import Text, ToolResult
 from guildhall.workflow.pace import InOrder, begins, ends, who
+from guildhall.workflow.policy import WorkflowPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from pydantic_ai.messages import ModelResponse
     from pydantic_ai.usage import RequestUsage
 
-    from guildhall.core.config import Settings
     from guildhall.core.frame import Frame
     from guildhall.core.paths import Home
     from guildhall.models.case import Spoken
-    from guildhall.models.model import OnText, Query, Source
+    from guildhall.models.model import OnText, Query
     from guildhall.models.script import Script, ScriptSource
-    from guildhall.runtimes.model import Runtime
-    from guildhall.tools.builtin import Surroundings
-    from guildhall.tools.mcp_client import Servers
+    from guildhall.runs.outsiders import Outsiders
     from guildhall.tools.model import Execute, Tool, ToolCall
-    from guildhall.workers.definition import RuntimeName
     from guildhall.workers.model import Worker
     from guildhall.workers.trust import Pin
-    from guildhall.workflow.workflows import Workflows
 
 _PAUSE = 0.01  # seconds before an agent is tried again
 _DEBOUNCE = 0.02  # seconds that a team which is quiet stays together
 _NOWHERE = WebSearch(searxng="http://127.0.0.1:9")  # WebSearch is declared, and never asked
 
 
-class RehearsalHall(Hall):
-    """Makes the runs of a test. No key is known here, and no provider is ever asked."""
-
-    runs_commands = False
-    keeps_apart = False
-    starts_programs = False
+class TestHall:
+    """Opens a hall for a test. It knows no key and asks no provider."""
 
     def __init__(self, home: Home, project: Path, source: ScriptSource, trusted: Iterable[Pin]) -> None:
-        """`trusted` are the files of the copied project that the person trusts in the real one."""
-        super().__init__(home, environ={})
+        """`trusted`: the files of the copied project that the user trusts in the real one."""
+        test = source.script.test
         self._project = project
-        self._trusted = {pin.path: pin for pin in trusted}
-        self.pace = InOrder(source.script.test.order if source.script.test else [])
-        self._source = PacedSource(source, self.pace)
         self._recorded = _Recorded(source.script)
-        self._setup = list(source.script.test.setup) if source.script.test else []
+        self._setup = list(test.setup) if test else []
+        self.pace = InOrder(test.order if test else [])
+        self.pace.speak = self._speak
+        paced = PacedSource(source, self.pace)
+        policy = RunPolicy(
+            runtime_of=lambda runtime, frame: PydanticRuntime(),
+            source_of=lambda model, frame, login: paced,
+            pins={pin.path: pin for pin in trusted},
+            adjust_settings=lambda settings: settings.model_copy(update={"web_search": _NOWHERE}),
+            check_worker=self.check_worker,
+            check_servers=_refuse_servers,
+            replace_tool=self._replace_tool,
+            may_use_workflow_databases=False,
+            workflows=WorkflowPolicy(
+                first_pause=_PAUSE, debounce=_DEBOUNCE, pace=self.pace, commands=self._recorded_commands
+            ),
+        )
+        self.hall = Hall(home, environ={}, policy=policy)
 
-    def source(self, model: str, frame: Frame, login: bool = False) -> Source:
-        return self._source
+    async def _speak(self, spoken: Spoken) -> None:
+        for room in self.hall.workflows.rooms_alive():
+            await room.send(spoken.person, Actor.person(), to=spoken.to)
 
-    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        """Whatever executes a worker, its doors are the same: a test needs no program of others."""
-        return super().replays("pydantic", frame)
+    def _recorded_commands(self, **_: Any) -> Execute:
+        """Return what answers setup commands: their recorded output. No command is executed."""
 
-    @lazy
-    def workflows(self) -> Workflows:
-        """No command of a setup is run; agents move in the recorded order."""
-        workflows = self.conducted(commands=self._commands, pace=self.pace, first_pause=_PAUSE, debounce=_DEBOUNCE)
-
-        async def speak(spoken: Spoken) -> None:
-            for room in workflows.rooms_alive():
-                await room.send(spoken.person, Actor.person(), to=spoken.to)
-
-        self.pace.speak = speak
-        return workflows
-
-    def _commands(self, **_: Any) -> Execute:
         async def recorded(tool: Tool, call: ToolCall) -> ToolResult:
             number = int(call.key.rpartition("/")[2])
             if number > len(self._setup):
@@ -92,20 +86,8 @@ class RehearsalHall(Hall):
 
         return recorded
 
-    def pins(self) -> Mapping[Path, Pin]:
-        return self._trusted
-
-    def settings(self, frame: Frame) -> Settings:
-        return super().settings(frame).model_copy(update={"web_search": _NOWHERE})
-
-    def find_worker(self, name: str, frame: Frame) -> Worker:
-        """A worker, if what it may write is in the copy of the project."""
-        worker = super().find_worker(name, frame)
-        self.refuse_outside(worker, frame)
-        return worker
-
-    def refuse_outside(self, worker: Worker, frame: Frame) -> None:
-        """Raises where a worker may write outside of the copy of the project."""
+    def check_worker(self, worker: Worker, frame: Frame) -> None:
+        """Raise if a worker may write outside of the copy of the project."""
         if worker.workdir is not None and not worker.workdir.is_relative_to(self._project):
             raise ToolUnavailable(
                 f"workdir: {worker.workdir} is outside of the project, and the agent {worker.name} may write there",
@@ -120,22 +102,8 @@ class RehearsalHall(Hall):
                     hint="A test works on a copy of the project alone: use a folder inside it.",
                 )
 
-    async def serve(self, worker: Worker, frame: Frame, surroundings: Surroundings) -> Servers:
-        """No server is started or reached for a test."""
-        if worker.definition.mcp_servers:
-            raise ToolUnavailable(
-                f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
-                where=worker.place,
-                hint="Test a worker without them.",
-            )
-        if worker.definition.members or self.supply.outsiders(worker, frame).toolboxes:
-            raise ToolUnavailable(
-                "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
-            )
-        return await super().serve(worker, frame, surroundings)
-
-    def instead(self, tool: Tool) -> Tool:
-        """A tool that reaches the network gives what it gave when the test was recorded."""
+    def _replace_tool(self, tool: Tool) -> Tool:
+        """Return a tool that gives the recorded results, if the tool reaches the network."""
         if "net" not in tool.capabilities:
             return tool
 
@@ -145,6 +113,20 @@ class RehearsalHall(Hall):
         if isinstance(tool.handler, TypedHandler):
             return replace(tool, handler=TypedHandler(recorded, tool.handler.form), runs_in="hall")
         return replace(tool, handler=recorded, runs_in="hall")
+
+
+def _refuse_servers(worker: Worker, members: Outsiders) -> None:
+    """Raise if a worker names tool servers or members: a test starts and reaches none."""
+    if worker.definition.mcp_servers:
+        raise ToolUnavailable(
+            f"mcp_servers: {', '.join(worker.definition.mcp_servers)}: a test starts and reaches no servers",
+            where=worker.place,
+            hint="Test a worker without them.",
+        )
+    if worker.definition.members or members.toolboxes:
+        raise ToolUnavailable(
+            "members: a test starts and reaches no members", where=worker.place, hint="Test a worker without them."
+        )
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from guildhall.core.events import Event
     from guildhall.core.yaml import Source
     from guildhall.hall.composition.hall import Hall
-    from guildhall.hall.testrun.hall import RehearsalHall
+    from guildhall.hall.testrun.hall import TestHall
     from guildhall.models.case import Case, Reply
     from guildhall.runs.model import Ask
     from guildhall.runs.plan import Plan
@@ -82,7 +82,7 @@ async def _compared(source: Source, script: Script, case: Case, hall: Hall) -> C
     file = source.path
     with _temporary() as folder, _temporary(_IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None) as record:
         top = await asyncio.to_thread(Path(folder).resolve)
-        project, home = top / "project", RehearsalHome(top / "home", record=Path(record))
+        project, home = top / "project", TestHome(top / "home", record=Path(record))
         neutral = Neutral(project, home.path, Redactor(hall.environ), times=case.workflow is not None)
         try:
             await asyncio.to_thread(_set_up, file, hall.home, project, home, neutral.restored(case.files))
@@ -113,7 +113,7 @@ def _temporary(place: str | None = None) -> tempfile.TemporaryDirectory[str]:
 
 
 @dataclass(frozen=True)
-class RehearsalHome(Home):
+class TestHome(Home):
     """A home that nobody will come back to: its record need not outlast the machine, and is not waited for."""
 
     record: Path = field(kw_only=True)
@@ -143,20 +143,21 @@ class _Stage:
 
 async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> Comparison:
     from guildhall.hall.embedded import EmbeddedHall
-    from guildhall.hall.testrun.hall import RehearsalHall
+    from guildhall.hall.testrun.hall import TestHall
 
     data = script.model_dump(by_alias=True, exclude_unset=True)
     placed = Script.model_validate(stage.neutral.restored(data))
-    hall = await asyncio.to_thread(RehearsalHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
+    test = await asyncio.to_thread(TestHall, stage.home, stage.project, ScriptSource(file, placed), stage.trusted)
+    hall = test.hall
     try:
         placed_case = placed.test or case
         request, frame = _request(file, placed_case), stage.frame(case.folder)
-        play = _Play(hall, case)
+        play = _Play(test, case)
         if case.workflow is None:
             stage.permit(await hall.planner.plan(hall.find_worker(request.worker, frame), frame))
             played = await play.play(EmbeddedHall(hall).run(request, frame))
         else:
-            start = await _staged(hall, placed_case, stage, frame)
+            start = await _staged(test, placed_case, stage, frame)
             played = await play.play(EmbeddedHall(hall).run_workflow(start, request, frame))
         comparison = Comparison(script, case, hall.history, stage.neutral)
         comparison.compare(played.run, stopped=bool(played.deviations))
@@ -166,13 +167,14 @@ async def _performed(file: Path, script: Script, case: Case, stage: _Stage) -> C
         await hall.close()
 
 
-async def _staged(hall: RehearsalHall, case: Case, stage: _Stage, frame: Frame) -> Start:
+async def _staged(test: TestHall, case: Case, stage: _Stage, frame: Frame) -> Start:
     """A workflow that can be started: it is permitted, and its room is as empty as it was."""
+    hall = test.hall
     start = Start(file=str(stage.project / case.subject), tag=case.tag, params=case.params)
     workflow = load_workflow(hall, start.file, frame)
     there = workflow.frame(frame)
     for agent in workflow.agents:
-        hall.refuse_outside(agent.worker, there)
+        test.check_worker(agent.worker, there)
         stage.permit(await hall.planner.plan(agent.worker, there))
     allowed = hall.settings(there).env
     values = values_of(workflow, tag=case.tag, params=case.params, frame=there, allowed=allowed)
@@ -200,7 +202,7 @@ def _request(file: Path, case: Case) -> RunRequest:
 class _Play:
     """Runs the worker, and answers for the person as the test says."""
 
-    hall: RehearsalHall
+    test: TestHall
     case: Case
     run: str = ""
     deviations: list[Deviation] = field(default_factory=list[Deviation])
@@ -216,8 +218,10 @@ class _Play:
                 if event.type == "run_started":
                     self._runs.setdefault(event.data["worker"], []).append(event.run)
                 self._note_under_way(event)
-                if event.type == "ask_opened" and not await self._answer(self.hall.asks.get(event.data["ask"]["ask"])):
-                    break
+                if event.type == "ask_opened":
+                    ask = self.test.hall.asks.get(event.data["ask"]["ask"])
+                    if not await self._answer(ask):
+                        break
         self.deviations += [
             Deviation(text=f"nobody asked about {_about(reply)}: the answer {reply.answer!r} was not used")
             for reply in self._replies
@@ -230,7 +234,7 @@ class _Play:
         if event.type in ("tool_use", "tool_result") and event.data["tool"] not in ROOM_TOOLS:
             call = f"{event.run}/{event.data['id']}"
             made = event.type == "tool_use" and not event.data.get("refused")
-            (self.hall.pace.under_way.add if made else self.hall.pace.under_way.discard)(call)
+            (self.test.pace.under_way.add if made else self.test.pace.under_way.discard)(call)
 
     async def _answer(self, ask: Ask) -> bool:
         """Says what was said then; whether there was anything to say."""
@@ -240,21 +244,21 @@ class _Play:
             self.deviations.append(Deviation(text=shown))
             return False
         if reply is not None and reply.answer == TIMED_OUT:
-            await self.hall.asks.expire(ask)
+            await self.test.hall.asks.expire(ask)
             return True
         said = Answer(choice="no") if reply is None else Answer(choice=reply.answer, note=reply.note)
         try:
-            await self.hall.asks.answer(ask.id, said)
+            await self.test.hall.asks.answer(ask.id, said)
         except GuildError as error:
             self.deviations.append(Deviation(text=f"{error.message}\n{error.hint or ''}".rstrip()))
             return False
         return True
 
     def _reply(self, ask: Ask) -> Reply | None:
-        entry = self.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
+        entry = self.test.hall.history.journal(ask.run).last(ask.key, "tool_asked", "limit_asked")
         data: Mapping[str, Any] = entry.data if entry else {}
         about = (data.get("tool"), data.get("limit"), ask.kind == "loop")
-        mine = self.hall.history.get(self.run).worker
+        mine = self.test.hall.history.get(self.run).worker
         for place, reply in enumerate(self._replies):
             runs = self._runs.get(reply.worker or mine, [])[reply.run - 1 :]
             if runs[:1] == [ask.run] and (reply.tool, reply.limit, reply.loop) == about:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from guildhall.activities.model import LATE
 from guildhall.activities.tools import rejection_reason
 from guildhall.core.errors import GuildError, MergeConflict, NotFound, NotFulfilled, RuntimeFailed
 from guildhall.projects.commissions import records
@@ -76,7 +75,11 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:
         return waiting
     await asyncio.to_thread(_merge, context, commission)
-    late = f"{LATE}{ending.error['message']}" if ending.error else None
+    late = (
+        f"merged, but the run failed after the result was submitted: {ending.error['message']}"
+        if ending.error
+        else None
+    )
     return Stretch(status="completed", reason=late, output=commission.result)
 
 

@@ -6,41 +6,29 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import without_loop
+from guildhall.cli.command import JSON, Context, command
 from guildhall.cli.format.runs import age
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import GuildError
 from guildhall.core.paths import Home
-from guildhall.hall.start import find, process_of, stop
+from guildhall.hall.postcard import Postcard, run_without_event_loop
+from guildhall.hall.start import find, process_of
+from guildhall.hall.start import stop as stop_process
 
 if TYPE_CHECKING:
-    import argparse
-
     from guildhall.cli.screen import Screen
     from guildhall.hall.start import Address
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    home = Home.locate(dict(os.environ))
-    if args.command == "hall stop":
-        return _stop(process_of(home), args.json, screen)
-    address = find(home)
-    told = {"running": address is not None, **(without_loop(_status(address)) if address else {})}
-    if args.json:
-        screen.json(told)
-    else:
-        _print(told, screen)
-    return exit_codes.DONE
+@command(JSON)
+def status(ctx: Context) -> None:
+    address = find(Home.locate(dict(os.environ)))
+    told = {"running": address is not None, **(run_without_event_loop(_status(address)) if address else {})}
+    ctx.print(told, _print_status)
 
 
 async def _status(address: Address) -> dict[str, Any]:
-    """What it says of itself; of one that does not answer, what its file says."""
-    from guildhall.hall.postcard import Postcard
+    """Return the status that the hall reports, or what its address file says if it does not answer."""
     from guildhall.hall.remote import RemoteHall
 
     client = RemoteHall(address, Postcard(address))
@@ -54,7 +42,7 @@ async def _status(address: Address) -> dict[str, Any]:
         await client.close()
 
 
-def _print(told: dict[str, Any], screen: Screen) -> None:
+def _print_status(told: dict[str, Any], screen: Screen) -> None:
     if not told["running"]:
         screen.result("No hall is running. A command that needs one starts it.")
         return
@@ -76,13 +64,10 @@ def _member(told: dict[str, Any]) -> str:
     return f"{told['member']}, {told['state']}" + (f", jobs that go on: {told['jobs']}" if told["jobs"] else "")
 
 
-def _stop(pid: int | None, as_json: bool, screen: Screen) -> int:
+@command(JSON)
+def stop(ctx: Context) -> None:
+    pid = process_of(Home.locate(dict(os.environ)))
     if pid is not None:
-        stop(pid)
-    if as_json:
-        screen.json({"stopped": pid is not None, "pid": pid})
-    elif pid is None:
-        screen.result("No hall is running.")
-    else:
-        screen.result(f"The hall (process {pid}) has left. What ran there goes on when the next one starts.")
-    return exit_codes.DONE
+        stop_process(pid)
+    text = f"The hall (process {pid}) has left. What ran there goes on when the next one starts."
+    ctx.print({"stopped": pid is not None, "pid": pid}, "No hall is running." if pid is None else text)

@@ -8,13 +8,11 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import reached, until_stopped
+from guildhall.cli.command import Context, Work, command
+from guildhall.cli.connection import connect
 from guildhall.core.errors import HallGone, UsageError
 
 if TYPE_CHECKING:
-    import argparse
-
     from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
@@ -23,20 +21,17 @@ if TYPE_CHECKING:
 _LARGEST = 64 * 1024**2  # bytes of a file
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "for Claude Code: claude mcp add guild -- guild mcp"
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
+@command()
+def mcp(ctx: Context) -> Work:
     if sys.stdin.isatty():
         raise UsageError(
             "mcp: this is for a program, which writes to its standard input",
             hint="Name the command in that program's settings, such as: claude mcp add guild -- guild mcp",
         )
-    return asyncio.run(until_stopped(_served(screen), screen))
+    return _serve(ctx.screen)
 
 
-async def _served(screen: Screen) -> int:
+async def _serve(screen: Screen) -> None:
     from guildhall import __version__
     from guildhall.hall.mcp_lines import LONGEST, Lines
     from guildhall.hall.outside import outside_tools
@@ -52,7 +47,6 @@ async def _served(screen: Screen) -> int:
         if reading is not None:
             reading.close()
         await connection.close()
-    return exit_codes.DONE
 
 
 async def _read(lines: asyncio.StreamReader) -> asyncio.BaseTransport | None:
@@ -90,7 +84,7 @@ class _Connection:
                 except HallGone:
                     await self.close()
             if self._there is None:
-                self._there = await reached(self._screen)
+                self._there = await connect(self._screen)
             return self._there
 
     async def close(self) -> None:

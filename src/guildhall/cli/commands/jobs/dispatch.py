@@ -2,116 +2,85 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.commands.runs.run import worker_name
-from guildhall.cli.commands.runs.wait import until_it_stands
-from guildhall.cli.connection import with_hall
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.commands.runs.wait import wait_stopped
+from guildhall.cli.format.jobs import label_of
 from guildhall.cli.format.member_jobs import print_end, told_end, until_over
 from guildhall.cli.format.runs import print_ending
-from guildhall.cli.screen import one_line
-from guildhall.cli.targets import Named
-from guildhall.cli.targets import text_of as given_text
-from guildhall.cli.trust_prompt import once_trusted
-from guildhall.core.errors import NotFound, UsageError
+from guildhall.cli.parser import json_object, read_text
+from guildhall.cli.targets import Resolved, worker_name
+from guildhall.core.errors import UsageError
 from guildhall.hall.start import is_embedded
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
-    from guildhall.jobs.model import Job
-
-_LABEL = 80  # characters of a description that nobody has given
+    from guildhall.jobs.model import Dispatch, Job
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "a worker's name (`guild worker ls`), its file, or a guild member's name (`guild member ls`)"
-    parser.add_argument("worker", metavar="WORKER|MEMBER", help=help)
-    parser.add_argument("task", metavar="TASK", nargs="?", help="all that it is told; `-` reads standard input")
-    parser.add_argument("--description", metavar="D", help="a short label for listings; without it the first line")
-    help = "an object: maxTurns, maxBudgetUsd, artifacts, model, and whatever the worker is to read"
-    parser.add_argument("--config", metavar="JSON", help=help)
-    parser.add_argument("--wait", action="store_true", help="wait for the result and print it")
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
+@command(
+    argument(
+        "worker",
+        metavar="WORKER|MEMBER",
+        type=worker_name,
+        help="a worker's name (`guild worker ls`), its file, or a guild member's name (`guild member ls`)",
+    ),
+    argument("task", metavar="TASK", nargs="?", help="all that it is told; `-` reads standard input"),
+    argument("--description", metavar="D", help="a short label for listings; without it the first line"),
+    argument(
+        "--config",
+        metavar="JSON",
+        help="an object: maxTurns, maxBudgetUsd, artifacts, model, and whatever the worker is to read",
+    ),
+    argument("--wait", action="store_true", help="wait for the result and print it"),
+    JSON,
+)
+def dispatch(ctx: Context) -> Work:
     from guildhall.jobs.model import Dispatch
 
-    if not args.wait and is_embedded(os.environ):
+    if not ctx.args.wait and is_embedded(os.environ):
         raise UsageError(
             "dispatch: nothing would keep the job going: this command is the hall itself",
             hint="Wait for it with --wait, or unset GUILDHALL_EMBEDDED.",
         )
-    name, task = worker_name(args.worker), given_text(args.task, "task")
+    task, given = read_text(ctx.args.task, "task"), ctx.args.config
     dispatch = Dispatch(
-        description=_label(task) if args.description is None else args.description,
+        description=label_of(task) if ctx.args.description is None else ctx.args.description,
         task=task,
-        config=_config(args.config),
+        config={} if given is None else json_object(given, "--config", """--config '{"maxTurns": 20}'"""),
     )
     dispatch.check()
-    for given, meant in dispatch.near_misses.items():
-        screen.note(
-            f"--config: {screen.one_line(given, 40)} is for the worker to read. Did you mean {meant}?", "yellow"
-        )
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        async def dispatched() -> int:
-            job = await client.dispatch(name, dispatch, frame)
-            if args.wait:
-                return await _waited(job, client, frame, args.json, screen)
-            if args.json:
-                screen.json({"jobId": job.id})
-            else:
-                screen.result(job.id)
-                screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
-            return exit_codes.DONE
-
-        async def look() -> Trusting:
-            try:
-                return await client.trust_look(frame, worker=name)
-            except NotFound:  # it is a member's name
-                return await client.trust_look(frame)
-
-        return await once_trusted(dispatched, look, client, screen)
-
-    return with_hall(work, screen)
+    for name, meant in dispatch.near_misses.items():
+        known = ctx.screen.one_line(name, 40)
+        ctx.screen.note(f"--config: {known} is for the worker to read. Did you mean {meant}?", "yellow")
+    return _dispatch(ctx, dispatch)
 
 
-async def _waited(job: Job, client: HallClient, frame: Frame, as_json: bool, screen: Screen) -> int:
+async def _dispatch(ctx: Context, dispatch: Dispatch) -> int | None:
+    client, name = await ctx.connect(), ctx.args.worker
+    job = await ctx.run_trusted(lambda: client.dispatch(name, dispatch, ctx.frame), worker=name)
+    if ctx.args.wait:
+        return await _wait(ctx, job)
+    ctx.print({"jobId": job.id}, job.id)
+    if not ctx.args.json:
+        ctx.screen.note(f"It goes on by itself: guild job show {job.id}, guild wait {job.id}", "dim")
+    return None
+
+
+async def _wait(ctx: Context, job: Job) -> int:
+    client, screen = ctx.client, ctx.screen
     screen.note(f"{job.id} starts. Ctrl-C leaves it as it is.", "dim")
     if (theirs := of_member(job.id)) is not None:
-        standing = await until_over(*theirs, client, frame)
-        return await (told_end if as_json else print_end)(theirs[0], standing, client, frame, screen)
+        standing = await until_over(*theirs, client, ctx.frame)
+        return await (told_end if ctx.args.json else print_end)(theirs[0], standing, client, ctx.frame, screen)
     assert job.run is not None
-    code, shown = await until_it_stands(Named(run=job.run), client, replace(frame, interactive=False))
-    if as_json:
+    code, shown = await wait_stopped(Resolved(run=job.run), client, replace(ctx.frame, interactive=False))
+    if ctx.args.json:
         told = (await client.job(job.id)).as_dict()
         screen.json({**told, **(await client.job_result(job.id)).as_wire()} if told["status"] == "completed" else told)
-        return code
-    print_ending(shown, screen)
+    else:
+        print_ending(shown, screen)
     return code
-
-
-def _label(task: str) -> str:
-    """The first line of a task, if nobody has given a description."""
-    lines = [line for line in task.splitlines() if line.strip()]
-    return one_line(lines[0].strip(), _LABEL) if lines else ""
-
-
-def _config(text: str | None) -> dict[str, Any]:
-    try:
-        config: Any = json.loads(text) if text is not None else {}
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--config: not JSON: {error}", hint="""Such as --config '{"maxTurns": 20}'.""") from None
-    if not isinstance(config, dict):
-        raise UsageError("--config: expected an object", hint="""Such as --config '{"maxTurns": 20}'.""")
-    return cast("dict[str, Any]", config)

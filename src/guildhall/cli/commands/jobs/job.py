@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall, with_look
+from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.member_jobs import print_listing, print_standing
 from guildhall.cli.format.runs import age
@@ -13,136 +12,50 @@ from guildhall.cli.parser import positive_int
 from guildhall.cli.targets import job_id
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import UsageError
-from guildhall.core.ids import COMMISSION, MEETING, is_id
 from guildhall.members.model import of_member
 
 if TYPE_CHECKING:
-    import argparse
-
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.jobs.model import JobResult, Page
     from guildhall.members.wire import Result
 
-_SHOWN = 50
+_DEFAULT_LIMIT = 50
+ID_HELP = "the id of the job; of a member's: MEMBER/JOB"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    command = parser.get_default("command")
-    if command == "job ls":
-        help = "only those whose whole description fits, such as '*report*'"
-        parser.add_argument("--filter", metavar="GLOB", help=help)
-        of = parser.add_mutually_exclusive_group()
-        of.add_argument("--worker", metavar="NAME", help="only those of one worker")
-        of.add_argument("--member", metavar="NAME", help="those of a guild member instead (`guild member ls`)")
-        parser.add_argument("--limit", metavar="N", type=positive_int, help=f"at most so many; without it {_SHOWN}")
-        parser.add_argument("--cursor", metavar="C", help="go on where an earlier listing ended")
-        parser.add_argument("--all", action="store_true", help="all of them")
-    else:
-        parser.add_argument("id", metavar="JOB", help="the id of the job; of a member's: MEMBER/JOB")
-    if command in ("job rm", "rm"):
-        parser.add_argument("--force", action="store_true", help="also one that has failed")
-    parser.add_argument("--json", action="store_true", help="print an object")
+def any_job_id(text: str) -> str:
+    """Return the id of a job of the hall or of a member. Raise NotFound otherwise."""
+    return text if of_member(text) is not None else job_id(text)
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    if args.command == "job ls":
-        return _ls(args, screen)
-    verb = args.command.rpartition(" ")[2]
-    if args.command == "rm" and is_id(args.id, COMMISSION):
-        from guildhall.cli.commands.projects.commission import main as of_commission
-
-        return of_commission(args, screen)
-    if args.command == "rm" and is_id(args.id, MEETING):
-        from guildhall.cli.commands.projects.meeting import main as of_meeting
-
-        return of_meeting(args, screen)
-    if (theirs := of_member(args.id)) is not None:
-        return _of_member(verb, *theirs, args, screen)
-    id = job_id(args.id)
-
-    async def look(client: HallClient, frame: Frame) -> int:
-        if verb == "show":
-            shown = await client.job(id)
-            screen.json(shown.as_dict()) if args.json else print_job(shown, screen)
-        else:
-            result = await client.job_result(id)
-            if args.json:
-                screen.json(result.as_wire())
-            else:
-                _print_result(result, screen)
-        return exit_codes.DONE
-
-    async def change(client: HallClient, frame: Frame) -> int:
-        if verb == "cancel":
-            job = await client.job_cancel(id)
-            screen.json({"jobId": id, "status": job.status}) if args.json else screen.result(f"{id} is {job.status}")
-        else:
-            await client.job_delete(id, force=args.force)
-            screen.json({"jobId": id, "deleted": True}) if args.json else screen.result(f"{id} is deleted")
-        return exit_codes.DONE
-
-    return with_look(look, screen) if verb in ("show", "result") else with_hall(change, screen)
+_ID = argument("id", metavar="JOB", type=any_job_id, help=ID_HELP)
+FORCE = argument("--force", action="store_true", help="also one that has failed")
 
 
-def _print_result(result: JobResult | Result, screen: Screen) -> None:
-    screen.result(result.output)
-    for path in result.artifacts or ():
-        screen.note(path, "dim")
-
-
-def _of_member(verb: str, member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
-    """The same verbs for a job of a member, which has the last word on them."""
-    if verb == "rm" and args.force:
-        raise UsageError("--force: a member deletes no job that has failed")
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        match verb:
-            case "show":
-                standing = await client.member_job(member, job, frame)
-                if args.json:
-                    screen.json(standing.as_wire())
-                else:
-                    await print_standing(member, standing, client, frame, screen)
-            case "result":
-                result = await client.member_job_result(member, job, frame)
-                screen.json(result.as_wire()) if args.json else _print_result(result, screen)
-            case "cancel":
-                status = await client.member_job_cancel(member, job, frame)
-                screen.json({"jobId": job, "status": status}) if args.json else screen.result(f"{args.id} is {status}")
-            case _:
-                await client.member_job_delete(member, job, frame)
-                screen.json({"jobId": job, "deleted": True}) if args.json else screen.result(f"{args.id} is deleted")
-        return exit_codes.DONE
-
-    return with_hall(work, screen)
-
-
-def _ls_of_member(args: argparse.Namespace, limit: int | None, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        listing = await client.member_jobs(args.member, frame, filter=args.filter, limit=limit, cursor=args.cursor)
-        screen.json(listing.as_wire()) if args.json else print_listing(args.member, listing, screen)
-        return exit_codes.DONE
-
-    return with_hall(work, screen)
-
-
-def _ls(args: argparse.Namespace, screen: Screen) -> int:
-    limit = None if args.all else args.limit or _SHOWN
-    if args.member is not None:
-        return _ls_of_member(args, limit, screen)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
-        if args.json:
-            more = {"nextCursor": page.next} if page.next else {}
-            screen.json({"jobs": [job.as_dict() for job in page.jobs], **more})
-        else:
-            _print_page(page, screen)
-        return exit_codes.DONE
-
-    return with_look(work, screen)
+@command(
+    argument("--filter", metavar="GLOB", help="only those whose whole description fits, such as '*report*'"),
+    exclusive(
+        argument("--worker", metavar="NAME", help="only those of one worker"),
+        argument("--member", metavar="NAME", help="those of a guild member instead (`guild member ls`)"),
+    ),
+    argument("--limit", metavar="N", type=positive_int, help=f"at most so many; without it {_DEFAULT_LIMIT}"),
+    argument("--cursor", metavar="C", help="go on where an earlier listing ended"),
+    argument("--all", action="store_true", help="all of them"),
+    JSON,
+    event_loop=False,
+)
+async def ls(ctx: Context) -> None:
+    args, member = ctx.args, ctx.args.member
+    limit = None if args.all else args.limit or _DEFAULT_LIMIT
+    if member is not None:
+        client = await ctx.connect()
+        listing = await client.member_jobs(member, ctx.frame, filter=args.filter, limit=limit, cursor=args.cursor)
+        ctx.print(listing, lambda listing, screen: print_listing(member, listing, screen), data=listing.as_wire())
+        return
+    client = await ctx.connect("read")
+    page = await client.jobs(filter=args.filter, limit=limit, cursor=args.cursor, worker=args.worker)
+    more = {"nextCursor": page.next} if page.next else {}
+    ctx.print(page, _print_page, data={"jobs": [job.as_dict() for job in page.jobs], **more})
 
 
 def _print_page(page: Page, screen: Screen) -> None:
@@ -164,3 +77,62 @@ def _print_page(page: Page, screen: Screen) -> None:
         screen.note('No jobs here. `guild dispatch WORKER "..."` hands something over.')
     if page.next:
         screen.note(f"There are more: guild job ls --cursor {page.next}", "dim")
+
+
+@command(_ID, JSON, event_loop=False)
+async def show(ctx: Context) -> None:
+    if (theirs := of_member(ctx.args.id)) is None:
+        client = await ctx.connect("read")
+        ctx.print(await client.job(ctx.args.id), print_job)
+        return
+    client = await ctx.connect()
+    standing = await client.member_job(*theirs, ctx.frame)
+    if ctx.args.json:
+        ctx.screen.json(standing.as_wire())
+    else:
+        await print_standing(theirs[0], standing, client, ctx.frame, ctx.screen)
+
+
+@command(_ID, JSON, event_loop=False)
+async def result(ctx: Context) -> None:
+    if (theirs := of_member(ctx.args.id)) is not None:
+        client = await ctx.connect()
+        found = await client.member_job_result(*theirs, ctx.frame)
+    else:
+        client = await ctx.connect("read")
+        found = await client.job_result(ctx.args.id)
+    ctx.print(found, _print_result, data=found.as_wire())
+
+
+def _print_result(result: JobResult | Result, screen: Screen) -> None:
+    screen.result(result.output)
+    for path in result.artifacts or ():
+        screen.note(path, "dim")
+
+
+@command(_ID, JSON)
+async def cancel(ctx: Context) -> None:
+    client = await ctx.connect()
+    if (theirs := of_member(ctx.args.id)) is not None:
+        id, status = theirs[1], await client.member_job_cancel(*theirs, ctx.frame)
+    else:
+        id, status = ctx.args.id, (await client.job_cancel(ctx.args.id)).status
+    ctx.print({"jobId": id, "status": status}, f"{ctx.args.id} is {status}")
+
+
+@command(_ID, FORCE, JSON)
+async def rm(ctx: Context) -> None:
+    await delete(ctx)
+
+
+async def delete(ctx: Context) -> None:
+    """Delete the job that the argument names."""
+    if (theirs := of_member(ctx.args.id)) is not None:
+        if ctx.args.force:
+            raise UsageError("--force: a member deletes no job that has failed")
+        client = await ctx.connect()
+        await client.member_job_delete(*theirs, ctx.frame)
+    else:
+        client = await ctx.connect()
+        await client.job_delete(ctx.args.id, force=ctx.args.force)
+    ctx.print({"jobId": theirs[1] if theirs else ctx.args.id, "deleted": True}, f"{ctx.args.id} is deleted")

@@ -6,76 +6,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
+from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.projects.model import ProjectShown
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    verb = parser.get_default("command").rpartition(" ")[2]
-    if verb == "add":
-        parser.add_argument("path", metavar="PATH", nargs="?", default=".", help="the repository (this folder)")
-        parser.add_argument("--name", metavar="NAME", help="what to call it (its folder's name)")
-        parser.add_argument("--branch", metavar="BRANCH", help="your branch, which is followed (the one you are on)")
-    elif verb == "rm":
-        parser.add_argument("name", metavar="NAME", help="a project's name")
-    elif verb == "check":
-        parser.add_argument("names", metavar="NAME", nargs="*", help="projects' names; none: all of them")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+_EMPTY = "There are no projects. `guild project add PATH` registers one."
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    verb = args.command.rpartition(" ")[2]
-    if verb == "add":
-        if not args.path:
-            raise UsageError("PATH: it is empty", hint="Leave it out for the folder you are in.")
-        args.path = Path(args.path).expanduser()
-    done = {"add": _add, "rm": _rm, "ls": _ls, "check": _check}[verb]
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        return await done(args, client, frame, screen)
-
-    return with_hall(work, screen, readonly=verb in ("ls", "check"))
+def _path(text: str) -> Path:
+    if not text:
+        raise UsageError("PATH: it is empty", hint="Leave it out for the folder you are in.")
+    return Path(text).expanduser()
 
 
-async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
+@command(
+    argument("path", metavar="PATH", nargs="?", type=_path, default=".", help="the repository (this folder)"),
+    argument("--name", metavar="NAME", help="what to call it (its folder's name)"),
+    argument("--branch", metavar="BRANCH", help="your branch, which is followed (the one you are on)"),
+    JSON,
+)
+async def add(ctx: Context) -> None:
+    client = await ctx.connect()
     before = [one.name for one in await client.projects()]
-    project = await client.project_add(frame.cwd / args.path, name=args.name, branch=args.branch)
-    screen.json(project.as_dict()) if args.json else screen.result(project.name)
-    if project.name in before:
-        screen.note(f"{project.name} was moved: it is registered at {project.path} now, with all its records.")
-    else:
-        screen.note(f"{project.path} is registered; the guild follows its branch {project.branch}.")
-    return exit_codes.DONE
+    project = await client.project_add(ctx.frame.cwd / ctx.args.path, name=ctx.args.name, branch=ctx.args.branch)
+    ctx.print(project, project.name)
+    moved = f"{project.name} was moved: it is registered at {project.path} now, with all its records."
+    new = f"{project.path} is registered; the guild follows its branch {project.branch}."
+    ctx.screen.note(moved if project.name in before else new)
 
 
-async def _rm(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    removed = await client.project_remove(args.name)
+@command(argument("name", metavar="NAME", help="a project's name"), JSON)
+async def rm(ctx: Context) -> None:
+    client = await ctx.connect()
+    removed = await client.project_remove(ctx.args.name)
     project = removed.project
-    told = project.as_dict() if project else {"name": removed.name, "error": removed.error}
-    screen.json(told) if args.json else screen.result(removed.name)
-    screen.note(f"It is registered no more. {project.path if project else 'Its folder'} and all in it is as it was.")
-    return exit_codes.DONE
+    ctx.print(project or {"name": removed.name, "error": removed.error}, removed.name)
+    place = project.path if project else "Its folder"
+    ctx.screen.note(f"It is registered no more. {place} and all in it is as it was.")
 
 
-async def _ls(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
+@command(JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
     shown = await client.projects()
-    if args.json:
-        screen.json([one.as_dict() for one in shown])
-    elif not shown:
-        screen.note("There are no projects. `guild project add PATH` registers one.")
-    else:
-        rows = [["name", "branch", "lives", "where"]]
-        screen.table([*rows, *(_row(one, screen) for one in shown)])
-    return exit_codes.DONE
+    rows = [_row(one, ctx.screen) for one in shown]
+    ctx.print_table(rows, shown, head=["name", "branch", "lives", "where"], empty=_EMPTY)
 
 
 def _row(shown: ProjectShown, screen: Screen) -> list[str]:
@@ -85,21 +65,24 @@ def _row(shown: ProjectShown, screen: Screen) -> list[str]:
     return [shown.name, screen.one_line(shown.project.branch, 60), lives, screen.one_line(str(shown.project.path), 200)]
 
 
-async def _check(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    names: Sequence[str] = args.names or [one.name for one in await client.projects()]
-    told: list[dict[str, Any]] = []
+@command(argument("names", metavar="NAME", nargs="*", help="projects' names; none: all of them"), JSON)
+async def check(ctx: Context) -> int:
+    client, screen = await ctx.connect("read"), ctx.screen
+    names: Sequence[str] = ctx.args.names or [one.name for one in await client.projects()]
+    checked: list[dict[str, Any]] = []
     for name in dict.fromkeys(names):
         problems = await client.project_check(name)
-        told.append({"name": name, "ok": not any(one.blocks for one in problems), "problems": [*map(vars, problems)]})
-        if args.json:
+        ok = not any(one.blocks for one in problems)
+        checked.append({"name": name, "ok": ok, "problems": [*map(vars, problems)]})
+        if ctx.args.json:
             continue
         screen.result(f"{name}: {'ok' if not problems else ''}".removesuffix(" "))
         for problem in problems:
             screen.result(f"  {'wrong' if problem.blocks else 'note'}: {screen.one_line(problem.message, 300)}")
             if problem.hint:
                 screen.result(f"         {screen.one_line(problem.hint, 300)}")
-    if args.json:
-        screen.json(told)
-    elif not told:
-        screen.note("There are no projects. `guild project add PATH` registers one.")
-    return exit_codes.DONE if all(one["ok"] for one in told) else exit_codes.FAILED
+    if ctx.args.json:
+        screen.json(checked)
+    elif not checked:
+        screen.note(_EMPTY)
+    return exit_codes.DONE if all(one["ok"] for one in checked) else exit_codes.FAILED

@@ -4,61 +4,60 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.targets import target_of, text_of
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.parser import read_text
+from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.hall.team_client import Document
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    command = parser.get_default("command")
-    parser.add_argument("target", metavar="TARGET", help="@workflow:tag")
-    if command != "doc ls":
-        parser.add_argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
-    if command in ("doc write", "doc append"):
-        parser.add_argument("--text", metavar="T", help="the text; without it standard input is read")
-    if command == "doc write":
-        parser.add_argument("--base", metavar="HASH", help="only if the document is still the one with this hash")
-    parser.add_argument("--json", action="store_true", help="print an object")
+_TARGET = argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag")
+_FILE = argument("file", metavar="FILE", nargs="?", help="which document; without it: notes.md")
+_TEXT = argument("--text", metavar="T", help="the text; without it standard input is read")
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    target, verb = target_of(args.target), args.command.partition(" ")[2]
-    content = text_of(args.text, "text") if verb in ("write", "append") else ""
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        match verb:
-            case "ls":
-                found = await client.documents(target)
-                if args.json:
-                    screen.json({"documents": [{"path": one.path, "size": one.size} for one in found]})
-                elif found:
-                    screen.table([[one.path, f"{one.size:,} bytes"] for one in found])
-                else:
-                    screen.note("No documents yet.")
-            case "read":
-                document = await client.document_read(target, file=args.file)
-                screen.json(document.as_dict()) if args.json else screen.result(document.content)
-            case "write":
-                document = await client.document_write(target, content, file=args.file, base=args.base)
-                _written(document, args.json, screen)
-            case _:
-                _written(await client.document_append(target, content, file=args.file), args.json, screen)
-        return exit_codes.DONE
-
-    return with_hall(work, screen, readonly=verb in ("ls", "read"))
+@command(_TARGET, JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.documents(ctx.args.target)
+    data = {"documents": [{"path": one.path, "size": one.size} for one in found]}
+    ctx.print_table([[one.path, f"{one.size:,} bytes"] for one in found], data, empty="No documents yet.")
 
 
-def _written(document: Document, as_json: bool, screen: Screen) -> None:
+@command(_TARGET, _FILE, JSON)
+async def read(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    document = await client.document_read(ctx.args.target, file=ctx.args.file)
+    ctx.print(document, document.content)
+
+
+@command(
+    _TARGET,
+    _FILE,
+    _TEXT,
+    argument("--base", metavar="HASH", help="only if the document is still the one with this hash"),
+    JSON,
+)
+def write(ctx: Context) -> Work:
+    return _write(ctx, read_text(ctx.args.text, "text"))
+
+
+async def _write(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    _print_written(ctx, await client.document_write(ctx.args.target, text, file=ctx.args.file, base=ctx.args.base))
+
+
+@command(_TARGET, _FILE, _TEXT, JSON)
+def append(ctx: Context) -> Work:
+    return _append(ctx, read_text(ctx.args.text, "text"))
+
+
+async def _append(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    _print_written(ctx, await client.document_append(ctx.args.target, text, file=ctx.args.file))
+
+
+def _print_written(ctx: Context, document: Document) -> None:
     size = len(document.content.encode())
-    if as_json:
-        screen.json({"path": document.path, "digest": document.digest, "size": size})
-    else:
-        screen.result(f"{document.path}: {size:,} bytes")
+    data = {"path": document.path, "digest": document.digest, "size": size}
+    ctx.print(data, f"{document.path}: {size:,} bytes")

@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_look
-from guildhall.cli.targets import target_of
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.hall.team_client import Voted
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="@workflow:tag")
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    target = target_of(args.target)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        found = await client.proposals(target)
-        if args.json:
-            screen.json({"proposals": [one.as_dict() for one in found]})
-        elif not found:
-            screen.note("Nothing was put to the vote.")
-        else:
-            screen.table([_row(one) for one in found])
-        return exit_codes.DONE
-
-    return with_look(work, screen)
+@command(argument("target", metavar="TARGET", type=parse_target, help="@workflow:tag"), JSON, event_loop=False)
+async def proposals(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await client.proposals(ctx.args.target)
+    data = {"proposals": [one.as_dict() for one in found]}
+    ctx.print_table([_row(one) for one in found], data, empty="Nothing was put to the vote.")
 
 
 def _row(one: Voted) -> list[str]:

@@ -4,70 +4,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.targets import target_of
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import parse_target
 from guildhall.core.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.workflow.instance import Schedule
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="agent@workflow:tag; @workflow:tag: all without their own")
-    parser.add_argument("verb", metavar="set|show|clear", choices=("set", "show", "clear"), help="what to do")
-    parser.add_argument("when", metavar="WHEN", nargs="?", help='30s, 5m, 1h, or a cron line: "0 9 * * 1-5"')
-    parser.add_argument("--prompt", metavar="P", help="what the agent is told then")
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    target = target_of(args.target)
-    if args.verb == "set" and args.when is None:
+@command(
+    argument(
+        "target", metavar="TARGET", type=parse_target, help="agent@workflow:tag; @workflow:tag: all without their own"
+    ),
+    argument("verb", metavar="set|show|clear", choices=("set", "show", "clear"), help="what to do"),
+    argument("when", metavar="WHEN", nargs="?", help='30s, 5m, 1h, or a cron line: "0 9 * * 1-5"'),
+    argument("--prompt", metavar="P", help="what the agent is told then"),
+    JSON,
+)
+async def schedule(ctx: Context) -> None:
+    target, verb, when, prompt = ctx.args.target, ctx.args.verb, ctx.args.when, ctx.args.prompt
+    if verb == "set" and when is None:
         raise UsageError("schedule: when is it to wake?", hint=f"guild schedule {target} set 5m")
-    if args.verb != "set" and (args.when is not None or args.prompt is not None):
-        raise UsageError(f"schedule: {args.verb} takes no time and no prompt", hint="They go with `set`.")
+    if verb != "set" and (when is not None or prompt is not None):
+        raise UsageError(f"schedule: {verb} takes no time and no prompt", hint="They go with `set`.")
+    client = await ctx.connect("read" if verb == "show" else "start")
+    if verb == "clear":
+        was_set = await client.schedule_clear(target)
+        ctx.print({"cleared": was_set}, "Cleared." if was_set else "Nothing was set.")
+        return
+    if verb == "set":
+        schedules = [await client.schedule_set(target, ctx.args.when, prompt=prompt)]
+    else:
+        schedules = await client.schedules(target)
+    rows = [_row(one) for one in schedules]
+    ctx.print_table(rows, {"schedules": [one.as_dict() for one in schedules]}, empty="Nothing is set.")
 
-    async def work(client: HallClient, frame: Frame) -> int:
-        if args.verb == "set":
-            _print([await client.schedule_set(target, args.when, prompt=args.prompt)], args.json, screen)
-        elif args.verb == "show":
-            _print(await client.schedules(target), args.json, screen)
-        else:
-            _cleared(await client.schedule_clear(target), args.json, screen)
-        return exit_codes.DONE
 
-    return with_hall(work, screen, readonly=args.verb == "show")
-
-
-def _print(schedules: Sequence[Schedule], as_json: bool, screen: Screen) -> None:
+def _row(schedule: Schedule) -> list[str]:
     from guildhall.core.clock import moment
 
-    if as_json:
-        screen.json({"schedules": [schedule.as_dict() for schedule in schedules]})
-    elif not schedules:
-        screen.note("Nothing is set.")
-    else:
-        rows = [
-            [
-                one.agent or "all",
-                str(one.wakeup),
-                f"next {moment(one.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if one.due_at else "",
-                one.prompt or "",
-            ]
-            for one in schedules
-        ]
-        screen.table(rows)
-
-
-def _cleared(was_set: bool, as_json: bool, screen: Screen) -> None:
-    if as_json:
-        screen.json({"cleared": was_set})
-    else:
-        screen.result("Cleared." if was_set else "Nothing was set.")
+    due = f"next {moment(schedule.due_at).astimezone():%Y-%m-%d %H:%M:%S}" if schedule.due_at else ""
+    return [schedule.agent or "all", str(schedule.wakeup), due, schedule.prompt or ""]

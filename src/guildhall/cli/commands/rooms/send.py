@@ -4,37 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.targets import target_of, text_of
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.parser import read_text
+from guildhall.cli.targets import parse_target
 
 if TYPE_CHECKING:
-    import argparse
-
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.workflow.instance import Sent
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help="agent@workflow:tag; @workflow:tag: those mentioned, or all")
-    parser.add_argument("message", metavar="MESSAGE", nargs="?", help="what to say; `-` reads standard input")
-    parser.add_argument("--json", action="store_true", help="print an object")
+@command(
+    argument(
+        "target", metavar="TARGET", type=parse_target, help="agent@workflow:tag; @workflow:tag: those mentioned, or all"
+    ),
+    argument("message", metavar="MESSAGE", nargs="?", help="what to say; `-` reads standard input"),
+    JSON,
+)
+def send(ctx: Context) -> Work:
+    return _send(ctx, read_text(ctx.args.message, "message"))
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    target, text = target_of(args.target), text_of(args.message, "message")
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        sent = await client.send(target, text)
-        if args.json:
-            screen.json(sent.as_dict())
-        else:
-            _print(sent, screen)
-        return exit_codes.DONE
-
-    return with_hall(work, screen)
+async def _send(ctx: Context, text: str) -> None:
+    client = await ctx.connect()
+    ctx.print(await client.send(ctx.args.target, text), _print)
 
 
 def _print(sent: Sent, screen: Screen) -> None:

@@ -9,54 +9,44 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commands.runs.run import (
-    file_of,
-    limits_arguments,
-    mode_arguments,
-    model_arguments,
-    request_of,
-    run_workflow,
-    worker_name,
-    workflow_arguments,
-)
-from guildhall.cli.connection import with_hall
-from guildhall.cli.follow import Follower, calm, output_argument
+from guildhall.cli.command import OUTPUT, Context, argument, command
+from guildhall.cli.commands.runs.run import FRESH, LIMITS, MODELS, MODES, WORKFLOW, file_of, request_of, run_workflow
+from guildhall.cli.follow import Follower, calm
 from guildhall.cli.screen import ReaderGone
-from guildhall.cli.targets import target_of
-from guildhall.cli.trust_prompt import once_trusted
+from guildhall.cli.targets import parse_target, worker_name
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.hall.start import is_embedded
 from guildhall.workflow.recognise import SUFFIXES, is_workflow
 from guildhall.workflow.target import Target
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator
 
-    from guildhall.cli.screen import Screen
     from guildhall.core.events import Event
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.workflow.instance import WorkflowShown
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = (
-        "the file of a workflow; a worker, which then stands alone; or an agent@workflow:tag that was stopped or failed"
-    )
-    parser.add_argument("worker", metavar="FILE|WORKER", help=help)
-    parser.set_defaults(input=None, attach=())
-    parser.add_argument("--background", action="store_true", help="print the id and leave it to the hall's process")
-    model_arguments(parser)
-    limits_arguments(parser)
-    mode_arguments(parser)
-    workflow_arguments(parser)
-    parser.add_argument("--fresh", action="store_true", help="a workflow begins in a new room, without what was said")
-    parser.add_argument("--json", action="store_true", help="with --background: print an object")
-    output_argument(parser)
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
+@command(
+    argument(
+        "worker",
+        metavar="FILE|WORKER",
+        type=worker_name,
+        help=(
+            "the file of a workflow; a worker, which then stands alone;"
+            " or an agent@workflow:tag that was stopped or failed"
+        ),
+    ),
+    argument("--background", action="store_true", help="print the id and leave it to the hall's process"),
+    *MODELS,
+    *LIMITS,
+    MODES,
+    *WORKFLOW,
+    FRESH,
+    argument("--json", action="store_true", help="with --background: print an object"),
+    OUTPUT,
+)
+async def start(ctx: Context) -> int | None:
+    args, name = ctx.args, ctx.args.worker
     if args.json and not args.background:
         raise UsageError("start: --json goes with --background", hint="--output json prints an object at the end.")
     if args.background and is_embedded(os.environ):
@@ -64,50 +54,38 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
             "start: nothing would keep it in the background: this command is the hall itself",
             hint="Leave out --background, or unset GUILDHALL_EMBEDDED.",
         )
-    name = worker_name(args.worker)
     if is_workflow(file_of(name)):
-        return run_workflow(args, screen, "start")
+        return await run_workflow(ctx, "start", background=args.background)
     if args.tag or args.param or args.fresh or args.budget or args.approve_all or args.strict or args.max_tokens:
         hint = "Of a worker only the model and --max-turns can be chosen."
         raise UsageError("start: these options go with a workflow's file", hint=hint)
-    if "@" in name and not Path(name).exists():
-        return _work_again(target_of(name), args, screen)
-    return _stand_alone(args, screen)
+    if "@" not in name or Path(name).exists():  # noqa: ASYNC240 - a command has nothing else to do
+        return await _start_worker(ctx)
+    target = parse_target(name)
+    client = await ctx.connect()
+    _print_started(ctx, await client.start_agent(target), target)
+    return None
 
 
-def _work_again(target: Target, args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        _tell(await client.start_agent(target), target, args.json, screen)
-        return exit_codes.DONE
-
-    return with_hall(work, screen)
-
-
-def _stand_alone(args: argparse.Namespace, screen: Screen) -> int:
-    """Seats a worker in global:main. In the foreground, whoever leaves takes it along, and nobody else."""
-    request = request_of(args)
-    name = Path(args.worker).stem if args.worker.endswith(SUFFIXES) else args.worker.rpartition("/")[2]
-    target = Target(name)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        async def seated() -> int:
-            shown = await client.start_worker(request, frame)
-            if args.background:
-                _tell(shown, target, args.json, screen)
-                return exit_codes.DONE
-            screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
-            return await _followed(shown.run, target, client, frame, screen)
-
-        return await once_trusted(seated, lambda: client.trust_look(frame, worker=request.worker), client, screen)
-
-    return with_hall(work, screen, model=args.model)
+async def _start_worker(ctx: Context) -> int | None:
+    """Start a worker as an agent of global:main. In the foreground, it is stopped when the command ends."""
+    request, name = request_of(ctx.args), ctx.args.worker
+    target = Target(Path(name).stem if name.endswith(SUFFIXES) else name.rpartition("/")[2])
+    client = await ctx.connect(model=ctx.args.model)
+    shown = await ctx.run_trusted(lambda: client.start_worker(request, ctx.frame), worker=request.worker)
+    if ctx.args.background:
+        _print_started(ctx, shown, target)
+        return None
+    ctx.screen.note(f"{target} is there: guild send {target} ... speaks to it. Ctrl-C stops it for now.")
+    return await _follow(ctx, shown.run, target)
 
 
-async def _followed(run: str, target: Target, client: HallClient, frame: Frame, screen: Screen) -> int:
+async def _follow(ctx: Context, run: str, target: Target) -> int:
+    client, screen = ctx.client, ctx.screen
     follower, own = Follower(client, screen), Own(run, target.agent or "")
     code = exit_codes.DONE
     try:
-        async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, frame))) as events:
+        async with aclosing(cast("AsyncGenerator[Event]", client.follow(run, ctx.frame))) as events:
             async for event in events:
                 if event.run != run and own.unknown(event):
                     shown = await client.workflow(target)
@@ -124,7 +102,7 @@ async def _followed(run: str, target: Target, client: HallClient, frame: Frame, 
 
 
 class Own:
-    """Which events of global:main are about one of those who stand alone there: who started it sees no other."""
+    """Selects the events of one agent among those of global:main, and its runs."""
 
     def __init__(self, root: str, name: str) -> None:
         self._root = root
@@ -133,7 +111,7 @@ class Own:
         self.runs: set[str] = set()
 
     def unknown(self, event: Event) -> bool:
-        """Whether a run is heard of that had begun before anybody listened."""
+        """Return True for events of a run that started before this command subscribed."""
         return event.type != "run_started" and event.run not in self.runs | self._others
 
     def concerns(self, event: Event) -> bool:
@@ -152,9 +130,7 @@ class Own:
         return event.run in self.runs
 
 
-def _tell(shown: WorkflowShown, target: Target, as_json: bool, screen: Screen) -> None:
-    if as_json:
-        screen.json({**shown.as_dict(), "target": str(target)})
-    else:
-        screen.result(shown.run)
-        screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")
+def _print_started(ctx: Context, shown: WorkflowShown, target: Target) -> None:
+    ctx.print({**shown.as_dict(), "target": str(target)}, shown.run)
+    if not ctx.args.json:
+        ctx.screen.note(f"{target} is there: guild send {target} ..., guild log -f {target}, guild stop {target}")

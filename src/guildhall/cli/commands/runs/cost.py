@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_look
+from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.screen import money
-from guildhall.cli.targets import named
+from guildhall.cli.targets import resolve
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.runs.model import Run
 
 _COUNTED = ("runs", "turns", "input_tokens", "output_tokens", "unpriced_runs")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "only of this: @workflow:tag, agent@workflow:tag, or the id of a run"
-    parser.add_argument("target", metavar="TARGET|RUN", nargs="?", help=help)
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        lines = by_worker_and_model(await _runs(args.target, client))
-        if args.json:
-            screen.json({"lines": lines, "total_usd": _rounded(sum(line["cost_usd"] for line in lines))})
-        else:
-            _print(lines, screen)
-        return exit_codes.DONE
-
-    return with_look(work, screen)
+@command(
+    argument(
+        "target",
+        metavar="TARGET|RUN",
+        nargs="?",
+        help="only of this: @workflow:tag, agent@workflow:tag, or the id of a run",
+    ),
+    JSON,
+    event_loop=False,
+)
+async def cost(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    lines = by_worker_and_model(await _runs(ctx.args.target, client))
+    total = _rounded(sum(line["cost_usd"] for line in lines))
+    ctx.print(lines, _print, data={"lines": lines, "total_usd": total})
 
 
 async def _runs(target: str | None, client: HallClient) -> list[Run]:
@@ -44,7 +40,7 @@ async def _runs(target: str | None, client: HallClient) -> list[Run]:
     if target is None:
         every = await client.runs(everything=True, called=True)
         return [run for run in every if not run.request.get("workflow")]
-    found = await named(target, client)
+    found = await resolve(target, client)
     shown = await client.show(found.run)
     runs = [run for run in (shown.run, *shown.below) if not run.request.get("workflow")]
     if found.agent is None:

@@ -6,97 +6,90 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
+from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.rooms import message_line
 from guildhall.cli.format.runs import entry_line, how_to_go_on
-from guildhall.cli.targets import named
+from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
 from guildhall.runs.model import Entry
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Named
+    from guildhall.cli.targets import Resolved
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Shown
     from guildhall.room.model import Message
     from guildhall.runs.model import Run
 
-_EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
+_POLL_S = 0.2  # if the run is not alive in the hall that is asked
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on for as long as the run is working")
-    parser.add_argument("--json", action="store_true", help="print each entry as an object with all its data")
+@command(
+    argument("id", metavar="ID|TARGET", help="of a run, job, commission or ask; agent@workflow:tag; @workflow:tag"),
+    argument("-f", "--follow", action="store_true", help="go on for as long as the run is working"),
+    argument("--json", action="store_true", help="print each entry as an object with all its data"),
+)
+async def log(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    found = await resolve(ctx.args.id, client)
+    journal = _Printer(client, ctx.screen, found, as_json=ctx.args.json)
+    shown = await journal.print_new()
+    if not ctx.args.follow:
+        return
+    while shown.run.status == "running":
+        shown = await _follow(journal, replace(ctx.frame, interactive=False))
+    for line in how_to_go_on(shown, ctx.screen):
+        ctx.screen.note(line)
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        found = await named(args.id, client)
-        told = _Told(client, screen, found, as_json=args.json)
-        shown = await told.more()
-        while args.follow and shown.run.status == "running":
-            shown = await _followed(told, replace(frame, interactive=False))
-        if args.follow:
-            for line in how_to_go_on(shown, screen):
-                screen.note(line)
-        return exit_codes.DONE
-
-    return with_hall(work, screen, readonly=True)
-
-
-async def _followed(told: _Told, frame: Frame) -> Shown:
-    """Tells what is new whenever something happens in the run; where nobody can say when, again and again."""
-    async with aclosing(cast("AsyncGenerator[Event]", told.client.follow(told.run, frame))) as events:
+async def _follow(journal: _Printer, frame: Frame) -> Shown:
+    """Print new entries whenever an event arrives. If the run is not alive in this hall, the caller polls."""
+    async with aclosing(cast("AsyncGenerator[Event]", journal.client.follow(journal.run, frame))) as events:
         async for event in events:
             if event.type != "text_delta":
-                await told.more()
-    shown = await told.more()
+                await journal.print_new()
+    shown = await journal.print_new()
     if shown.run.status == "running":
-        await SystemClock().sleep(_EVERY)
+        await SystemClock().sleep(_POLL_S)
     return shown
 
 
-class _Told:
-    """What has been told of a run, of those that it has called, and of the room that they share."""
+class _Printer:
+    """Prints the journal of a run, of the runs that it called, and the messages of their room, each entry once."""
 
-    def __init__(self, client: HallClient, screen: Screen, found: Named, *, as_json: bool) -> None:
+    def __init__(self, client: HallClient, screen: Screen, found: Resolved, *, as_json: bool) -> None:
         self.client = client
         self.run = found.run
         self._agent = found.agent.name if found.agent else None
         self._screen = screen
         self._as_json = as_json
         self._last: dict[str, int] = {}
-        self._said = 0
-        self._whole: dict[str, str | None] = {}  # when each run had ended that has been told
+        self._last_message = 0
+        self._ended_at: dict[str, str | None] = {}  # of each run when it was last read
 
-    async def more(self) -> Shown:
-        """Tells what is new; how the run stands."""
+    async def print_new(self) -> Shown:
+        """Print what was not printed yet, and return the state of the run."""
         shown = await self.client.show(self.run)
         runs = self._wanted([shown.run, *shown.below])
         labels = {one.id: "" if one.id == self.run else f"  [{one.worker} {one.id}]" for one in runs}
-        open_ones = [one for one in runs if self._whole.get(one.id) != one.ended_at or one.ended_at is None]
+        open_ones = [one for one in runs if self._ended_at.get(one.id) != one.ended_at or one.ended_at is None]
         new = [entry for one in open_ones for entry in await self.client.journal(one.id, self._last.get(one.id, -1))]
-        self._whole = {one.id: one.ended_at for one in runs}
+        self._ended_at = {one.id: one.ended_at for one in runs}
         items: list[Entry | Message] = [*await self._messages(shown), *new]
         for item in sorted(items, key=lambda item: item.at):  # those of one run stay in their order
             if isinstance(item, Entry):
                 self._last[item.run] = item.seq
-                self._tell_entry(item, labels[item.run])
+                self._print_entry(item, labels[item.run])
             else:
-                self._said = item.id
-                self._tell_message(item)
+                self._last_message = item.id
+                self._print_message(item)
         return shown
 
     def _wanted(self, runs: list[Run]) -> list[Run]:
-        """All, or those of one agent and what these have called."""
+        """Return all runs, or those of one agent and the runs that these have called."""
         if self._agent is None:
             return runs
         kept: dict[str, Run] = {}
@@ -106,17 +99,17 @@ class _Told:
         return list(kept.values())
 
     async def _messages(self, shown: Shown) -> list[Message]:
-        """What is new in the room; of one agent what it said and what it was told."""
+        """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
         if not shown.run.request.get("workflow"):
             return []
-        found = await self.client.channel(self.run, since=self._said)
+        found = await self.client.channel(self.run, since=self._last_message)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]
 
-    def _tell_entry(self, entry: Entry, label: str) -> None:
+    def _print_entry(self, entry: Entry, label: str) -> None:
         told = replace(entry, data=self._screen.scrubbed(entry.data))  # before any of it is cut
         self._screen.json(told.as_dict()) if self._as_json else self._screen.result(label + entry_line(told))
 
-    def _tell_message(self, message: Message) -> None:
+    def _print_message(self, message: Message) -> None:
         if self._as_json:
             self._screen.json({"type": "message", **message.as_dict()})
         else:

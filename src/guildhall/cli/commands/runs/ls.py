@@ -7,8 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_look
+from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import commission_row
 from guildhall.cli.format.jobs import id_of, task_of
 from guildhall.cli.format.member_jobs import how_to_answer
@@ -22,18 +21,16 @@ from guildhall.cli.format.workflows import (
     working_rows,
 )
 from guildhall.cli.screen import money
-from guildhall.cli.targets import target_of
+from guildhall.cli.targets import parse_target
 from guildhall.core.clock import SystemClock
 from guildhall.core.ids import COMMISSION, is_id
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from pathlib import Path
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.members.wire import AtWork
     from guildhall.projects.commissions.model import Commission
@@ -43,14 +40,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10  # finished runs, unless all are wanted
 _OVER = ("completed", "failed", "cancelled", "abandoned")  # commissions
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"
-    )
-    parser.add_argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done")
-    parser.add_argument("--json", action="store_true", help="print an object with needs_you, working and done")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,41 +99,41 @@ class Groups:
         }
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        if args.target is not None:
-            return await _one(args, client, screen)
-        workflows = await client.workflows(over=False)
-        runs, asks = await client.runs(everything=args.all), await client.asks()
-        meetings = await client.meetings()
-        members, commissions = await client.members_at_work(), await client.commissions()
-        groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
-        if args.json:
-            screen.json(groups.as_dict())
-        else:
-            print_groups(groups, screen, frame.root, everything=args.all)
-            _note_left_behind(screen)
-        return exit_codes.DONE
+@command(
+    argument("target", metavar="TARGET", nargs="?", help="only this: @workflow:tag, agent@workflow:tag, a commission"),
+    argument("--all", action="store_true", help=f"every run, not just the newest {_SHOWN} that are done"),
+    argument("--json", action="store_true", help="print an object with needs_you, working and done"),
+    event_loop=False,
+)
+async def ls(ctx: Context) -> None:
+    client, everything = await ctx.connect("read"), ctx.args.all
+    if ctx.args.target is not None:
+        await _print_one(ctx, client)
+        return
+    workflows = await client.workflows(over=False)
+    runs, asks = await client.runs(everything=everything), await client.asks()
+    meetings = await client.meetings()
+    members, commissions = await client.members_at_work(), await client.commissions()
+    groups = Groups.of(runs, asks, workflows, members, meetings, commissions)
+    here = ctx.frame.root
+    ctx.print(groups, lambda groups, screen: print_groups(groups, screen, here, everything=everything))
+    if not ctx.args.json:
+        _note_left_behind(ctx.screen)
 
-    return with_look(work, screen)
 
-
-async def _one(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
-    """One workflow and its agents, one agent, or one commission."""
-    if is_id(args.target, COMMISSION):
-        commission = (await client.commission(args.target)).commission
-        screen.json(commission.as_dict()) if args.json else screen.table([commission_row(commission, screen)])
-        return exit_codes.DONE
-    target = target_of(args.target)
+async def _print_one(ctx: Context, client: HallClient) -> None:
+    """Print one workflow and its agents, one agent, or one commission."""
+    if is_id(ctx.args.target, COMMISSION):
+        commission = (await client.commission(ctx.args.target)).commission
+        ctx.print(commission, lambda one, screen: screen.table([commission_row(one, screen)]))
+        return
+    target = parse_target(ctx.args.target)
     workflow = await client.workflow(target)
-    agents = [agent for agent in workflow.agents if target.agent in (None, agent.name)]
-    if args.json:
-        screen.json((agents[0] if target.agent else workflow).as_dict())
-    elif target.agent:
-        print_agents(agents, screen)
+    if target.agent:
+        agents = [agent for agent in workflow.agents if target.agent == agent.name]
+        ctx.print(agents, print_agents, data=agents[0].as_dict())
     else:
-        print_workflow(workflow, screen)
-    return exit_codes.DONE
+        ctx.print(workflow, print_workflow)
 
 
 def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool) -> None:

@@ -7,66 +7,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.commands.runs.run import limits_arguments
-from guildhall.cli.connection import with_hall
-from guildhall.cli.follow import Follower, output_argument
-from guildhall.cli.targets import run_named
-from guildhall.cli.trust_prompt import once_trusted
+from guildhall.cli.command import OUTPUT, Context, Work, argument, command
+from guildhall.cli.commands.runs.run import LIMITS, limits_of
+from guildhall.cli.follow import Follower
+from guildhall.cli.targets import resolve_run
+from guildhall.cli.trust_prompt import run_trusted
 from guildhall.core.ids import MEETING, is_id
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Trusting
+    from guildhall.hall.client import HallClient
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "of the run, the job, the commission or the meeting; @workflow:tag"
-    parser.add_argument("run", metavar="ID|TARGET", help=help)
-    limits_arguments(parser)
-    output_argument(parser)
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    more = {"max_turns": args.max_turns, "max_tokens": args.max_tokens, "budget": args.budget}
-    if is_id(args.run, MEETING):
+@command(
+    argument("run", metavar="ID|TARGET", help="of the run, the job, the commission or the meeting; @workflow:tag"),
+    *LIMITS,
+    OUTPUT,
+)
+def resume(ctx: Context) -> int | Work:
+    if is_id(ctx.args.run, MEETING):
         from guildhall.cli.commands.projects.meet import go_back
 
-        return go_back(args.run, screen, **more)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        run = await run_named(args.run, client)
-        if meeting := (await client.show(run)).run.request.get("meeting"):
-            from guildhall.cli.conversation import Talk
-
-            return await Talk(screen, more=more).once(meeting["id"], client, frame)
-        return await go_on(run, client, frame, screen, **more)
-
-    return with_hall(work, screen)
+        return go_back(ctx.args.run, ctx.screen, **limits_of(ctx.args))
+    return _resume(ctx)
 
 
-async def go_on(run: str, client: HallClient, frame: Frame, screen: Screen, **more: Any) -> int:
-    """Go on with a run and follow it; where code that it needs has changed since it was trusted, ask first."""
+async def _resume(ctx: Context) -> int:
+    client, limits = await ctx.connect(), limits_of(ctx.args)
+    run = await resolve_run(ctx.args.run, client)
+    if meeting := (await client.show(run)).run.request.get("meeting"):
+        from guildhall.cli.conversation import Conversation
 
-    async def look() -> Trusting:
-        request = (await client.show(run)).run.request
-        then = replace(frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"]))
-        return await client.trust_look(then, worker=request["worker"])
+        return await Conversation(ctx.screen, more=limits).once(meeting["id"], client, ctx.frame)
+    return await resume_run(ctx, run, **limits)
 
-    code = await once_trusted(
-        lambda: Follower(client, screen).follow(client.resume(run, frame, **more)), look, client, screen
+
+async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
+    """Resume a run and follow it. If code that it needs has changed since it was trusted, ask first."""
+    client, screen = ctx.client, ctx.screen
+    request = (await client.show(run)).run.request
+    code = await run_trusted(
+        lambda: Follower(client, screen).follow(client.resume(run, ctx.frame, **limits)),
+        client,
+        replace(ctx.frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"])),
+        screen,
+        worker=request["worker"],
     )
-    if code == exit_codes.INTERRUPTED and (why := await _held(run, client)):
+    if code == exit_codes.INTERRUPTED and (why := await _hold_of(run, client)):
         screen.note(f"guild: {why}", "red")
         return exit_codes.NEEDS_YOU
     return code
 
 
-async def _held(run: str, client: HallClient) -> str | None:
-    """Why the commission that a run carries out still waits, if it does."""
-    if not (told := (await client.show(run)).run.request.get("commission")):
+async def _hold_of(run: str, client: HallClient) -> str | None:
+    """Return why the commission of a run is on hold, or None if it is not."""
+    if not (commission := (await client.show(run)).run.request.get("commission")):
         return None
-    found = (await client.commission(told["id"])).commission
+    found = (await client.commission(commission["id"])).commission
     return found.explanation if found.hold is not None else None

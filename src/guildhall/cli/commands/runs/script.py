@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.targets import run_named
-from guildhall.cli.trust_prompt import keep
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.targets import resolve_run
+from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import Conflict, GuildError, UsageError
 from guildhall.tools.source import pin_of
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient
     from guildhall.workers.trust import Seen
@@ -23,43 +19,32 @@ if TYPE_CHECKING:
 _SUFFIXES = (".yaml", ".yml")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag")
-    parser.add_argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output")
-    parser.add_argument("--force", action="store_true", help="overwrite a file that is there")
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    file = None if args.out == "-" else _file(args.out)
-
-    made: list[Seen] = []
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        run = await run_named(args.run, client)
-        text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
-        if file is not None:
-            _write(file, text, force=args.force)
-            made.extend(await _to_trust(file, text, client, frame))
-        if args.json:
-            screen.json({"run": run, "path": str(file) if file else None, "script": text})
-        else:
-            screen.result(str(file) if file else text)
-        for line in text.splitlines():
-            if line.startswith("# Left out: "):
-                screen.note(line.removeprefix("# "), "yellow")
-        if file is not None:
-            screen.note(f"Run it with: guild test {file}")
-        return exit_codes.DONE
-
-    code = with_hall(work, screen, readonly=True)
-    if made:
-        keep(made, screen)
-    return code
+@command(
+    argument("run", metavar="RUN|TARGET", help="the id of the run, or of a job; @workflow:tag"),
+    argument("--out", metavar="FILE", default="-", help="where to write it; `-`: standard output"),
+    argument("--force", action="store_true", help="overwrite a file that is there"),
+    JSON,
+)
+async def script(ctx: Context) -> None:
+    file, screen = None if ctx.args.out == "-" else _file(ctx.args.out), ctx.screen
+    client = await ctx.connect("read")
+    run = await resolve_run(ctx.args.run, client)
+    text = screen.redact(await client.script(run))  # the hall does not know all secrets of this terminal
+    untrusted: list[Seen] = []
+    if file is not None:
+        _write(file, text, force=ctx.args.force)
+        untrusted = await _to_trust(file, text, client, ctx.frame)
+    ctx.print({"run": run, "path": str(file) if file else None, "script": text}, str(file) if file else text)
+    for line in text.splitlines():
+        if line.startswith("# Left out: "):
+            screen.note(line.removeprefix("# "), "yellow")
+    if file is not None:
+        screen.note(f"Run it with: guild test {file}")
+    await trust_own_files(untrusted, ctx)
 
 
 async def _to_trust(file: Path, text: str, client: HallClient, frame: Frame) -> list[Seen]:
-    """The file, if it has to be trusted to be tested: the person has made it, of a run of their own."""
+    """Return the file if it must be trusted before it can be tested."""
     try:
         looking = await client.trust_look(frame, at=file)
     except GuildError:  # there is no test in it

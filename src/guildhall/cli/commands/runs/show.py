@@ -5,78 +5,72 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_look
+from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import print_commission, warn_if_stopped
 from guildhall.cli.format.jobs import print_job
 from guildhall.cli.format.meetings import print_meeting
 from guildhall.cli.format.runs import how_to_answer, how_to_go_on, text_of, used
 from guildhall.cli.format.workflows import print_workflow
-from guildhall.cli.targets import named
+from guildhall.cli.targets import resolve
 from guildhall.core.ids import ASK, COMMISSION, JOB, MEETING, is_id
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import labelled
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Awaitable, Callable
-
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Named
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient, Shown
+    from guildhall.cli.targets import Resolved
+    from guildhall.hall.client import Shown
     from guildhall.runs.model import Ask
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag"
-    parser.add_argument("id", metavar="ID|TARGET", help=help)
-    parser.add_argument("--json", action="store_true", help="print an object, with the whole conversation of a run")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        ways: dict[str, tuple[Callable[[str], Awaitable[Any]], Callable[[Any, Screen], None]]] = {
-            ASK: (client.ask, _print_ask),
-            JOB: (client.job, print_job),
-            MEETING: (client.meeting, print_meeting),
-            COMMISSION: (client.commission, print_commission),
-        }
-        for kind, (ask_for, print_it) in ways.items():
-            if is_id(args.id, kind):
-                one = await ask_for(args.id)
-                screen.json(one.as_dict()) if args.json else print_it(one, screen)
-                if kind == COMMISSION:
-                    await warn_if_stopped(one, client, screen)
-                return exit_codes.DONE
-        found = await named(args.id, client)
+@command(
+    argument(
+        "id",
+        metavar="ID|TARGET",
+        help="of a run, a job, a commission, a meeting or an ask; agent@workflow:tag; @workflow:tag",
+    ),
+    argument("--json", action="store_true", help="print an object, with the whole conversation of a run"),
+    event_loop=False,
+)
+async def show(ctx: Context) -> None:
+    client, id = await ctx.connect("read"), ctx.args.id
+    if is_id(id, ASK):
+        ctx.print(await client.ask(id), _print_ask)
+    elif is_id(id, JOB):
+        ctx.print(await client.job(id), print_job)
+    elif is_id(id, MEETING):
+        ctx.print(await client.meeting(id), print_meeting)
+    elif is_id(id, COMMISSION):
+        details = await client.commission(id)
+        ctx.print(details, print_commission)
+        await warn_if_stopped(details, client, ctx.screen)
+    else:
+        found = await resolve(id, client)
         shown = await client.show(found.run)
-        if found.workflow is not None:
-            _print_team(found, shown, args.json, screen)
-        elif args.json:
-            asks = [ask.as_dict() for ask in shown.asks]
-            told = {
-                "runtime": shown.runtime,
-                "usage": shown.usage.as_dict(),
-                "cost_usd": shown.usage.cost_usd,
-                "attachments": list(shown.attachments),
-                "below": [run.as_dict() for run in shown.below],
-                "asks": asks,
-                "messages": list(shown.messages),
-            }
-            screen.json({**shown.run.as_dict(), **told})
+        if found.workflow is None:
+            ctx.print(shown, _print_run, data=_run_data(shown))
         else:
-            _print_run(shown, screen)
-        return exit_codes.DONE
-
-    return with_look(work, screen)
+            _print_team(ctx, found, shown)
 
 
-def _print_team(found: Named, shown: Shown, as_json: bool, screen: Screen) -> None:
-    """A workflow, or one agent of it, with what it asks."""
-    workflow, agent = found.workflow, found.agent
+def _run_data(shown: Shown) -> dict[str, Any]:
+    return {
+        **shown.run.as_dict(),
+        "runtime": shown.runtime,
+        "usage": shown.usage.as_dict(),
+        "cost_usd": shown.usage.cost_usd,
+        "attachments": list(shown.attachments),
+        "below": [run.as_dict() for run in shown.below],
+        "asks": [ask.as_dict() for ask in shown.asks],
+        "messages": list(shown.messages),
+    }
+
+
+def _print_team(ctx: Context, found: Resolved, shown: Shown) -> None:
+    """Print a workflow, or one agent of it, with its asks."""
+    workflow, agent, screen = found.workflow, found.agent, ctx.screen
     assert workflow is not None
-    if as_json:
+    if ctx.args.json:
         asks = [ask.as_dict() for ask in shown.asks if agent is None or ask.run == agent.run]
         screen.json({**(agent or workflow).as_dict(), "asks": asks})
         return

@@ -2,85 +2,60 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.targets import named, run_id
+from guildhall.cli.command import Context, argument, command
+from guildhall.cli.format.meetings import print_change
+from guildhall.cli.targets import resolve, run_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
 
-if TYPE_CHECKING:
-    import argparse
 
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="TARGET|RUN", nargs="?", help="agent@workflow:tag, @workflow:tag, or a run's id")
-    parser.add_argument("--all", action="store_true", help="everything that works, and every workflow that is not over")
-    parser.add_argument("--json", action="store_true", help="print an object with the ids of all runs that were ended")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    if (args.run is None) == (not args.all):
+@command(
+    argument("run", metavar="TARGET|RUN", nargs="?", help="agent@workflow:tag, @workflow:tag, or a run's id"),
+    argument("--all", action="store_true", help="everything that works, and every workflow that is not over"),
+    argument("--json", action="store_true", help="print an object with the ids of all runs that were ended"),
+)
+async def stop(ctx: Context) -> int | None:
+    id: str = ctx.args.run or ""
+    if (ctx.args.run is None) == (not ctx.args.all):
         raise UsageError("stop: what is to be stopped?", hint="Name a target or a run, or say --all.")
-    if args.run is not None and is_id(args.run, ASK):
-        run_id(args.run)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        if args.all:
-            return await _everything(client, args.json, screen)
-        if is_id(args.run, MEETING):
-            return await _meeting(args.run, args.json, client, frame, screen)
-        if is_id(args.run, COMMISSION):
-            return await _commission(args.run, client, args.json, screen)
-        found = await named(args.run, client)
-        if found.agent is not None and found.target is not None:
-            ended = await client.stop_agent(found.target)
-            told = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
-        else:
-            ended = await client.stop(found.run)
-            what = str(found.target or found.run)
-            more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
-            state = "stopped" if found.target else "cancelled"
-            told = f"{what} is {state}{more}; its record stays: guild show {found.run}"
-        if args.json:
-            screen.json({"run": found.run, "target": found.target and str(found.target), "cancelled": ended})
-        else:
-            screen.result(told)
-        return exit_codes.DONE
-
-    return with_hall(work, screen)
-
-
-async def _meeting(id: str, as_json: bool, client: HallClient, frame: Frame, screen: Screen) -> int:
-    """A meeting is ended by closing it, with what notes there are and without asking a model for more."""
-    from guildhall.cli.commands.projects.meeting import tell_change
-
-    meeting = await client.meeting_close(id, frame, summarise=False)
-    screen.json(meeting.as_dict()) if as_json else tell_change(meeting, screen)
-    return exit_codes.DONE
-
-
-async def _commission(id: str, client: HallClient, as_json: bool, screen: Screen) -> int:
-    """One that has begun and one that has not end the same way."""
-    one = await client.commission_cancel(id)
-    if as_json:
-        screen.json({"run": one.run, "target": None, "cancelled": [one.run] if one.run else []})
+    if is_id(id, ASK):
+        run_id(id)
+    client = await ctx.connect()
+    if ctx.args.all:
+        return await _stop_all(ctx)
+    if is_id(id, MEETING):  # it is closed with the notes that there are, without asking a model for a summary
+        ctx.print(await client.meeting_close(id, ctx.frame, summarise=False), print_change)
+    elif is_id(id, COMMISSION):
+        one = await client.commission_cancel(id)
+        data = {"run": one.run, "target": None, "cancelled": [one.run] if one.run else []}
+        ctx.print(data, f"{id} is {one.status}; its record stays: guild show {id}")
     else:
-        screen.result(f"{id} is {one.status}; its record stays: guild show {id}")
-    return exit_codes.DONE
+        await _stop_run(ctx, id)
+    return None
 
 
-async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
-    """What fails to stop is told, and keeps nothing else from being stopped."""
+async def _stop_run(ctx: Context, id: str) -> None:
+    found = await resolve(id, ctx.client)
+    if found.agent is not None and found.target is not None:
+        ended = await ctx.client.stop_agent(found.target)
+        text = f"{found.target} is stopped; the others go on. To let it work again: guild start {found.target}"
+    else:
+        ended = await ctx.client.stop(found.run)
+        what = str(found.target or found.run)
+        more = f", with {len(ended) - 1} that it has called" if len(ended) > 1 and found.target is None else ""
+        state = "stopped" if found.target else "cancelled"
+        text = f"{what} is {state}{more}; its record stays: guild show {found.run}"
+    ctx.print({"run": found.run, "target": found.target and str(found.target), "cancelled": ended}, text)
+
+
+async def _stop_all(ctx: Context) -> int:
+    """Stop everything. A run that cannot be stopped is reported and does not prevent stopping the others."""
+    client, screen = ctx.client, ctx.screen
     living = {one.run: str(one.target) for one in await client.workflows(over=False)}
     running = [run for run in await client.runs(everything=True) if run.status == "running"]
     meetings = [run.request["meeting"]["id"] for run in running if run.request.get("meeting")]
-    living |= {run.id: run.id for run in running if not run.request.get("meeting")} | living
+    living |= {run.id: run.id for run in running if not run.request.get("meeting") and run.id not in living}
     stopped: list[str] = []
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting
@@ -94,9 +69,9 @@ async def _everything(client: HallClient, as_json: bool, screen: Screen) -> int:
             code = exit_codes.FAILED
             continue
         stopped.append(run)
-        if not as_json:
+        if not ctx.args.json:
             screen.result(f"{name} is stopped")
-    if as_json:
+    if ctx.args.json:
         screen.json({"stopped": stopped})
     elif not living and not meetings:
         screen.note("Nothing lives here.")

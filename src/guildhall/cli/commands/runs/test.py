@@ -8,57 +8,47 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.trust_prompt import keep
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.trust_prompt import trust_own_files
 from guildhall.core.errors import InvalidFile, NotFound
 from guildhall.core.paths import project_root
 from guildhall.hall.cases import SUFFIXES, TESTS, tests_in
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import Deviation, HallClient, Tested
+    from guildhall.hall.client import Deviation, Tested
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here")
-    parser.add_argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path")
-    parser.add_argument("--update", action="store_true", help="where something differs, record what is so now")
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    files = [file for file in _files(args.paths) if args.keyword.lower() in str(file).lower()]
+@command(
+    argument("paths", metavar="FILE|DIR", nargs="*", help="scripts with a test; default: tests/ of here"),
+    argument("-k", "--keyword", metavar="WORD", default="", help="only files with this word in their path"),
+    argument("--update", action="store_true", help="where something differs, record what is so now"),
+    JSON,
+)
+async def test(ctx: Context) -> int:
+    keyword, screen = ctx.args.keyword, ctx.screen
+    files = [file for file in _files(ctx.args.paths) if keyword.lower() in str(file).lower()]
     if not files:
-        named = f" with {args.keyword!r} in their path" if args.keyword else ""
+        named = f" with {keyword!r} in their path" if keyword else ""
         hint = f"A test is a script with `test:` in {TESTS}/: guild script RUN --out {TESTS}/NAME.yaml"
         raise NotFound(f"there are no tests here{named}", hint=hint)
-
+    client = await ctx.connect("here")
     done: list[Tested] = []
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        stream = client.test(files, update=args.update)
-        async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
-            async for tested in results:
-                done.append(tested)
-                if not args.json:
-                    _print(tested, screen)
-        failed = sum(not tested.passed for tested in done)
-        seconds = sum(tested.seconds for tested in done)
-        if args.json:
-            counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
-            screen.json({"tests": [_as_dict(tested) for tested in done], **counts})
-        else:
-            screen.result(f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s")
-        return exit_codes.FAILED if failed else exit_codes.DONE
-
-    code = with_hall(work, screen, readonly=True, here=True)
-    if changed := [tested.trusted for tested in done if tested.trusted]:
-        keep(changed, screen)
-    return code
+    stream = client.test(files, update=ctx.args.update)
+    async with aclosing(cast("AsyncGenerator[Tested]", stream)) as results:
+        async for tested in results:
+            done.append(tested)
+            if not ctx.args.json:
+                _print(tested, screen)
+    failed = sum(not tested.passed for tested in done)
+    seconds = sum(tested.seconds for tested in done)
+    counts = {"passed": len(done) - failed, "failed": failed, "seconds": round(seconds, 3)}
+    text = f"{len(done) - failed} passed, {failed} failed in {seconds:.1f} s"
+    ctx.print({"tests": [_as_dict(tested) for tested in done], **counts}, text)
+    await trust_own_files([tested.trusted for tested in done if tested.trusted], ctx)
+    return exit_codes.FAILED if failed else exit_codes.DONE
 
 
 def _files(named: list[str]) -> list[Path]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
+from guildhall.cli.command import Context, argument, command
 from guildhall.cli.format.commissions import is_hall_running, print_commission, wait_idle, warn_if_stopped
 from guildhall.cli.format.member_jobs import print_end, told_end, until_over
 from guildhall.cli.format.runs import print_ending, result_of
 from guildhall.cli.format.workflows import given_up, how_to_try_again
 from guildhall.cli.parser import seconds
-from guildhall.cli.targets import named
+from guildhall.cli.targets import resolve
 from guildhall.core.clock import SystemClock
 from guildhall.core.errors import TimedOut
 from guildhall.core.ids import COMMISSION, is_id
@@ -22,104 +22,92 @@ from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncGenerator
 
     from guildhall.cli.screen import Screen
-    from guildhall.cli.targets import Named
+    from guildhall.cli.targets import Resolved
     from guildhall.core.events import Event
     from guildhall.core.frame import Frame
     from guildhall.hall.client import HallClient, Shown
     from guildhall.workflow.instance import WorkflowShown
 
-_EVERY = 0.2  # seconds between two looks at a run that is not alive in the hall that is asked
-# What may be the end of the wait; the first event says that from now on none is missed.
-_TURNS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
+_POLL_S = 0.2  # if the run is not alive in the hall that is asked
+# Events that may end the wait; from the first one on, none is missed.
+_TURNING_POINTS = frozenset({"run_started", "run_ended", "ask_opened", "workflow"})
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    help = "of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
-    parser.add_argument("id", metavar="ID|TARGET", help=help)
-    parser.add_argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)")
-    parser.add_argument("--json", action="store_true", help="print an object, as `guild run --output json` does")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    if (theirs := of_member(args.id) if "@" not in args.id else None) is not None:
-        return _member(*theirs, args, screen)
-
-    if is_id(args.id, COMMISSION):
-        return _commission(args, screen)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        found = await named(args.id, client)
-        try:
-            async with asyncio.timeout(args.timeout):
-                code, shown = await until_it_stands(found, client, replace(frame, interactive=False))
-        except TimeoutError:
-            raise TimedOut(f"{args.id} is still at it", hint=f"See guild log -f {found.run}.") from None
-        if args.json:
-            screen.json(await result_of(shown, client))
-        else:
-            print_ending(shown, screen)
-            if code == exit_codes.FAILED and shown.run.status == "running":
-                _say_who_gave_up(found, await client.workflow_of(shown.run.id), screen)
+@command(
+    argument(
+        "id", metavar="ID|TARGET", help="of a run, a job, a commission or an ask; agent@workflow:tag; @workflow:tag"
+    ),
+    argument("--timeout", metavar="T", type=seconds, help="give up after this time, such as 10m (exit 6)"),
+    argument("--json", action="store_true", help="print an object, as `guild run --output json` does"),
+)
+async def wait(ctx: Context) -> int:
+    id = ctx.args.id
+    if "@" not in id and (theirs := of_member(id)) is not None:
+        return await _wait_for_member(ctx, *theirs)
+    client = await ctx.connect("read")
+    if is_id(id, COMMISSION):
+        async with _timeout(ctx, f"guild show {id}"):
+            code, details = await wait_idle(id, client, hall=is_hall_running())
+        ctx.print(details, print_commission)
+        await warn_if_stopped(details, client, ctx.screen)
         return code
+    found = await resolve(id, client)
+    async with _timeout(ctx, f"guild log -f {found.run}"):
+        code, shown = await wait_stopped(found, client, replace(ctx.frame, interactive=False))
+    if ctx.args.json:
+        ctx.screen.json(await result_of(shown, client))
+        return code
+    print_ending(shown, ctx.screen)
+    if code == exit_codes.FAILED and shown.run.status == "running":
+        _print_given_up(found, await client.workflow_of(shown.run.id), ctx.screen)
+    return code
 
-    return with_hall(work, screen, readonly=True)
+
+async def _wait_for_member(ctx: Context, member: str, job: str) -> int:
+    client = await ctx.connect()
+    async with _timeout(ctx, f"guild job show {ctx.args.id}"):
+        standing = await until_over(member, job, client, ctx.frame)
+    return await (told_end if ctx.args.json else print_end)(member, standing, client, ctx.frame, ctx.screen)
 
 
-def _say_who_gave_up(found: Named, workflow: WorkflowShown, screen: Screen) -> None:
+@asynccontextmanager
+async def _timeout(ctx: Context, command: str) -> AsyncGenerator[None]:
+    """Raise TimedOut after --timeout. `command` shows how far it is."""
+    try:
+        async with asyncio.timeout(ctx.args.timeout):
+            yield
+    except TimeoutError:
+        raise TimedOut(f"{ctx.args.id} is still at it", hint=f"See {command}.") from None
+
+
+def _print_given_up(found: Resolved, workflow: WorkflowShown, screen: Screen) -> None:
     for agent in given_up(workflow):
         if found.agent is None or found.agent.name == agent.name:
             screen.note(f"guild: {agent.target} has given up; why: guild log {workflow.run}", "red")
             screen.note(f"Let it try again: {how_to_try_again(agent)}")
 
 
-def _member(member: str, job: str, args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        try:
-            async with asyncio.timeout(args.timeout):
-                standing = await until_over(member, job, client, frame)
-        except TimeoutError:
-            raise TimedOut(f"{args.id} is still at it", hint=f"See guild job show {args.id}.") from None
-        return await (told_end if args.json else print_end)(member, standing, client, frame, screen)
-
-    return with_hall(work, screen)
-
-
-def _commission(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        try:
-            async with asyncio.timeout(args.timeout):
-                code, shown = await wait_idle(args.id, client, hall=is_hall_running())
-        except TimeoutError:
-            raise TimedOut(f"{args.id} is still at it", hint=f"See guild show {args.id}.") from None
-        screen.json(shown.as_dict()) if args.json else print_commission(shown, screen)
-        await warn_if_stopped(shown, client, screen)
-        return code
-
-    return with_hall(work, screen, readonly=True)
-
-
-async def until_it_stands(found: Named, client: HallClient, frame: Frame) -> tuple[int, Shown]:
-    """Waits; the exit code, and how the run stands."""
+async def wait_stopped(found: Resolved, client: HallClient, frame: Frame) -> tuple[int, Shown]:
+    """Wait until a run has ended, is idle or needs the user. Return the exit code and the state of the run."""
     while True:
         shown = await client.show(found.run)
-        if (code := await _standing(found, shown, client)) is not None:
+        if (code := await _exit_code(found, shown, client)) is not None:
             return code, shown
         async with aclosing(cast("AsyncGenerator[Event]", client.follow(shown.run.root, frame))) as events:
             async for event in events:
-                if event.type not in _TURNS:
+                if event.type not in _TURNING_POINTS:
                     continue
                 shown = await client.show(found.run)
-                if (code := await _standing(found, shown, client)) is not None:
+                if (code := await _exit_code(found, shown, client)) is not None:
                     return code, shown
-        await SystemClock().sleep(_EVERY)
+        await SystemClock().sleep(_POLL_S)
 
 
-async def _standing(found: Named, shown: Shown, client: HallClient) -> int | None:
-    """The exit code, once there is nothing more to wait for."""
+async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int | None:
+    """Return the exit code, or None while there is something to wait for."""
     if any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks):  # it goes on without those answers
         return exit_codes.NEEDS_YOU
     if shown.run.status != "running":

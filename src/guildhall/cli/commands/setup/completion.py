@@ -5,15 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
+from guildhall.cli.command import Context, argument, command
 from guildhall.cli.command_table import COMMANDS, family
 from guildhall.cli.parser import parser_of
 
 if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.command_table import Command
-    from guildhall.cli.screen import Screen
+    from guildhall.cli.command_table import Row
 
 _BASH = """# guild completion for bash
 _guild() {{
@@ -35,38 +32,33 @@ complete -F _guild guild
 _ZSH_HEAD = "#compdef guild\nautoload -U +X bashcompinit && bashcompinit\n"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="your shell")
+@command(argument("shell", choices=("bash", "zsh", "fish"), help="your shell"))
+def completion(ctx: Context) -> None:
+    ctx.screen.result({"bash": bash, "zsh": zsh, "fish": fish}[ctx.args.shell]())
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    script = {"bash": bash, "zsh": zsh, "fish": fish}[args.shell]()
-    screen.result(script)
-    return exit_codes.DONE
-
-
-def options_of(command: Command) -> list[str]:
-    """The long options that the command's parser knows."""
-    if command.name == "help":
+def options_of(row: Row) -> list[str]:
+    """Return the long options of a command."""
+    if row.name == "help":
         return []
-    return parser_of(command, import_module(command.module).arguments).options
+    return parser_of(row, getattr(import_module(row.module), row.function)).options
 
 
-def _single() -> list[Command]:
-    return [command for command in COMMANDS if " " not in command.name]
+def _single() -> list[Row]:
+    return [row for row in COMMANDS if " " not in row.name]
 
 
-def _words(command: Command) -> list[str]:
-    """What may follow the command's name."""
-    verbs = [verb.name.split()[1] for verb in family(command.name)]
-    return verbs or options_of(command)
+def _words(row: Row) -> list[str]:
+    """Return what may follow the name of a command."""
+    verbs = [verb.name.split()[1] for verb in family(row.name)]
+    return verbs or options_of(row)
 
 
 def bash() -> str:
-    families = [f'    "{verb.name}") name="{verb.name}" ;;' for command in _single() for verb in family(command.name)]
-    rows = [*_single(), *(verb for command in _single() for verb in family(command.name))]
-    cases = [f'      "{command.name}") known="{" ".join(_words(command))}" ;;' for command in rows]
-    first = " ".join(command.name for command in _single())
+    families = [f'    "{verb.name}") name="{verb.name}" ;;' for row in _single() for verb in family(row.name)]
+    rows = [*_single(), *(verb for row in _single() for verb in family(row.name))]
+    cases = [f'      "{row.name}") known="{" ".join(_words(row))}" ;;' for row in rows]
+    first = " ".join(row.name for row in _single())
     return _BASH.format(families="\n".join(families), first=first, cases="\n".join(cases))
 
 
@@ -76,21 +68,21 @@ def zsh() -> str:
 
 def fish() -> str:
     lines = ["# guild completion for fish"]
-    for command in _single():
-        lines.append(f"complete -c guild -n __fish_use_subcommand -f -a {command.name} -d {_quoted(command.summary)}")
-        lines += _fish_options(command, f"__fish_seen_subcommand_from {command.name}")
-        for verb in family(command.name):
+    for row in _single():
+        lines.append(f"complete -c guild -n __fish_use_subcommand -f -a {row.name} -d {_quoted(row.summary)}")
+        lines += _fish_options(row, f"__fish_seen_subcommand_from {row.name}")
+        for verb in family(row.name):
             word = verb.name.split()[1]
-            seen = f"__fish_seen_subcommand_from {command.name}"
+            seen = f"__fish_seen_subcommand_from {row.name}"
             lines.append(f"complete -c guild -n {_quoted(seen)} -f -a {word} -d {_quoted(verb.summary)}")
             lines += _fish_options(verb, f"{seen}; and __fish_seen_subcommand_from {word}")
     return "\n".join(lines)
 
 
-def _fish_options(command: Command, condition: str) -> list[str]:
-    if family(command.name):
+def _fish_options(row: Row, condition: str) -> list[str]:
+    if family(row.name):
         return []
-    return [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in options_of(command)]
+    return [f"complete -c guild -n {_quoted(condition)} -l {option[2:]}" for option in options_of(row)]
 
 
 def _quoted(text: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
+from guildhall.cli.command import Context, argument, command
 from guildhall.core.errors import UsageError
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.installed import Programs
@@ -20,28 +21,24 @@ if TYPE_CHECKING:
     import argparse
 
     from guildhall.cli.demo.story import Story
-    from guildhall.cli.screen import Screen
 
 
 _TRIES = 30
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--guild", action="store_true", help="another story: the manager has work done in a git repository"
-    )
-    parser.add_argument(
+@command(
+    argument("--guild", action="store_true", help="another story: the manager has work done in a git repository"),
+    argument(
         "--office", action="store_true", help="another story: workers that call each other, remember, and are tested"
-    )
-
-    parser.add_argument(
+    ),
+    argument(
         "--runtime",
         choices=["claude", "codex", "opencode"],
         help="what executes the agents of the review: the real program, which has to be installed",
-    )
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
+    ),
+)
+def demo(ctx: Context) -> None:
+    args = ctx.args
     if sum(map(bool, (args.guild, args.office, args.runtime))) > 1:
         raise UsageError("there is one story at a time", hint="Give one of --guild, --office and --runtime.")
     if args.runtime:
@@ -53,7 +50,6 @@ def main(args: argparse.Namespace, screen: Screen) -> int:
         _story(folder, args).tell()
     finally:
         _remove(folder)
-    return exit_codes.DONE
 
 
 def _remove(folder: Path) -> None:

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-
-if TYPE_CHECKING:
-    import argparse
-
-    from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
+from guildhall.cli.command import JSON, Context, command
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print a list of objects")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    async def work(client: HallClient, frame: Frame) -> int:
-        checks = await client.doctor(frame)
-        if args.json:
-            screen.json([asdict(check) for check in checks])
-        else:
-            for check in checks:
-                screen.result(f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}: {check.detail}")
-                if check.hint:
-                    screen.result(f"         {check.hint}")
-        return exit_codes.DONE if all(check.ok for check in checks) else exit_codes.FAILED
-
-    return with_hall(work, screen, readonly=True)
+@command(JSON)
+async def doctor(ctx: Context) -> int:
+    client = await ctx.connect("read")
+    checks = await client.doctor(ctx.frame)
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{'ok     ' if check.ok else 'PROBLEM'}  {check.name}: {check.detail}")
+        if check.hint:
+            lines.append(f"         {check.hint}")
+    ctx.print([asdict(check) for check in checks], "\n".join(lines))
+    return exit_codes.DONE if all(check.ok for check in checks) else exit_codes.FAILED

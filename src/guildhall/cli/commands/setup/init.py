@@ -8,53 +8,46 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from guildhall.cli import exit_codes
+from guildhall.cli.command import JSON, Context, argument, command
 from guildhall.cli.demo.starter import EXAMPLES, FIRST_TASK, SCRIPTED, example, files
 from guildhall.core.errors import Conflict, ModelUnusable
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
-
-    from guildhall.cli.screen import Screen
 
 _CLIS = ("claude", "codex")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there")
-    parser.add_argument(
-        "--example", choices=EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(EXAMPLES)}"
-    )
-    parser.add_argument("--json", action="store_true", help="print an object")
-
-
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    folder = Path(args.dir).expanduser()
-    if args.example:
+@command(
+    argument("dir", metavar="DIR", nargs="?", default=".", help="the folder; made if it is not there"),
+    argument("--example", choices=EXAMPLES, metavar="NAME", help=f"a worked example instead: {', '.join(EXAMPLES)}"),
+    JSON,
+)
+def init(ctx: Context) -> None:
+    folder, name, screen = Path(ctx.args.dir).expanduser(), ctx.args.example, ctx.screen
+    if name:
         model, why = None, "The model is a script: it needs no key, and its prices are made up."
-        texts, steps = example(args.example), list(EXAMPLES[args.example])
+        texts, steps = example(name), list(EXAMPLES[name])
     else:
         model, why = _model(os.environ)
         texts = files(model)
         steps = ["guild worker ls", f"guild run greeter {shlex.quote(FIRST_TASK)}", "guild ls"]
     made: list[str] = []
     kept: list[str] = []
-    for name, text in texts.items():
-        (made if _write(folder / name, text) else kept).append(name)
+    for path, text in texts.items():
+        (made if _write(folder / path, text) else kept).append(path)
     steps = _from_here(folder, steps)
-    if args.json:
+    if ctx.args.json:
         screen.json({"dir": str(folder.absolute()), "made": made, "kept": kept, "model": model, "next": steps})
-        return exit_codes.DONE
-    for name in made:
-        screen.result(f"made   {folder / name}")
-    for name in kept:
-        screen.result(f"kept   {folder / name} (it was there)")
+        return
+    for path in made:
+        screen.result(f"made   {folder / path}")
+    for path in kept:
+        screen.result(f"kept   {folder / path} (it was there)")
     screen.note(f"{why} guildhall.yaml was there and keeps its own." if "guildhall.yaml" in kept else why)
     if found := [name for name in _CLIS if shutil.which(name)]:
         screen.note(f"Found on this machine: {', '.join(found)}.")
     screen.note("Next:\n" + "\n".join(f"  {step}" for step in steps))
-    return exit_codes.DONE
 
 
 def _model(environ: Mapping[str, str]) -> tuple[str, str]:

@@ -2,87 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
-from guildhall.cli.trust_prompt import once_trusted
-from guildhall.core.errors import UsageError
+from guildhall.cli.command import JSON, Context, argument, command
+from guildhall.cli.parser import json_object
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.members.model import MemberShown
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    command = parser.get_default("command")
-    if command == "member new":
-        parser.add_argument("name", metavar="NAME", help="the new member's name")
-        parser.add_argument("--from", metavar="TEMPLATE", dest="template", help="copy one that comes with Guildhall")
-    elif command != "member ls":
-        parser.add_argument("name", metavar="NAME", help="a member's name, or project/NAME, or home/NAME")
-    if command == "member call":
-        parser.add_argument("tool", metavar="TOOL", help="one of its tools (`guild member tools NAME`)")
-        parser.add_argument("arguments", metavar="JSON", nargs="?", help="the tool's arguments, an object")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+_NAME = argument("name", metavar="NAME", help="a member's name, or project/NAME, or home/NAME")
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    verb = args.command.rpartition(" ")[2]
-    looks = verb in ("ls", "show")
-    given = _arguments(args.arguments) if verb == "call" else {}
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        if verb == "ls":
-            return _ls(await client.members(frame), args.json, screen)
-        if verb == "show":
-            return _show(await client.member(args.name, frame), args.json, screen)
-        if verb == "new":
-            return await _new(args, client, frame, screen)
-
-        async def done() -> int:
-            if verb == "tools":
-                return _tools(await client.member_tools(args.name, frame), args.json, screen)
-            result = await client.member_call(args.name, args.tool, given, frame)
-            return _called(result, f"the tool {args.tool} of the member {args.name}", args.json, screen)
-
-        return await once_trusted(done, lambda: client.trust_look(frame), client, screen)
-
-    return with_hall(work, screen, readonly=looks)
+@command(JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    members = await client.members(ctx.frame)
+    empty = "There are no members here. `guild member new NAME` makes one."
+    head = ["name", "state", "from", "takes", "what it is for"]
+    ctx.print_table([_row(one, ctx.screen) for one in members], members, head=head, empty=empty)
 
 
-def _arguments(text: str | None) -> dict[str, Any]:
-    hint = """Such as '{"text": "hello"}'."""
-    try:
-        given: Any = json.loads(text) if text is not None else {}
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the arguments are not JSON: {error}", hint=hint) from None
-    if not isinstance(given, dict):
-        raise UsageError("the arguments are not an object", hint=hint)
-    return cast("dict[str, Any]", given)
-
-
-def _ls(members: Sequence[MemberShown], as_json: bool, screen: Screen) -> int:
-    if as_json:
-        screen.json([shown.as_dict() for shown in members])
-        return exit_codes.DONE
-    if not members:
-        screen.note("There are no members here. `guild member new NAME` makes one.")
-        return exit_codes.DONE
-    rows = [["name", "state", "from", "takes", "what it is for"]]
-    for shown in members:
-        member = shown.member
-        takes = "work" if member.takes_work else ""
-        said = screen.one_line(member.error or member.description or "", 80)
-        rows.append([member.name, _state(shown), member.scope, takes, said])
-    screen.table(rows)
-    return exit_codes.DONE
+def _row(shown: MemberShown, screen: Screen) -> list[str]:
+    member = shown.member
+    summary = screen.one_line(member.error or member.description or "", 80)
+    return [member.name, _state(shown), member.scope, "work" if member.takes_work else "", summary]
 
 
 def _state(shown: MemberShown) -> str:
@@ -91,10 +38,13 @@ def _state(shown: MemberShown) -> str:
     return "not trusted" if not shown.trusted else "not running" if shown.state == "trusted" else shown.state
 
 
-def _show(shown: MemberShown, as_json: bool, screen: Screen) -> int:
-    if as_json:
-        screen.json(shown.as_dict())
-        return exit_codes.DONE
+@command(_NAME, JSON)
+async def show(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    ctx.print(await client.member(ctx.args.name, ctx.frame), _print)
+
+
+def _print(shown: MemberShown, screen: Screen) -> None:
     member, manifest = shown.member, shown.member.manifest
     assert manifest is not None
     rows = [
@@ -114,25 +64,27 @@ def _show(shown: MemberShown, as_json: bool, screen: Screen) -> int:
     screen.table([row for row in rows if row[1]])
     if not shown.trusted:
         screen.note("Look at it, then: guild trust")
-    return exit_codes.DONE
 
 
-async def _new(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    path = await client.member_new(args.name, frame, template=args.template)
-    screen.json({"member": args.name, "path": str(path)}) if args.json else screen.result(str(path))
-    use = f"guild member tools {args.name}" if args.template is None else f'guild dispatch {args.name} "..."'
-    screen.note(f"Look at it, then: guild trust, {use}")
-    return exit_codes.DONE
+@command(
+    argument("name", metavar="NAME", help="the new member's name"),
+    argument("--from", metavar="TEMPLATE", dest="template", help="copy one that comes with Guildhall"),
+    JSON,
+)
+async def new(ctx: Context) -> None:
+    client, name, template = await ctx.connect(), ctx.args.name, ctx.args.template
+    path = await client.member_new(name, ctx.frame, template=template)
+    ctx.print({"member": name, "path": str(path)}, str(path))
+    use = f"guild member tools {name}" if template is None else f'guild dispatch {name} "..."'
+    ctx.screen.note(f"Look at it, then: guild trust, {use}")
 
 
-def _tools(tools: Sequence[Mapping[str, Any]], as_json: bool, screen: Screen) -> int:
-    if as_json:
-        screen.json(list(tools))
-    elif not tools:
-        screen.note("It has no tools.")
-    else:
-        screen.table([[tool["name"], _taken(tool), screen.one_line(tool["description"], 100)] for tool in tools])
-    return exit_codes.DONE
+@command(_NAME, JSON)
+async def tools(ctx: Context) -> None:
+    client, screen = await ctx.connect(), ctx.screen
+    found = await ctx.run_trusted(lambda: client.member_tools(ctx.args.name, ctx.frame))
+    rows = [[tool["name"], _taken(tool), screen.one_line(tool["description"], 100)] for tool in found]
+    ctx.print_table(rows, list(found), empty="It has no tools.")
 
 
 def _taken(tool: Mapping[str, Any]) -> str:
@@ -149,14 +101,22 @@ def _taken(tool: Mapping[str, Any]) -> str:
     return ", ".join(told)
 
 
-def _called(result: Mapping[str, Any], who: str, as_json: bool, screen: Screen) -> int:
+@command(
+    _NAME,
+    argument("tool", metavar="TOOL", help="one of its tools (`guild member tools NAME`)"),
+    argument("arguments", metavar="JSON", nargs="?", help="the tool's arguments, an object"),
+    JSON,
+)
+async def call(ctx: Context) -> int:
     from guildhall.tools.model import ToolResult
 
-    told = ToolResult.from_dict(result)
-    if as_json:
-        screen.json(dict(result))
-    elif told.is_error:
-        screen.note(f"guild: {who} says: {told.text}", "red")
+    name, tool, given = ctx.args.name, ctx.args.tool, ctx.args.arguments
+    arguments = {} if given is None else json_object(given, "arguments", """'{"text": "hello"}'""")
+    client = await ctx.connect()
+    data = await ctx.run_trusted(lambda: client.member_call(name, tool, arguments, ctx.frame))
+    result = ToolResult.from_dict(data)
+    if result.is_error and not ctx.args.json:
+        ctx.screen.note(f"guild: the tool {tool} of the member {name} says: {result.text}", "red")
     else:
-        screen.result(told.text)
-    return exit_codes.FAILED if told.is_error else exit_codes.DONE
+        ctx.print(dict(data), result.text)
+    return exit_codes.FAILED if result.is_error else exit_codes.DONE

@@ -6,125 +6,91 @@ Parses, calls the hall and prints; the rules for keys and contents are in `memor
 from __future__ import annotations
 
 import shlex
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from guildhall.cli import exit_codes
-from guildhall.cli.commands.runs.run import worker_name
-from guildhall.cli.connection import with_hall
-from guildhall.cli.parser import positive_int
+from guildhall.cli.command import JSON, Context, Work, argument, command
+from guildhall.cli.parser import positive_int, read_text
 from guildhall.cli.screen import one_line
-from guildhall.core.errors import UsageError
+from guildhall.cli.targets import worker_name
 from guildhall.memory.model import SCOPES
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Awaitable, Callable
-
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
-    from guildhall.memory.model import EntryHistory, Listing, Scope
+    from guildhall.memory.model import EntryHistory, Listing
 
-    Handler = Callable[[argparse.Namespace, Screen, HallClient, Frame], Awaitable[None]]
-
-_MAX_INPUT_BYTES = 1_000_000  # more than an entry can have, so that the hall can say how much too long it is
 _MAX_NAME_CHARS = 80
 _MAX_PREVIEW_CHARS = 60
 _CONTENT_HINT = 'Pass the text, guild memory write KEY "...", or `-` to type it and end with Ctrl-D.'
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    command = parser.get_default("command")
-    if command != "memory ls":
-        parser.add_argument("key", metavar="KEY", help="name of the entry")
-    if command == "memory write":
-        parser.add_argument("content", metavar="TEXT", nargs="?", help="the content; `-` reads standard input")
-    if command == "memory revert":
-        parser.add_argument("--to", metavar="N", type=positive_int, help="number of the change, as `blame` shows it")
-    default = "all" if command == "memory ls" else "project, or worker with --worker"
-    parser.add_argument("--scope", choices=SCOPES, help=f"default: {default}")
-    parser.add_argument("--worker", metavar="NAME", help="the worker whose memory is used")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+_KEY = argument("key", metavar="KEY", help="name of the entry")
+_SCOPE = argument("--scope", choices=SCOPES, help="default: project, or worker with --worker")
+_WORKER = argument("--worker", metavar="NAME", type=worker_name, help="the worker whose memory is used")
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    verb = args.command.partition(" ")[2]
-    args.worker = None if args.worker is None else worker_name(args.worker)
-    if verb == "write":
-        args.content = _read_content(args.content)
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        await _HANDLERS[verb](args, screen, client, frame)
-        return exit_codes.DONE
-
-    return with_hall(work, screen, readonly=verb in ("ls", "show", "blame"))
+def _folder(ctx: Context) -> dict[str, Any]:
+    """Return the scope and the worker of the memory that the options name."""
+    return {"scope": ctx.args.scope or ("worker" if ctx.args.worker else "project"), "worker": ctx.args.worker}
 
 
-async def _ls(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    listing = await client.memory_ls(frame, scope=args.scope, worker=args.worker)
-    screen.json(listing.as_dict()) if args.json else _print_listing(listing, screen)
+@command(argument("--scope", choices=SCOPES, help="default: all"), _WORKER, JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    ctx.print(await client.memory_ls(ctx.frame, scope=ctx.args.scope, worker=ctx.args.worker), _print_listing)
 
 
-async def _show(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_show(args.key, frame, scope=_scope(args), worker=args.worker)
-    screen.json(entry.as_dict()) if args.json else screen.result(entry.content)
+@command(_KEY, _SCOPE, _WORKER, JSON)
+async def show(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    entry = await client.memory_show(ctx.args.key, ctx.frame, **_folder(ctx))
+    ctx.print(entry, entry.content)
 
 
-async def _write(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_write(args.key, args.content, frame, scope=_scope(args), worker=args.worker)
-    screen.json(entry.as_dict()) if args.json else screen.result(f"Saved {entry.scope}/{entry.key}")
+@command(
+    _KEY,
+    argument("content", metavar="TEXT", nargs="?", help="the content; `-` reads standard input"),
+    _SCOPE,
+    _WORKER,
+    JSON,
+)
+def write(ctx: Context) -> Work:
+    return _write(ctx, read_text(ctx.args.content, "content", hint=_CONTENT_HINT))
 
 
-async def _rm(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_rm(args.key, frame, scope=_scope(args), worker=args.worker)
-    screen.json(entry.as_dict()) if args.json else screen.result(f"Removed {entry.scope}/{entry.key}")
-    worker = ["--worker", args.worker] if args.worker else []
+async def _write(ctx: Context, content: str) -> None:
+    client = await ctx.connect()
+    entry = await client.memory_write(ctx.args.key, content, ctx.frame, **_folder(ctx))
+    ctx.print(entry, f"Saved {entry.scope}/{entry.key}")
+
+
+@command(_KEY, _SCOPE, _WORKER, JSON)
+async def rm(ctx: Context) -> None:
+    client = await ctx.connect()
+    entry = await client.memory_rm(ctx.args.key, ctx.frame, **_folder(ctx))
+    ctx.print(entry, f"Removed {entry.scope}/{entry.key}")
+    worker = ["--worker", ctx.args.worker] if ctx.args.worker else []
     undo = shlex.join(["guild", "memory", "revert", entry.key, "--scope", entry.scope, *worker])
-    screen.note(f"Undo: {undo}")
+    ctx.screen.note(f"Undo: {undo}")
 
 
-async def _blame(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    history = await client.memory_blame(args.key, frame, scope=_scope(args), worker=args.worker)
-    screen.json(history.as_dict()) if args.json else _print_history(history, screen)
+@command(_KEY, _SCOPE, _WORKER, JSON)
+async def blame(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    ctx.print(await client.memory_blame(ctx.args.key, ctx.frame, **_folder(ctx)), _print_history)
 
 
-async def _revert(args: argparse.Namespace, screen: Screen, client: HallClient, frame: Frame) -> None:
-    entry = await client.memory_revert(args.key, frame, scope=_scope(args), worker=args.worker, to=args.to)
-    if args.json:
-        screen.json(entry.as_dict())
-        return
-    screen.note(f"Restored {entry.scope}/{entry.key}:", "dim")
-    screen.result(entry.content)
-
-
-_HANDLERS: dict[str, Handler] = {
-    "ls": _ls,
-    "show": _show,
-    "write": _write,
-    "rm": _rm,
-    "blame": _blame,
-    "revert": _revert,
-}
-
-
-def _scope(args: argparse.Namespace) -> Scope:
-    return args.scope or ("worker" if args.worker else "project")
-
-
-def _read_content(argument: str | None) -> str:
-    """Return the content from the command line, or from standard input for `-` or no argument."""
-    if argument is not None and argument != "-":
-        return argument
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - closed by the caller
-        raise UsageError("cannot read the content: standard input is closed", hint=_CONTENT_HINT)
-    if argument is None and sys.stdin.isatty():
-        raise UsageError("no content given", hint=_CONTENT_HINT)
-    try:
-        data = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read standard input: {error.strerror or error}") from None
-    return data.decode(errors="surrogateescape")
+@command(
+    _KEY,
+    argument("--to", metavar="N", type=positive_int, help="number of the change, as `blame` shows it"),
+    _SCOPE,
+    _WORKER,
+    JSON,
+)
+async def revert(ctx: Context) -> None:
+    client = await ctx.connect()
+    entry = await client.memory_revert(ctx.args.key, ctx.frame, **_folder(ctx), to=ctx.args.to)
+    if not ctx.args.json:
+        ctx.screen.note(f"Restored {entry.scope}/{entry.key}:", "dim")
+    ctx.print(entry, entry.content)
 
 
 def _print_listing(listing: Listing, screen: Screen) -> None:

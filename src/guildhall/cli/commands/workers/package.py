@@ -6,88 +6,42 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
-from guildhall.cli.connection import with_hall
+from guildhall.cli.command import JSON, Context, argument, command, exclusive
 from guildhall.cli.prompt import agrees
 from guildhall.core.errors import Conflict, GuildError, Refused
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from guildhall.cli.screen import Screen
-    from guildhall.core.frame import Frame
-    from guildhall.hall.client import HallClient
     from guildhall.workers.package_text import PackageShown, PackageTool
-    from guildhall.workers.packages import PackageListed
 
 _LONGEST = 2_000  # characters of a posture that are shown before it is added
 
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    match parser.get_default("command"):
-        case "package show" | "package rm":
-            parser.add_argument("name", metavar="NAME", help="the package")
-        case "package validate":
-            parser.add_argument(
-                "names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"
-            )
-        case "package new":
-            parser.add_argument("name", metavar="NAME", help="its name")
-            kinds = parser.add_mutually_exclusive_group()
-            kinds.add_argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is")
-            kinds.add_argument(
-                "--from", dest="template", metavar="PACKAGE", help="a copy of one that comes with Guildhall"
-            )
-        case "package add":
-            parser.add_argument("folder", metavar="DIR", help="the folder with its pyproject.toml")
-            parser.add_argument("--yes", action="store_true", help="add it without asking")
-            parser.add_argument("--force", action="store_true", help="in the place of one that is there, which is kept")
-        case _:
-            pass
-    parser.add_argument("--json", action="store_true", help="print JSON")
+_NAME = argument("name", metavar="NAME", help="the package")
 
 
-def main(args: argparse.Namespace, screen: Screen) -> int:
-    verb = args.command.rpartition(" ")[2]
-
-    async def work(client: HallClient, frame: Frame) -> int:
-        match verb:
-            case "show":
-                shown = await client.package(args.name, frame)
-                screen.json(shown.as_dict()) if args.json else _show(shown, screen)
-                return exit_codes.DONE
-            case "validate":
-                return await _validate(args, client, frame, screen)
-            case "new":
-                return await _new(args, client, screen)
-            case "add":
-                return await _add(args, client, frame, screen)
-            case "rm":
-                kept = await client.package_rm(args.name)
-                screen.json({"package": args.name, "kept": str(kept)}) if args.json else screen.result(str(kept))
-                screen.note(f"The package {args.name} is out of use. Its files are kept there.")
-                return exit_codes.DONE
-            case _:
-                return _ls(await client.packages(), args.json, screen)
-
-    return with_hall(work, screen, readonly=verb in ("ls", "show", "validate"))
+@command(JSON)
+async def ls(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    packages = await client.packages()
+    rows = [
+        [
+            one.name,
+            "invalid" if one.error else ", ".join(one.types),
+            ctx.screen.one_line(one.error or one.description or "", 200),
+        ]
+        for one in packages
+    ]
+    empty = "There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one."
+    ctx.print_table(rows, packages, head=["name", "type", "what it is for"], empty=empty)
 
 
-def _ls(packages: Sequence[PackageListed], as_json: bool, screen: Screen) -> int:
-    if as_json:
-        screen.json([package.as_dict() for package in packages])
-    elif not packages:
-        screen.note("There are no packages. `guild package new NAME` makes one, `guild package add DIR` adds one.")
-    else:
-        rows = [["name", "type", "what it is for"]]
-        for one in packages:
-            kind = "invalid" if one.error else ", ".join(one.types)
-            rows.append([one.name, kind, screen.one_line(one.error or one.description or "", 200)])
-        screen.table(rows)
-    return exit_codes.DONE
+@command(_NAME, JSON)
+async def show(ctx: Context) -> None:
+    client = await ctx.connect("read")
+    ctx.print(await client.package(ctx.args.name, ctx.frame), _print)
 
 
-def _show(shown: PackageShown, screen: Screen) -> None:
+def _print(shown: PackageShown, screen: Screen) -> None:
     package = shown.package
     rights = shown.rights or {}
     rows = [
@@ -125,24 +79,26 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    names: list[str] = args.names or [one.name for one in await client.packages()]
+@command(argument("names", metavar="NAME|DIR", nargs="*", help="packages, or folders with a slash in them"), JSON)
+async def validate(ctx: Context) -> int:
+    client, screen = await ctx.connect("read"), ctx.screen
+    names: list[str] = ctx.args.names or [one.name for one in await client.packages()]
     found: list[dict[str, Any]] = []
     for name in names:
         problems: list[str] = []
         try:
             if "/" in name or name in (".", ".."):
-                await client.package_look(frame.cwd / name)
+                await client.package_look(ctx.frame.cwd / name)
             else:
-                problems = [*(await client.package(name, frame)).problems]
+                problems = [*(await client.package(name, ctx.frame)).problems]
         except GuildError as error:
             problems = [str(error), *getattr(error, "others", ())]
         found.append({"package": name, "ok": not problems, "problems": problems})
-        if not args.json:
+        if not ctx.args.json:
             screen.result(f"{name}: {'ok' if not problems else 'cannot be used'}")
             for problem in problems:
                 screen.result("".join(f"  {line}\n" for line in screen.exactly(problem).splitlines()).rstrip("\n"))
-    if args.json:
+    if ctx.args.json:
         screen.json(found)
     elif not names:
         screen.note("There are no packages.")
@@ -151,34 +107,54 @@ async def _validate(args: argparse.Namespace, client: HallClient, frame: Frame, 
     return exit_codes.FAILED if wrong else exit_codes.DONE
 
 
-async def _new(args: argparse.Namespace, client: HallClient, screen: Screen) -> int:
-    path = await client.package_new(args.name, kind=args.kind or "worker", template=args.template)
-    screen.json({"package": args.name, "path": str(path)}) if args.json else screen.result(str(path))
-    screen.note(f"Look at it: guild package show {args.name}")
-    return exit_codes.DONE
+@command(
+    argument("name", metavar="NAME", help="its name"),
+    exclusive(
+        argument("--type", dest="kind", choices=("worker", "toolbox", "both"), help="what it is"),
+        argument("--from", dest="template", metavar="PACKAGE", help="a copy of one that comes with Guildhall"),
+    ),
+    JSON,
+)
+async def new(ctx: Context) -> None:
+    client, name = await ctx.connect(), ctx.args.name
+    path = await client.package_new(name, kind=ctx.args.kind or "worker", template=ctx.args.template)
+    ctx.print({"package": name, "path": str(path)}, str(path))
+    ctx.screen.note(f"Look at it: guild package show {name}")
 
 
-async def _add(args: argparse.Namespace, client: HallClient, frame: Frame, screen: Screen) -> int:
-    folder = frame.cwd / args.folder
+@command(
+    argument("folder", metavar="DIR", help="the folder with its pyproject.toml"),
+    argument("--yes", action="store_true", help="add it without asking"),
+    argument("--force", action="store_true", help="in the place of one that is there, which is kept"),
+    JSON,
+)
+async def add(ctx: Context) -> int | None:
+    client, screen = await ctx.connect(), ctx.screen
+    folder = ctx.frame.cwd / ctx.args.folder
     looked = await client.package_look(folder)
-    if not args.json:
-        _show(looked, screen)
+    if not ctx.args.json:
+        _print(looked, screen)
     name = looked.package.name
-    if not args.force and any(one.name == name for one in await client.packages()):
+    if not ctx.args.force and any(one.name == name for one in await client.packages()):
         hint = "Use --force to put it in its place; the old one is kept aside."
         raise Conflict(f"there is already a package {name!r}", hint=hint)
-    if not args.yes:
+    if not ctx.args.yes:
         if not screen.interactive:
             raise Refused(f"the package {name} is not added without a person's word", hint="Look at it, then: --yes")
         if not await agrees(f"Add {name}? What runs is confined, and need not be trusted again. yes, no:", screen):
             screen.note(f"Nothing was added. To add {name}, answer yes.", "yellow")
             return exit_codes.NEEDS_YOU
-    added = await client.package_add(folder, seen=looked.digest, force=args.force)
-    if args.json:
-        kept = str(added.kept) if added.kept else None
-        screen.json({**looked.as_dict(), "path": str(added.path), "kept": kept})
-        return exit_codes.DONE
-    screen.result(str(added.path))
-    if added.kept:
-        screen.note(f"The one that was there is kept: {added.kept}")
-    return exit_codes.DONE
+    added = await client.package_add(folder, seen=looked.digest, force=ctx.args.force)
+    kept = str(added.kept) if added.kept else None
+    ctx.print({**looked.as_dict(), "path": str(added.path), "kept": kept}, str(added.path))
+    if kept and not ctx.args.json:
+        screen.note(f"The one that was there is kept: {kept}")
+    return None
+
+
+@command(_NAME, JSON)
+async def rm(ctx: Context) -> None:
+    client, name = await ctx.connect(), ctx.args.name
+    kept = await client.package_rm(name)
+    ctx.print({"package": name, "kept": str(kept)}, str(kept))
+    ctx.screen.note(f"The package {name} is out of use. Its files are kept there.")

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guildhall.testing.bench import TASK, WORKER, write
-from guildhall.testing.conformance import same
-from guildhall.testing.runtime_shown import answered_in, said_to
 from guildhall.testing.scripted_server import ScriptedServer
+from tests.conformance.bench import TASK, WORKER, write
+from tests.conformance.runtime_shown import answered_in, said_to
+from tests.conformance.shelf_checks import same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from guildhall.core.events import Event
-    from guildhall.testing.bench import Bench
-    from guildhall.testing.table import Table
+    from tests.conformance.bench import Bench
+    from tests.conformance.table import Table
 
 _ANSWERS = ({"say": "I listen."}, {"say": "I write."} | write("a.md"), {"say": "Written."}, {"say": "/bye"})
 _SECOND, _THIRD = "Write it down.\n", "/clear"  # as a command of the program's own looks

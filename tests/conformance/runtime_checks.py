@@ -1,13 +1,10 @@
-"""What every runtime does, as checks that anybody can run on one of their own.
+"""The checks that every runtime has to pass.
 
     for number, check in enumerate(checks_of("claude")):
         asyncio.run(check(Bench(Path(f"bench-{number}"), "claude", os.environ)))
 
-    for number, check in enumerate(OWN_CHECKS):
-        asyncio.run(check(Bench(Path(f"bench-{number}"), "pydantic", os.environ, own=MyRuntime())))
-
-A check raises AssertionError, and says what it expected. What a runtime is not asked stands in the table of runtimes
-(`Row.unasked`); whatever else it does otherwise is a fault of it.
+A check raises AssertionError with what it expected and what it found. `Row.unasked` in the catalog of runtimes names
+the checks that a runtime is exempt from.
 """
 
 from __future__ import annotations
@@ -15,12 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.runtimes.catalog import ROWS
-from guildhall.testing import runtime_ends, runtime_shown, runtime_talk, runtime_work
+from tests.conformance import runtime_ends, runtime_shown, runtime_talk, runtime_work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.testing.bench import Bench
+    from tests.conformance.bench import Bench
 
     Check = Callable[[Bench], Awaitable[None]]
 

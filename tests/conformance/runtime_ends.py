@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import GuildError
-from guildhall.testing.bench import heard, write
-from guildhall.testing.conformance import same
+from tests.conformance.bench import heard, write
+from tests.conformance.shelf_checks import same
 
 if TYPE_CHECKING:
-    from guildhall.testing.bench import Bench, Desk
+    from tests.conformance.bench import Bench, Desk
 
 _USAGE = {"usage": {"input": 1000, "output": 100}}
 _SLOW = {"sleep": 300, "say": "too late"}

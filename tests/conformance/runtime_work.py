@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from guildhall.testing.bench import PROMPT, TASK, write
-from guildhall.testing.conformance import same
+from tests.conformance.bench import PROMPT, TASK, write
+from tests.conformance.shelf_checks import same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from guildhall.core.events import Event
     from guildhall.runs.model import Run
-    from guildhall.testing.bench import Bench
+    from tests.conformance.bench import Bench
 
 _ASKING = {"fs.write": {"approval_required": True}}
 _SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guildhall.testing.bench import PROMPT, TASK, WORKER, write
-from guildhall.testing.conformance import same
 from guildhall.testing.scripted_server import ScriptedServer
+from tests.conformance.bench import PROMPT, TASK, WORKER, write
+from tests.conformance.shelf_checks import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from guildhall.testing.bench import Bench
+    from tests.conformance.bench import Bench
 
 
 async def the_model_is_shown_what_is_the_run_s_and_nothing_else(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from guildhall.room.document_stores import FileShelf, Listed, TableShelf
 from guildhall.room.service import Rooms
 from guildhall.store.engine import Store
 from guildhall.store.migrate import prepare
-from guildhall.testing.conformance import SHELF_CHECKS
+from tests.conformance.shelf_checks import SHELF_CHECKS
 from tests.room.conftest import Moments
 
 if TYPE_CHECKING:

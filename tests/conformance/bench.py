@@ -9,17 +9,19 @@ import asyncio
 import json
 import os
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
+from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.remote import RemoteHall
 from guildhall.hall.start import find_or_start, process_of, wait_for_end
 from guildhall.runs.model import Answer, RunRequest
 from guildhall.runtimes.catalog import ROWS
-from guildhall.testing.table import Table
+from tests.conformance.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -50,7 +52,7 @@ class Bench:
     def __init__(self, folder: Path, runtime: str, environ: Mapping[str, str], *, own: Runtime | None = None) -> None:
         """`environ`: what the hall finds around it, such as where the runtime's program is.
 
-        `own`: a runtime of one's own, which then executes in the place of the one that is named.
+        `own`: a runtime that executes in the place of the named one.
         """
         self.runtime = runtime
         self._own = own
@@ -104,11 +106,10 @@ class Bench:
 
     @asynccontextmanager
     async def _opened(self, around: Mapping[str, str], *, children: bool) -> AsyncGenerator[Hall]:
-        if self._own is None:
-            hall = Hall(self.home, environ=around, children=children and self.runtime == "pydantic")
-        else:
-            hall = _OwnHall(self.home, around, self._own)
-        hall.warm()
+        children = children and self._own is None and self.runtime == "pydantic"
+        policy = RunPolicy() if self._own is None else RunPolicy(runtime_of=partial(_always, self._own))
+        hall = Hall(self.home, environ=around, children=children, policy=policy)
+        hall.runtimes.warm()
         try:
             async with asyncio.timeout(PATIENCE):
                 yield hall
@@ -147,18 +148,8 @@ class Bench:
             wait_for_end(pid)
 
 
-class _OwnHall(Hall):
-    """A hall that executes every run by one runtime."""
-
-    def __init__(self, home: Home, environ: Mapping[str, str], own: Runtime) -> None:
-        super().__init__(home, environ=environ)
-        self._runtime = own
-
-    def executes(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        return self._runtime
-
-    def replays(self, runtime: RuntimeName, frame: Frame) -> Runtime:
-        return self._runtime
+def _always(own: Runtime, runtime: RuntimeName, frame: Frame) -> Runtime:
+    return own
 
 
 class Desk:

@@ -1,9 +1,9 @@
-"""What every shelf of documents does, as checks that anybody can run on one of their own.
+"""The checks that every document store (`Shelf`) has to pass.
 
     for check in SHELF_CHECKS:
         asyncio.run(check(make_an_empty_shelf()))
 
-A check raises AssertionError, and says what it expected.
+A check raises AssertionError with what it expected and what it found.
 """
 
 from __future__ import annotations

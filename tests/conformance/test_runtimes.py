@@ -1,8 +1,9 @@
-"""Every runtime passes the checks that anybody can run on one of their own; what one is not asked is in the table."""
+"""Every runtime passes the conformance checks, except those that the catalog exempts it from."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from guildhall.runtimes.catalog import ROWS
 from guildhall.runtimes.model import Outcome
 from guildhall.runtimes.pydantic import PydanticRuntime
-from guildhall.testing.bench import Bench
-from guildhall.testing.runtime_conformance import OWN_CHECKS, RUNTIME_CHECKS, checks_of
 from tests.clis import claude_program, codex_program, opencode_program
-from tests.conftest import Guild
+from tests.conformance.bench import Bench
+from tests.conformance.runtime_checks import OWN_CHECKS, RUNTIME_CHECKS, checks_of
+from tests.conftest import ROOT, Guild
 from tests.kill.scene import DEEP
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from guildhall.runtimes.model import Assignment, OpenDoors
-    from guildhall.testing.runtime_conformance import Check
+    from tests.conformance.runtime_checks import Check
 
 PROGRAMS: dict[str, Callable[[], Path] | None] = {
     "pydantic": None,
@@ -64,28 +65,35 @@ def test_what_is_not_asked_is_a_check_and_goes_with_a_gap() -> None:
     assert checks_of("cursor") == ()
 
 
-# A runtime of one's own
+# The checks themselves: a runtime that conforms passes, one that does not fails
 
 
 class Own(PydanticRuntime):
-    """One that does as every runtime does."""
+    """A runtime that conforms."""
 
 
 class Careless:
-    """One that says something without asking anybody."""
+    """A runtime that answers without asking the model."""
 
     async def execute(self, assignment: Assignment, doors: OpenDoors) -> Outcome:
         return Outcome(output="All done.", messages=[])
 
 
-def test_a_runtime_of_one_s_own_is_looked_at_too(tmp_path: Path) -> None:
+def test_a_runtime_that_conforms_passes(tmp_path: Path) -> None:
     for number, check in enumerate(OWN_CHECKS[2:5]):
         asyncio.run(check(Bench(tmp_path / str(number), "pydantic", {}, own=Own())))
 
 
-def test_a_runtime_that_does_otherwise_fails_and_is_told_what_was_expected(tmp_path: Path) -> None:
+def test_a_runtime_that_does_not_conform_fails_with_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"what it used up: expected \(1, 1000, 100\), found \(0, 0, 0\)"):
         asyncio.run(OWN_CHECKS[0](Bench(tmp_path / "0", "pydantic", {}, own=Careless())))
     for number, check in enumerate(OWN_CHECKS[1:8]):
         with pytest.raises(AssertionError):
             asyncio.run(check(Bench(tmp_path / f"{number}-more", "pydantic", {}, own=Careless())))
+
+
+def test_the_page_for_contributors_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    named = re.findall(r"\b(?:tests|src|scripts)/[\w/.]+\w", page)
+    assert len(named) > 6
+    assert [path for path in named if not (ROOT / path).exists()] == []

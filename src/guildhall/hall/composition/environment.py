@@ -1,0 +1,77 @@
+"""What a hall finds around it: its home, its variables, the time, the settings of a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from guildhall.core.config import load_settings
+from guildhall.core.frame import Frame, Secrets
+from guildhall.core.ids import new_id
+from guildhall.hall.composition.lazy import lazy
+from guildhall.models.keys import travelling
+from guildhall.runs.model import HALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from guildhall.core.clock import Clock
+    from guildhall.core.config import Settings
+    from guildhall.core.paths import Home
+    from guildhall.hall.composition.policy import RunPolicy
+    from guildhall.projects.registry import Projects
+
+
+@dataclass(frozen=True)
+class MemberFolder:
+    """The folder of a member whose own hall this is. Code in it needs no trust."""
+
+    root: Path
+    user_home: Home | None  # its settings apply as long as the member has none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The values that every part of a hall shares. Nothing in it is started or closed."""
+
+    home: Home
+    environ: Mapping[str, str]
+    clock: Clock
+    readonly: bool
+    member: MemberFolder | None
+    policy: RunPolicy
+    boot: str = field(default_factory=lambda: new_id("b"))  # identifies this hall as the owner of the runs it executes
+
+    @lazy
+    def projects(self) -> Projects:
+        """The projects that config.yaml registers."""
+        from guildhall.projects.registry import Projects
+
+        return Projects(self.home)
+
+    @lazy
+    def secrets(self) -> Secrets:
+        """Secrets that must not get into a repository: those of the hall, and of the callers who asked for work."""
+        return Secrets(self.environ)
+
+    def settings(self, frame: Frame) -> Settings:
+        """Return the settings that apply in the folder of a request."""
+        if self.member is not None:
+            users = self.member.user_home
+            return load_settings(self.home if users is None or self.home.settings.exists() else users, self.member.root)
+        found = load_settings(self.home, frame.root)
+        project = self.projects.at(frame.root)
+        limit = project.settings.memory_tokens if project is not None else None
+        if limit is not None:
+            found = found.model_copy(update={"memory": found.memory.model_copy(update={"limit_tokens": limit})})
+        return self.policy.adjust_settings(found)
+
+    def frame_at(self, cwd: Path, root: Path) -> Frame:
+        """Return the frame of work that the hall resumes by itself: its variables are those of the hall's terminal."""
+        allowed = frozenset(self.settings(Frame(cwd=cwd, root=root)).env)
+        return replace(Frame.here(cwd, self.environ, allowed=allowed, keys=travelling()), root=root)
+
+    def hall_frame(self, folder: Path) -> Frame:
+        """Return the frame of work that the hall itself starts in a folder."""
+        return replace(self.frame_at(folder, folder), caller=HALL)
