@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from guildhall.core.errors import UsageError
 from guildhall.room import records
+from guildhall.room.model import check_seat
 from guildhall.room.operation import READS, WRITES, operation
 from guildhall.room.text import mail_text
 
@@ -125,6 +126,8 @@ def buried(turn: Turn, agent: str, until: int) -> dict[str, Any] | None:
 @operation(kind="mail")
 def delivered_again(turn: Turn, agent: str | None = None) -> dict[str, Any] | None:
     """Make dead letters unread again: those of an agent, or of all."""
+    if agent is not None:
+        check_seat(agent)
     moved = records.mark(turn.connection, turn.room_id, agent, was="dead", now="unread")
     turn.wakes.update(agent for agent, _ in moved)
     return {"mail": moved} if moved else None
@@ -165,6 +168,7 @@ def released(turn: Turn) -> dict[str, Any] | None:
 
 def _mark_shown(turn: Turn, agent: str, until: int, status: DeliveryStatus) -> list[int]:
     """Mark the unread mail up to a message, of a run only what it was shown. Return the numbers of the messages."""
+    check_seat(agent)
     # A message that was released late may be older than the ones that the run was shown, and is not handled yet.
     only = records.shown(turn.connection, turn.room_id, turn.actor.run) if turn.actor.run is not None else None
     moved = records.mark(turn.connection, turn.room_id, agent, was="unread", now=status, until=until, only=only)

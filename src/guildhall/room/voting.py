@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from guildhall.core.clock import moment, stamp
 from guildhall.core.config import duration
@@ -212,6 +212,7 @@ def create(turn: Turn, draft: Draft) -> Proposal:
     """Puts something to the vote of all who have a seat."""
     seated = records.agents_of(turn.connection, turn.room.id)
     title = check_line(draft.title, "the title")
+    _check_choices(draft)
     _may_be_made(turn, draft, title)
     options = _options(draft, seated)
     guards = _guards(draft)
@@ -475,6 +476,14 @@ def _votes(turn: Turn, proposal: Proposal) -> list[Vote]:
 def _seated(turn: Turn, names: Sequence[str]) -> list[str]:
     seated = records.agents_of(turn.connection, turn.room.id)
     return [name for name in names if name in seated]
+
+
+def _check_choices(draft: Draft) -> None:
+    known = {"type": ProposalType, "resolution": Resolution, "tie_break": TieBreak}
+    for name, choices in known.items():
+        if (given := getattr(draft, name)) not in get_args(choices):
+            hint = f"One of: {', '.join(get_args(choices))}."
+            raise UsageError(f"{name}: {str(given)[:80]!a} is unknown", hint=hint)
 
 
 def _may_be_made(turn: Turn, draft: Draft, title: str) -> None:

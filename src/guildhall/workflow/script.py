@@ -11,7 +11,7 @@ from guildhall.room.tools import TOOLS
 from guildhall.runs.script import TeamPart
 from guildhall.tools.model import ToolResult
 from guildhall.workflow import records
-from guildhall.workflow.pace import begins, call_place, ends, who
+from guildhall.workflow.ordering import begins, call_place, ends, who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

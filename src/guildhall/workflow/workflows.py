@@ -240,7 +240,7 @@ class Workflows:
             zone=self._zone,
             first_pause=self._policy.first_pause,
             debounce=self._policy.debounce,
-            pace=self._policy.pace,
+            order=self._policy.order,
             granted=_granted(prepared),
         )
         self._teams[instance.room] = team

@@ -234,7 +234,7 @@ class _Play:
         if event.type in ("tool_use", "tool_result") and event.data["tool"] not in ROOM_TOOLS:
             call = f"{event.run}/{event.data['id']}"
             made = event.type == "tool_use" and not event.data.get("refused")
-            (self.test.pace.under_way.add if made else self.test.pace.under_way.discard)(call)
+            (self.test.order.under_way.add if made else self.test.order.under_way.discard)(call)
 
     async def _answer(self, ask: Ask) -> bool:
         """Says what was said then; whether there was anything to say."""
