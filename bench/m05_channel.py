@@ -20,10 +20,10 @@ from bench.frame import Metric
 from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
-from guildhall.hall.http import Listener
 from guildhall.hall.mcp import McpEndpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import RoomTools, room_tools
+from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runs.seat import Seat
 

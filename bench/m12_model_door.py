@@ -20,8 +20,8 @@ from guildhall.core.frame import Frame
 from guildhall.core.paths import Home
 from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.policy import RunPolicy
-from guildhall.hall.http import Listener
 from guildhall.hall.reception import Reception
+from guildhall.rpc.listener import Listener
 from guildhall.runs.model import RunRequest
 from guildhall.runtimes.model import Guest, Outcome
 

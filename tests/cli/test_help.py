@@ -18,7 +18,7 @@ ALONE = [
     command for command in command_table.COMMANDS if not command_table.family(command.name) and command.name != "help"
 ]
 GUILD = Path(sys.executable).with_name("guild")
-HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx", "starlette", "asyncio", "dataclasses", "argparse")
+HEAVY = ("pydantic", "pydantic_ai", "sqlalchemy", "ruamel", "httpx2", "starlette", "asyncio", "dataclasses", "argparse")
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"], ["--debug", "--help"]])

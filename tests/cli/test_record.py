@@ -18,8 +18,9 @@ from guildhall.cli.commands.runs import cost, ls
 from guildhall.cli.format.runs import age, entry_line
 from guildhall.cli.screen import Screen
 from guildhall.core.clock import SystemClock, stamp
+from guildhall.core.frame import RecordedFrame
 from guildhall.members.wire import AtWork, JobStanding, Shape
-from guildhall.runs.model import Ask, Entry, Question, Run, Usage
+from guildhall.runs.model import Ask, Entry, Question, Run, RunRequest, Usage
 from tests.cli.places import ASKING, GUILD, SCRIPT, WORKER, make_project
 from tests.cli.test_screen import SECRET
 
@@ -61,7 +62,8 @@ def recorded(name: str, *, status: RunStatus = "completed", cost: float | None =
         model="m",
         status=status,
         reason=None,
-        request={"input": "go"},
+        request=RunRequest(worker="scribe", input="go"),
+        frame=RecordedFrame(cwd=Path("/here"), root=Path("/here")),
         error=None,
         output=None,
         created_at="2026-01-10T12:00:00.000Z",
@@ -96,7 +98,8 @@ def test_ls_says_where_when_and_for_how_long_and_hides_what_it_cuts() -> None:
     """A run with an ask is listed once; secrets are replaced before a line is cut."""
     ended = replace(
         recorded("r-1"),
-        request={"input": f"{'x' * 45} {SECRET}", "frame": {"root": "/elsewhere"}},
+        request=RunRequest(worker="scribe", input=f"{'x' * 45} {SECRET}"),
+        frame=RecordedFrame(cwd=Path("/elsewhere"), root=Path("/elsewhere")),
         ended_at=stamp(SystemClock().now()),
     )
     ask = Ask(

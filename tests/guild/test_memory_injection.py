@@ -85,7 +85,7 @@ def test_compaction_caused_by_a_commission_is_a_separate_run(house: House) -> No
         return [run for run in house.hall.history.recent() if run.worker == "memory-compactor"]
 
     (compactor,) = house.inside(list_compactor_runs)
-    assert (compactor.status, compactor.parent, compactor.request.get("commission")) == ("completed", None, None)
+    assert (compactor.status, compactor.parent, compactor.kind) == ("completed", None, "plain")
     script_model(house)
     assert "All of it, in short." in assemble_run(house, "meeting")["memory"]
 

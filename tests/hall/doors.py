@@ -9,7 +9,7 @@ import socket
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import uvicorn
 
 from guildhall.core.frame import Frame
@@ -136,19 +136,19 @@ def put(project: Path, name: str, **fields: Any) -> None:
 class Raw:
     """MCP by hand: exactly the bytes and headers that a test names."""
 
-    def __init__(self, client: httpx.AsyncClient, url: str, token: str | None) -> None:
+    def __init__(self, client: httpx2.AsyncClient, url: str, token: str | None) -> None:
         self._client = client
         self._url = url
         self._token = token
         self._number = 0
 
-    async def post(self, content: bytes, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    async def post(self, content: bytes, headers: Mapping[str, str] | None = None) -> httpx2.Response:
         given = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
         if self._token is not None:
             given["authorization"] = f"Bearer {self._token}"
         return await self._client.post(self._url, content=content, headers={**given, **(headers or {})})
 
-    async def ask(self, method: str, params: Any = None, *, modern: bool = False, **more: str) -> httpx.Response:
+    async def ask(self, method: str, params: Any = None, *, modern: bool = False, **more: str) -> httpx2.Response:
         """A request that is right for its era; `more` are headers, with `_` for `-`."""
         self._number += 1
         headers = {name.replace("_", "-"): value for name, value in more.items()}
@@ -175,5 +175,5 @@ class Raw:
 
 @asynccontextmanager
 async def raw(url: str, token: str | None) -> AsyncGenerator[Raw]:
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+    async with httpx2.AsyncClient(trust_env=False, timeout=10) as client:
         yield Raw(client, url, token)

@@ -11,9 +11,9 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.api import LARGEST, VERBS
 from guildhall.hall.codec import encode
-from guildhall.hall.http import Listener
 from guildhall.runs.model import RunRequest
 from tests.hall.served import Answered, Served, asked, sent, served
+from tests.rpc.hostile import UNREADABLE
 from tests.runs.places import DONE, put_script, put_worker
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def test_what_is_not_there_and_what_is_asked_wrongly(home: Home) -> None:
         (400, "/api/runs", {"raw": b"\xff\xfe"}),
         (400, "/api/runs", {"raw": b"[" * 100_000}),
         (400, "/api/runs", {"raw": b'{"everything": NaN}'}),
+        *((400, "/api/runs", {"raw": body}) for body in UNREADABLE),
         (400, "/api/runs", {"body": {"everythin": True}}),
         (400, "/api/runs", {"body": {"everything": 1}}),
         (400, "/api/show", {"body": {}}),
@@ -230,39 +231,6 @@ def test_a_request_whose_length_is_a_lie_is_cut_off_where_it_is_too_large(home: 
         writer.close()
 
     inside(home, work)
-
-
-_LONG_HEAD = b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000
-
-
-def test_whoever_dawdles_is_cut_off() -> None:
-    """A head that never ends, a connection that asks nothing, both after a first request, a head too long."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def go() -> None:
-        listener = Listener(head_within=0.1)
-        await listener.listen(app)
-        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        for beginning, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHo", 0), (whole + b"GET / HT", 1), (_LONG_HEAD, 0)):
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-            writer.write(beginning)
-            async with asyncio.timeout(5):
-                said = await reader.read()
-            assert said.count(b"HTTP/1.1 200") == answers
-            writer.close()
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        for _ in range(3):  # who asks in time may think in between
-            writer.write(whole)
-            await reader.readuntil(b"\r\n\r\n")
-            await asyncio.sleep(0.12)
-        assert not reader.at_eof()
-        writer.close()
-        await listener.close(1)
-
-    asyncio.run(go())
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(home: Home) -> None:

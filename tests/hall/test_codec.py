@@ -20,6 +20,7 @@ from guildhall.hall.api import VERBS
 from guildhall.hall.codec import _fields, decode, encode, error_of, verb
 from guildhall.hall.remote import RemoteHall
 from guildhall.runs.model import Answer, Question, RunRequest, Usage
+from guildhall.runs.purpose import CallPurpose
 
 
 @pytest.mark.parametrize("name", sorted(VERBS))
@@ -86,7 +87,13 @@ def test_what_is_sent_is_what_arrives(value: _Outer) -> None:
 
 def test_what_people_say_arrives() -> None:
     for value in (
-        RunRequest(worker="w", input="half a pair \udc80", attachments=("a", "b"), budget=1.5, call={"x": [1, None]}),
+        RunRequest(
+            worker="w",
+            input="half a pair \udc80",
+            attachments=("a", "b"),
+            budget=1.5,
+            purpose=CallPurpose(worker_name="x", input_data={"x": [1, None]}),
+        ),
         Frame(cwd=Path("/a"), root=Path("/"), env={"A": "b"}, keys={"ANTHROPIC_API_KEY": "k"}, interactive=True),
         Answer(choice="yes", note=None),
         Question(title="t", body="b", choices=("yes", "no")),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anthropic
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -82,10 +82,10 @@ class Visit:
     def openai(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/llm/openai/v1", api_key=self.token, max_retries=2)
 
-    async def post(self, path: str, content: Any = None, **headers: str) -> httpx.Response:
+    async def post(self, path: str, content: Any = None, **headers: str) -> httpx2.Response:
         body = content if isinstance(content, bytes | None) else json.dumps(content).encode()
         told = {"x-api-key": self.token, "content-type": "application/json", **headers}
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False) as client:
             return await client.post(f"{self.url}{path}", content=body, headers=told)
 
     async def ended(self) -> Any:
@@ -229,7 +229,7 @@ def test_a_program_that_hangs_up_has_its_answer_when_it_comes_again(home: Home, 
             keys = {"ANTHROPIC_BASE_URL": upstream.url, "ANTHROPIC_API_KEY": KEY}
             async with visiting(home, project, "anthropic:claude-sonnet-5", **keys) as visit:
                 headers = {"authorization": f"Bearer {visit.token}"}
-                async with httpx.AsyncClient(trust_env=False, headers=headers) as client:
+                async with httpx2.AsyncClient(trust_env=False, headers=headers) as client:
                     url = f"{visit.url}/llm/anthropic/v1/messages"
                     async with client.stream("POST", url, json={**ASKED, "stream": True}) as response:
                         async for _ in response.aiter_bytes():
@@ -293,7 +293,7 @@ def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing
 
     async def work() -> None:
         async with visiting(home, project) as visit:
-            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(visit.url).port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx2.URL(visit.url).port)
             head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {visit.token}\r\n"
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body[:10])
@@ -313,7 +313,7 @@ def test_the_token_of_a_run_that_nobody_was_let_in_to_opens_no_model_door(home: 
         async with visiting(home, project) as visit:
             bare = visit.hall.runs.token(visit.run)
             assert (await visit.post("/llm/anthropic/v1/messages", ASKED, **{"x-api-key": bare})).status_code == 401
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx2.AsyncClient(trust_env=False) as client:
                 got = await client.get(f"{visit.url}/llm/anthropic/v1/messages", headers={"x-api-key": visit.token})
                 assert got.status_code == 405
 

@@ -21,11 +21,11 @@ from guildhall.hall import mcp as endpoint
 from guildhall.room.service import Rooms
 from guildhall.room.tools import TOOLS as ROOM_TOOLS
 from guildhall.room.tools import RoomTools, room_tools
+from guildhall.rpc.http import MAX_BODY_BYTES
 from guildhall.runs.seat import Seat
-from guildhall.tools.http_guard import bearer, refused
-from guildhall.tools.http_messages import MAX_BODY
 from tests.conftest import BLOCKED, Guild
 from tests.hall.doors import MODERN, PNG, Desk, Served, put, raw, served
+from tests.rpc.hostile import CALL, CASES, NEW, UNANSWERED, message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -227,64 +227,6 @@ def test_the_newest_era_has_no_handshake_and_says_what_its_answers_are(home: Hom
     asyncio.run(work())
 
 
-def _message(method: str = "tools/list", **more: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, **more}).encode()
-
-
-_ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-_NEW = {"mcp-protocol-version": MODERN, "mcp-method": "tools/list"}
-_CALL = {"name": "note", "arguments": {"number": 1}, "_meta": _ENVELOPE}
-
-HOSTILE: list[tuple[bytes, dict[str, str], int, int]] = [
-    (b"", {}, 400, -32700),
-    (b"{", {}, 400, -32700),
-    (b"\xff\xfe", {}, 400, -32700),
-    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"a":NaN}}', {}, 400, -32700),
-    (b'{"a":' + b"9" * 5000 + b"}", {}, 400, -32700),
-    (b"[" * 100_000, {}, 400, -32700),
-    (b"[]", {}, 400, -32600),
-    (b"[" + _message() + b"," + _message() + b"]", {}, 400, -32600),
-    (b"[" + _message() + b"]", _NEW, 400, -32600),
-    (b'"text"', {}, 400, -32600),
-    (b"{}", {}, 400, -32600),
-    (b'{"jsonrpc":"1.0","id":1,"method":"tools/list"}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":true,"method":"tools/list"}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":{},"method":"tools/list"}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":1,"method":7}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":1}', {}, 400, -32600),
-    (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}', {}, 400, -32600),
-    (_message(params={"deep": json.loads("[" * 80 + "]" * 80)}), {}, 400, -32600),
-    (_message("resources/list"), {}, 200, -32601),
-    (_message("x" * 10_000), {}, 200, -32601),
-    (_message("tools/list", params={"cursor": "2"}), {}, 200, -32602),
-    (_message("tools/call"), {}, 200, -32602),
-    (_message("tools/call", params={"name": 5}), {}, 200, -32602),
-    (_message("tools/call", params={"name": "note", "arguments": [1]}), {}, 200, -32602),
-    (_message("tools/call", params={"name": "../note", "arguments": {}}), {}, 200, -32602),
-    (_message(), {"mcp-protocol-version": "2024-11-05"}, 400, -32022),
-    (_message(), {"mcp-protocol-version": "2099-01-01"}, 400, -32022),
-    (_message(), {"mcp-protocol-version": "x" * 3000}, 400, -32022),
-    (_message(), _NEW, 400, -32602),
-    (_message(params={"_meta": 5}), _NEW, 400, -32602),
-    (_message(params={"_meta": {**_ENVELOPE, "io.modelcontextprotocol/protocolVersion": None}}), _NEW, 400, -32020),
-    (_message(params={"_meta": _ENVELOPE}), {**_NEW, "mcp-method": "ping"}, 400, -32020),
-    (_message(params={"_meta": _ENVELOPE}), {"mcp-protocol-version": MODERN}, 400, -32020),
-    (_message("tools/call", params=_CALL), {**_NEW, "mcp-method": "tools/call", "mcp-name": "add"}, 400, -32020),
-    (_message("tools/call", params=_CALL), {**_NEW, "mcp-method": "tools/call"}, 400, -32020),
-    (
-        _message("tools/call", params=_CALL),
-        {**_NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?%%%?="},
-        400,
-        -32020,
-    ),
-    (_message("resources/list", params={"_meta": _ENVELOPE}), {**_NEW, "mcp-method": "resources/list"}, 404, -32601),
-]
-
-
 def test_hostile_messages_are_answered_with_an_error_and_do_nothing(home: Home, project: Path) -> None:
     put(project, "clerk")
     desk = Desk()
@@ -293,16 +235,14 @@ def test_hostile_messages_are_answered_with_an_error_and_do_nothing(home: Home, 
         async with served(home, project) as hall:
             run, token = await hall.live("clerk", desk.toolbox())
             async with raw(f"{hall.url}/tools/", token) as http:
-                for body, headers, status, code in HOSTILE:
-                    reply = await http.post(body, headers)
-                    told = (body[:80], headers, reply.status_code, reply.text[:300])
-                    assert reply.status_code == status, told
-                    assert reply.json()["error"]["code"] == code, told
-                quiet = [b'{"jsonrpc":"2.0","method":"x/y"}', b'{"jsonrpc":"2.0","id":9,"result":{}}']
-                for body in quiet:
+                for case in CASES:
+                    reply = await http.post(case.body, case.headers)
+                    told = (case.body[:80], case.headers, reply.status_code, reply.text[:300])
+                    assert (reply.status_code, reply.json()["error"]["code"]) == (case.status, case.code), told
+                for body in UNANSWERED:
                     assert (await http.post(body)).status_code == 202
-                named = {**_NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?bm90ZQ==?="}
-                assert "result" in (await http.post(_message("tools/call", params=_CALL), named)).json()
+                named = {**NEW, "mcp-method": "tools/call", "mcp-name": "=?base64?bm90ZQ==?="}
+                assert "result" in (await http.post(message("tools/call", params=CALL), named)).json()
             assert len(hall.kinds(run, "tool_started")) == 1
 
     asyncio.run(work())
@@ -320,26 +260,26 @@ def test_what_is_no_message_at_all_is_refused_by_http(home: Home, project: Path)
             expected: list[tuple[str, str, dict[str, str], bytes, int]] = [
                 ("GET", where, own, b"", 405),
                 ("DELETE", where, own, b"", 405),
-                ("PUT", where, own, _message(), 405),
-                ("POST", where, {**own, "authorization": ""}, _message(), 401),
-                ("POST", where, {**own, "authorization": "Bearer"}, _message(), 401),
-                ("POST", where, {**own, "authorization": f"Basic {token}"}, _message(), 401),
-                ("POST", where, {**own, "authorization": f"Bearer {token}x"}, _message(), 401),
-                ("POST", where, {**own, "authorization": f"Bearer {token[:-1]}"}, _message(), 401),
-                ("POST", where, {**own, "host": "evil.example"}, _message(), 421),
-                ("POST", where, {**own, "host": "127.0.0.1.evil.example:80"}, _message(), 421),
-                ("POST", where, {**own, "host": "[::1"}, _message(), 421),
-                ("POST", where, {**own, "host": "127.0.0.1:notaport"}, _message(), 421),
-                ("POST", where, {**own, "origin": "https://evil.example"}, _message(), 403),
-                ("POST", where, {**own, "origin": "null"}, _message(), 403),
-                ("POST", where, {**own, "content-type": "text/plain"}, _message(), 415),
-                ("POST", f"{hall.url}/../mcp/tools/", own, _message(), 200),
-                ("POST", f"{hall.url}/", own, _message(), 404),
-                ("POST", f"{hall.url}/tools/more/", own, _message(), 404),
-                ("POST", f"{hall.url}/TOOLS/", own, _message(), 404),
-                ("POST", where, own, b" " * (MAX_BODY + 1), 413),
-                ("POST", where, {**own, "origin": "http://localhost:9999"}, _message(), 200),
-                ("POST", where, {**own, "content-type": "application/json; charset=utf-8"}, _message(), 200),
+                ("PUT", where, own, message(), 405),
+                ("POST", where, {**own, "authorization": ""}, message(), 401),
+                ("POST", where, {**own, "authorization": "Bearer"}, message(), 401),
+                ("POST", where, {**own, "authorization": f"Basic {token}"}, message(), 401),
+                ("POST", where, {**own, "authorization": f"Bearer {token}x"}, message(), 401),
+                ("POST", where, {**own, "authorization": f"Bearer {token[:-1]}"}, message(), 401),
+                ("POST", where, {**own, "host": "evil.example"}, message(), 421),
+                ("POST", where, {**own, "host": "127.0.0.1.evil.example:80"}, message(), 421),
+                ("POST", where, {**own, "host": "[::1"}, message(), 421),
+                ("POST", where, {**own, "host": "127.0.0.1:notaport"}, message(), 421),
+                ("POST", where, {**own, "origin": "https://evil.example"}, message(), 403),
+                ("POST", where, {**own, "origin": "null"}, message(), 403),
+                ("POST", where, {**own, "content-type": "text/plain"}, message(), 415),
+                ("POST", f"{hall.url}/../mcp/tools/", own, message(), 200),
+                ("POST", f"{hall.url}/", own, message(), 404),
+                ("POST", f"{hall.url}/tools/more/", own, message(), 404),
+                ("POST", f"{hall.url}/TOOLS/", own, message(), 404),
+                ("POST", where, own, b" " * (MAX_BODY_BYTES + 1), 413),
+                ("POST", where, {**own, "origin": "http://localhost:9999"}, message(), 200),
+                ("POST", where, {**own, "content-type": "application/json; charset=utf-8"}, message(), 200),
             ]
             async with httpx2.AsyncClient(trust_env=False) as http:
                 for method, url, headers, body, status in expected:
@@ -499,7 +439,7 @@ def test_a_message_that_was_begun_before_the_end_and_comes_after_it_does_nothing
 ) -> None:
     put(project, "clerk")
     desk = Desk()
-    body = _message("tools/call", params={"name": "note", "arguments": {"number": 1}})
+    body = message("tools/call", params={"name": "note", "arguments": {"number": 1}})
 
     async def work() -> bytes:
         async with served(home, project) as hall:
@@ -583,45 +523,6 @@ def test_the_gate_is_the_same_for_those_who_come_over_http(home: Home, project: 
 
     asyncio.run(work())
     assert desk.done == []
-
-
-@pytest.mark.parametrize(
-    ("host", "origin", "status"),
-    [
-        ("localhost", None, None),
-        ("[::1]:7420", None, None),
-        ("LOCALHOST:1", None, None),
-        (None, None, 421),
-        ("", None, 421),
-        ("127.0.0.1@evil.example", None, 421),
-        ("evil.example#127.0.0.1", None, 421),
-        ("127.0.0.1:7420", "http://127.0.0.1:7420", None),
-        ("127.0.0.1:7420", "http://[::1]:1", None),
-        ("127.0.0.1:7420", "", 403),
-        ("127.0.0.1:7420", "//127.0.0.1", 403),
-        ("127.0.0.1:7420", "http://127.0.0.1.evil.example", 403),
-        ("127.0.0.1:7420", "http://[::1", 403),
-        ("127.0.0.1:7420", "file://localhost", 403),
-    ],
-)
-def test_only_this_machine_is_heard(host: str | None, origin: str | None, status: int | None) -> None:
-    no = refused(host, origin)
-    assert (no[0] if no else None) == status
-
-
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-        ("Bearer ", None),
-        ("abc", None),
-        (None, None),
-        ("Basic abc", None),
-    ],
-)
-def test_a_token_is_a_bearer_token(header: str | None, token: str | None) -> None:
-    assert bearer(header) == token
 
 
 # Other clients, and tools that come from elsewhere

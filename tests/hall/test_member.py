@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 from guildhall import GuildError, Member
@@ -85,7 +85,7 @@ async def until_up(url: str, secret: str = SECRET) -> None:
     """Returns when it answers."""
     async with asyncio.timeout(20), speaking(url, secret) as http:
         while True:
-            with suppress(httpx.TransportError):
+            with suppress(httpx2.TransportError):
                 assert (await http.ask("ping")).status_code == 200
                 return
             await asyncio.sleep(0.02)

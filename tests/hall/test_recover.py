@@ -12,7 +12,7 @@ import pytest
 from guildhall.core.frame import Frame
 from guildhall.hall.composition.recovery import MOST_CRASHES
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.runs.model import SHUTDOWN, RunRequest
+from guildhall.runs.model import RunRequest
 from tests.hall.served import Served, served
 from tests.runs.places import DONE, WRITE, put_script, put_worker
 
@@ -55,7 +55,9 @@ def begun(home: Home, frame: Frame) -> str:
 def crash(home: Home, run: str) -> None:
     """The record as a hall leaves it that dies while the run is running."""
     with closing(sqlite3.connect(home.database)) as connection:
-        connection.execute("UPDATE runs SET status='running', reason=NULL, owner='b-dead' WHERE id=?", [run])
+        connection.execute(
+            "UPDATE runs SET status='running', pause=NULL, reason=NULL, owner='b-dead' WHERE id=?", [run]
+        )
         connection.execute(
             "DELETE FROM journal WHERE run=? AND kind='paused' AND seq=(SELECT max(seq) FROM journal WHERE run=?)",
             [run, run],
@@ -78,9 +80,21 @@ async def settled(hall: Served, run: str) -> str:
 
 def test_what_was_parked_by_a_hall_that_left_goes_on_and_counts_as_no_crash(home: Home, frame: Frame) -> None:
     run = begun(home, frame)
-    assert row(home, run) == ("parked", SHUTDOWN, 0)
+    assert row(home, run) == ("parked", "shutdown", 0)
     assert inside(home, lambda hall: settled(hall, run)) == "running"
-    assert row(home, run) == ("parked", SHUTDOWN, 0)
+    assert row(home, run) == ("parked", "shutdown", 0)
+
+
+@pytest.mark.parametrize(
+    ("pause", "reason", "status"), [("shutdown", "reworded", "running"), ("user", "shutdown", "parked")]
+)
+def test_the_cause_of_a_pause_decides_and_not_its_reason(
+    home: Home, frame: Frame, pause: str, reason: str, status: str
+) -> None:
+    run = begun(home, frame)
+    with closing(sqlite3.connect(home.database)) as connection, connection:
+        connection.execute("UPDATE runs SET pause=?, reason=? WHERE id=?", [pause, reason, run])
+    assert inside(home, lambda hall: settled(hall, run)) == status
 
 
 def test_what_was_lost_again_and_again_without_getting_further_is_given_up(

@@ -39,7 +39,7 @@ from guildhall.hall.wire import _Connection
 from guildhall.jobs.model import Dispatch
 from guildhall.projects.commissions.model import Draft
 from guildhall.projects.registry import Projects
-from guildhall.runs.model import SHUTDOWN, Answer, RunRequest
+from guildhall.runs.model import Answer, RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import parse
 from tests.hall.served import Served, served
@@ -459,7 +459,7 @@ def test_a_hall_that_leaves_parks_tells_and_refuses(home: Home, frame: Frame, pr
         run = (await anext(stream)).run
         hall.process.leave()
         rest = [event async for event in stream]
-        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", SHUTDOWN)
+        assert (rest[-1].data["status"], rest[-1].data["reason"]) == ("parked", "shutdown")
         assert (await remote.show(run)).run.status == "parked", "who followed can still look"
         with pytest.raises(HallGone, match="leaving"):
             await remote.doctor(frame)

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 
 from guildhall.hall.start import find
@@ -83,7 +83,7 @@ def test_a_worker_of_the_hall_is_reached_by_worker_methods_at_its_own_address(
             (f"{base}/nobody/mcp", "not-the-token", 401),
             (f"{base}/clerk/mcp", address.token, 200),
         ]
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False) as http:
             for url, token, status in expected:
                 headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
                 reply = await http.post(url, content=ping, headers=headers)

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from guildhall.activities.model import Contract
 from guildhall.jobs import folder, model
 from guildhall.jobs.model import JobStatus
 from guildhall.jobs.tools import TOOLS, job_tools
+from guildhall.runs.purpose import Contract
 
 PAGE = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
 

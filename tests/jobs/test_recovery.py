@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from guildhall.hall.composition.recovery import MOST_CRASHES, Recovery
-from guildhall.runs.model import SHUTDOWN
 from tests.jobs.shop import LATE, call, say, submit
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def left(shop: Shop) -> str:
     async def work(shop: Shop) -> str:
         job = await shop.dispatch()
         await shop.until(lambda: shop.jobs.get(job.id).summary)
-        await shop.hall.runs.park_all(SHUTDOWN)
+        await shop.hall.runs.park_all("shutdown")
         assert shop.jobs.get(job.id).status == "running"
         return job.id
 

@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 from tests.hall.test_member import free_port, until_up
@@ -48,7 +48,7 @@ async def killed(dying: Dying, folder: Path, number: int, when: str) -> tuple[st
     jobs: list[str] = []
 
     async def dispatch() -> None:
-        with suppress(httpx.TransportError):
+        with suppress(httpx2.TransportError):
             await until_up(url)
             async with speaking(url) as member:
                 jobs.append(await member.dispatch("Do it.", "A job"))

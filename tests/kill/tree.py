@@ -110,7 +110,7 @@ class TreeScene(Scene):
         return self.rows("SELECT id FROM runs WHERE parent IS NULL")[0][0]
 
     def entries(self) -> list[tuple[int, str, str | None, Any]]:
-        query = "SELECT seq, kind, worker, key, data FROM journal JOIN runs ON runs.id = journal.run ORDER BY run, seq"
+        query = "SELECT seq, j.kind, worker, key, data FROM journal j JOIN runs ON runs.id = j.run ORDER BY run, seq"
         return [
             (seq, kind, f"{who} {key}" if key else None, json.loads(data))
             for seq, kind, who, key, data in self.rows(query)

@@ -7,7 +7,7 @@ import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 
 from guildhall import Member
 from tests.hall.doors import Raw
@@ -98,5 +98,5 @@ async def serving(folder: Path, environ: Mapping[str, str] | None = None) -> Asy
 
 @asynccontextmanager
 async def speaking(url: str, secret: str = SECRET) -> AsyncGenerator[Spoken]:
-    async with httpx.AsyncClient(trust_env=False, timeout=30) as http:  # the first dispatch imports a great deal
+    async with httpx2.AsyncClient(trust_env=False, timeout=30) as http:  # the first dispatch imports a great deal
         yield Spoken(http, url, secret)

@@ -8,11 +8,10 @@ import re
 from pathlib import Path
 
 import guildhall
-from guildhall.members import protocol
-from guildhall.members.endpoint import MOST_UNDER_WAY
 from guildhall.members.manifest import Manifest, read_manifest
-from guildhall.tools import mcp_messages
-from guildhall.tools.http_messages import BODY_SECONDS, MAX_BODY
+from guildhall.rpc import jsonrpc
+from guildhall.rpc.endpoint import MAX_REQUESTS, METHODS
+from guildhall.rpc.http import BODY_TIMEOUT_S, MAX_BODY_BYTES
 from tests.members.small import SECRET, speaking
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,14 +43,14 @@ def test_the_example_of_a_member_with_tools_works(tmp_path: Path) -> None:
 
 def test_the_reference_names_every_method_code_and_limit() -> None:
     text = (DOCS / "protocol.md").read_text()
-    for method in protocol.METHODS:
+    for method in METHODS:
         assert f"### {method}\n" in text
     codes = ("PARSE_ERROR", "INVALID_REQUEST", "METHOD_NOT_FOUND", "INVALID_PARAMS", "INTERNAL_ERROR")
-    for code in [*(getattr(mcp_messages, name) for name in codes), protocol.SERVER_ERROR]:
+    for code in [*(getattr(jsonrpc, name) for name in codes), jsonrpc.SERVER_ERROR]:
         assert f"| {code} |" in text
-    assert f"more than {protocol.MOST_AT_ONCE}" in text
-    assert f"| 503 | {MOST_UNDER_WAY} requests" in text
-    assert f"within {BODY_SECONDS:g} s, or has more than {MAX_BODY // 1024**2} MiB" in text
+    assert f"more than {jsonrpc.MAX_BATCH}" in text
+    assert f"| 503 | {MAX_REQUESTS} requests" in text
+    assert f"within {BODY_TIMEOUT_S:g} s, or has more than {MAX_BODY_BYTES // 1024**2} MiB" in text
 
 
 def test_the_shipped_researcher_is_as_the_documentation_says() -> None:

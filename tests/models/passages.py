@@ -173,6 +173,7 @@ class Passage:
             row = {
                 "worker": "w",
                 "model": "m",
+                "kind": "plain",
                 "status": "running",
                 "request": {},
                 "created_at": "2026-01-01T00:00:00.000Z",

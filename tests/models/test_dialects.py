@@ -7,7 +7,6 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import httpx2
 import pytest
 from hypothesis import given, settings
@@ -281,16 +280,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[ScriptedServer
         yield running
 
 
-CLIENT = httpx.Client(timeout=5, limits=httpx.Limits(max_keepalive_connections=0))
+CLIENT = httpx2.Client(timeout=5, limits=httpx2.Limits(max_keepalive_connections=0))
 
 
-def post(server: ScriptedServer, route: str, body: Any, headers: dict[str, str] = KEY) -> httpx.Response:
+def post(server: ScriptedServer, route: str, body: Any, headers: dict[str, str] = KEY) -> httpx2.Response:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     told = {"content-type": "application/json", **headers}
     return CLIENT.post(f"{server.url}{route}", content=content, headers=told)
 
 
-def told(response: httpx.Response) -> str:
+def told(response: httpx2.Response) -> str:
     """The message of an error, which has the shape of the API that was asked."""
     body = response.json()
     if "/anthropic/" in str(response.url):
@@ -540,9 +539,9 @@ def test_another_error_of_ours_is_told_to_the_client() -> None:
     def broken(worker: str) -> Fixed:
         raise InvalidFile("the script is gone", where="answers.yaml")
 
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app=ScriptedApp(broken))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async def ask() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=ScriptedApp(broken))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post(CHAT, json=sound(CHAT), headers=KEY)
 
     response = asyncio.run(ask())

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 A_RUN = {
     "worker": "w",
     "model": "test:model",
+    "kind": "plain",
     "status": "running",
     "request": {},
     "created_at": "2026-01-01T00:00:00.000Z",

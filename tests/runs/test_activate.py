@@ -11,6 +11,7 @@ import pytest
 from guildhall.core.errors import GuildError, InvalidFile, ToolUnavailable
 from guildhall.runs.activate import DEFAULT, Activation, activate, context_of, understood
 from guildhall.runs.model import Bounds, RunRequest
+from guildhall.runs.purpose import CommissionPurpose, Contract, JobPurpose
 from guildhall.workers.code import Code, CodeFile
 from guildhall.workers.load import given
 
@@ -66,13 +67,17 @@ def test_what_it_does_not_say_is_as_without_it() -> None:
 def test_what_a_run_is_for() -> None:
     plain = RunRequest(worker="writer", input="Write")
     assert context_of(plain, None) == {"project": None, "context": "run", "input": "Write"}
-    job = RunRequest(worker="writer", input="Write", job={"id": "j-1"})
-    assert context_of(job, "letters") == {
+    job = JobPurpose(id="j-1", description="A letter", remembers=True, contract=Contract(artifacts=("a.md",)))
+    facts = {"id": "j-1", "description": "A letter", "remembers": True, "artifacts": ("a.md",), "schema": None}
+    assert context_of(RunRequest(worker="writer", input="Write", purpose=job), "letters") == {
         "project": "letters",
         "context": "job",
         "input": "Write",
-        "job": {"id": "j-1"},
+        "job": facts,
     }
+    review = CommissionPurpose(id="c-1", attempt=1, title="A letter", contract=None)
+    context = context_of(RunRequest(worker="writer", input="Read", purpose=review), None)
+    assert context["commission"] == {"id": "c-1", "attempt": 1, "title": "A letter", "review": True}
 
 
 def test_a_function_is_called_with_what_it_is_told() -> None:

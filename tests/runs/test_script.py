@@ -21,10 +21,11 @@ from pydantic_ai.usage import RequestUsage
 
 from guildhall.core import yaml
 from guildhall.core.errors import Conflict
+from guildhall.core.frame import RecordedFrame
 from guildhall.models.model import Query
 from guildhall.models.script import Script, ScriptSource
 from guildhall.runs import shown
-from guildhall.runs.model import Entry, Run, Usage
+from guildhall.runs.model import Entry, Run, RunRequest, Usage
 from guildhall.runs.script import script_of
 from guildhall.runtimes.judge import OUTPUT_TOOL, arguments_of
 from tests.runs.places import (
@@ -309,7 +310,8 @@ def tree_of(responses: Sequence[ModelResponse], schema: dict[str, Any] | None = 
     record: dict[str, Any] = dict.fromkeys(field.name for field in fields(Run))
     record |= {"id": "r-2222222222", "root": "r-2222222222", "worker": "scribe", "model": "none:known"}
     record |= {"status": "completed", "output": "done", "created_at": "2026-01-01T00:00:00.000Z", "usage": Usage()}
-    record["request"] = {"worker": "scribe", "input": "go", "frame": {"cwd": "/nowhere", "root": "/nowhere"}}
+    record["request"] = RunRequest(worker="scribe", input="go")
+    record["frame"] = RecordedFrame(cwd=Path("/nowhere"), root=Path("/nowhere"))
     run = Run(**record)
     made = [Entry(run=run.id, seq=s, kind=k, key=key, data=data, at="") for s, (k, key, data) in enumerate(entries)]
     store: Any = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from guildhall.core.errors import RuntimeFailed, RuntimeToolless
-from guildhall.hall.http import Listener
+from guildhall.rpc.listener import Listener
 from guildhall.runtimes.claude import Claude
 from guildhall.runtimes.cli import CliRuntime
 from guildhall.runtimes.installed import Programs

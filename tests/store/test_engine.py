@@ -344,7 +344,7 @@ def test_eight_threads_lose_nothing(store: Store):
         return fn
 
     def make_run(connection: Connection) -> None:
-        fields = dict.fromkeys(("id", "root", "worker", "model", "status", "created_at"), "r-1")
+        fields = dict.fromkeys(("id", "root", "worker", "model", "kind", "status", "created_at"), "r-1")
         connection.execute(insert(runs).values(**fields, request={}))
 
     store.submit(make_run).result(WAIT)

@@ -371,7 +371,7 @@ def test_gets_its_own_environment(spec, monkeypatch):
 
 def test_imports_only_what_it_needs(spec):
     found = set(json.loads(called(spec, "modules").text))
-    assert not found & {"pydantic_ai", "sqlalchemy", "httpx", "jsonschema", "starlette", "ruamel", "jinja2"}
+    assert not found & {"pydantic_ai", "sqlalchemy", "httpx2", "jsonschema", "starlette", "ruamel", "jinja2"}
 
 
 def test_built_in_tools(spec, work, kind):

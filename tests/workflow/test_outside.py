@@ -10,7 +10,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpx2
 import pytest
 
 from guildhall.hall.start import EMBEDDED_VARIABLE
@@ -182,13 +182,13 @@ def test_an_agent_of_a_started_team_uses_the_room_over_the_wire(home: Home, team
     team.file()
     team.script(ann=[[{"sleep": 30, **say()}]], bob=[[{"sleep": 30, **say()}]])
 
-    async def asked(client: httpx.AsyncClient, token: str, method: str, **params: Any) -> httpx.Response:
+    async def asked(client: httpx2.AsyncClient, token: str, method: str, **params: Any) -> httpx2.Response:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         headers = {"authorization": f"Bearer {token}", "accept": "application/json, text/event-stream"}
         return await client.post("/mcp/room/", json=body, headers=headers)
 
     async def work() -> None:
-        async with served(home) as hall, httpx.AsyncClient(base_url=hall.address.url) as client:
+        async with served(home) as hall, httpx2.AsyncClient(base_url=hall.address.url) as client:
             command = {"env": {EMBEDDED_VARIABLE: "0"}}
             began = await asyncio.to_thread(guild, "start", "team.yaml", "--background", "--json", **command)
             assert began.code == 0, began.err

@@ -11,7 +11,7 @@ import pytest
 
 from guildhall.core.errors import Conflict, NotFound, Refused, UsageError
 from guildhall.hall.composition.recovery import Recovery
-from guildhall.runs.model import SHUTDOWN, RunRequest
+from guildhall.runs.model import RunRequest
 from guildhall.workflow.instance import Start
 from guildhall.workflow.target import Target, parse
 from tests.workflow.teams import call, say, send
@@ -229,7 +229,7 @@ def test_it_goes_on_in_the_next_hall_with_the_file_of_then(team: Team, how: str)
         began = await start(team)
         await until(lambda: ("ann", "first") in said(team))
         if how == "drained":
-            await team.hall.runs.park_all(SHUTDOWN)
+            await team.hall.runs.park_all("shutdown")
         else:
             await until_stands(team, "quiet")
         return began.run

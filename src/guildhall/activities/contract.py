@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from guildhall.activities.model import Contract
+    from guildhall.runs.purpose import Contract
+
 
 MAX_PROBLEMS = 5  # in one error
 _MAX_PROBLEM_CHARS = 300

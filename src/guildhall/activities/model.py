@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any
 
 READING = ("Read", "Grep", "Glob")  # file tools that every activity gives to its worker
 WRITING = ("Write", "Edit")  # file tools of commissions and meetings; a job has none
@@ -35,18 +32,3 @@ class Decided:
 
     def as_wire(self) -> dict[str, Any]:
         return {"question": self.question, "decision": self.decision, "reasoning": self.reasoning}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contract:
-    """What an activity must deliver before it is completed."""
-
-    artifacts: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None  # of the result
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"artifacts": list(self.artifacts), "schema": self.schema}
-
-    @staticmethod
-    def of(recorded: Mapping[str, Any]) -> Contract:
-        return Contract(artifacts=tuple(recorded["artifacts"]), schema=recorded["schema"])

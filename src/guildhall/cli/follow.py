@@ -16,7 +16,6 @@ from guildhall.cli.prompt import NoAnswer, ask_person
 from guildhall.cli.screen import ReaderGone, one_line, plain
 from guildhall.core.errors import Conflict, Interrupted
 from guildhall.core.events import Event
-from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -164,7 +163,7 @@ class Follower:
     async def _finish(self, run: str, *, stopped: int | None) -> int:
         shown = await self._client.show(run)
         for _ in range(_LOOKS):  # parked, and not from here: somebody is ending it for good
-            if stopped is not None or (shown.run.status, shown.run.reason) != ("parked", BY_USER):
+            if stopped is not None or shown.run.pause != "user":
                 break
             await asyncio.sleep(_BETWEEN)
             shown = await self._client.show(run)

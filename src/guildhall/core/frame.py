@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from guildhall.core.paths import project_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 MODEL_VARIABLE = "GUILDHALL_MODEL"
 
@@ -84,17 +84,56 @@ class Frame:
         """The variables that come along without being named anywhere."""
         return {name: value for name, value in self.env.items() if name in _HARMLESS}
 
+    def recorded(self) -> RecordedFrame:
+        """Return the frame as it is stored: values of variables may be secrets and are left out."""
+        return RecordedFrame(
+            cwd=self.cwd,
+            root=self.root,
+            worktree=self.worktree,
+            env=tuple(sorted(self.env)),
+            interactive=self.interactive,
+            model=self.model,
+            caller=self.caller,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedFrame:
+    """The frame of a run as it is stored: of variables only the names."""
+
+    cwd: Path
+    root: Path
+    worktree: Path | None = None
+    env: tuple[str, ...] = ()
+    interactive: bool = False
+    model: str | None = None
+    caller: str = "cli"
+
     def as_dict(self) -> dict[str, object]:
-        """The frame as the record keeps it. Values of variables stay out: they may be secrets."""
+        """Return the frame as it is stored."""
         return {
             "cwd": str(self.cwd),
             "root": str(self.root),
             **({"worktree": str(self.worktree)} if self.worktree else {}),
-            "env": sorted(self.env),
+            "env": list(self.env),
             "interactive": self.interactive,
             "model": self.model,
             "caller": self.caller,
         }
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> RecordedFrame:
+        """Return the frame that `as_dict` returned."""
+        worktree = record.get("worktree")
+        return RecordedFrame(
+            cwd=Path(record["cwd"]),
+            root=Path(record["root"]),
+            worktree=Path(worktree) if worktree else None,
+            env=tuple(record["env"]),
+            interactive=record["interactive"],
+            model=record["model"],
+            caller=record["caller"],
+        )
 
 
 def looks_secret(name: str, value: str) -> bool:

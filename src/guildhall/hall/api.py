@@ -7,13 +7,12 @@ only. A run's token opens what is mounted for runs, such as `/mcp/`, and there o
 from __future__ import annotations
 
 import asyncio
-import hmac
 import inspect
 import json
 import logging
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, cast
 
 from guildhall import __version__
 from guildhall.core.errors import GuildError, HallGone, NotFound, Refused, TimedOut, UsageError
@@ -21,22 +20,18 @@ from guildhall.core.frame import Frame
 from guildhall.core.nearest import did_you_mean
 from guildhall.hall.client import HallClient
 from guildhall.hall.codec import decode, encode, texts_in, verb
+from guildhall.rpc.http import BODY_TIMEOUT_S, Headers, HttpError, check_local, is_token, read_body, send_json
+from guildhall.rpc.jsonrpc import RpcError, parse_json
 from guildhall.runs.model import is_text
-from guildhall.tools.http_guard import bearer, refused
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
     from pathlib import Path
 
     from guildhall.hall.remote import Welcome
-
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
-    App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+    from guildhall.rpc.http import App, Message, Receive, Send
 
 LARGEST = 20_000_000  # bytes of a request
-_BODY_WITHIN = 30.0  # seconds
 _READ_WITHIN = 600.0  # seconds that a stream waits for a reader who has stopped reading
 
 # The verbs that callers keep for themselves, and those that a hall carries out at once, even as it comes or leaves.
@@ -50,12 +45,11 @@ VERBS = frozenset(name for part in _PARTS for name in vars(part) if not name.sta
 _log = logging.getLogger("guildhall.hall")
 
 
-class _Rejected(Exception):
-    """A request that is answered without being carried out; the connection ends, as it may hold more of it."""
+class _Rejected(HttpError):
+    """A request that is answered with an error of the hall and not carried out."""
 
-    def __init__(self, status: int, error: GuildError) -> None:
-        super().__init__(error.message)
-        self.status = status
+    def __init__(self, status: int, error: GuildError, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(status, error.message, *headers)
         self.error = error
 
 
@@ -77,7 +71,7 @@ class House:
 class Api:
     """An ASGI application."""
 
-    def __init__(self, house: House, *, body_within: float = _BODY_WITHIN) -> None:
+    def __init__(self, house: House, *, body_within: float = BODY_TIMEOUT_S) -> None:
         self._house = house
         self._body_within = body_within
         self._mounts: dict[str, App] = {}
@@ -91,22 +85,20 @@ class Api:
         """The same at one path."""
         self._places[path] = app
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = Headers.of(scope["headers"])
         try:
             await self._route(scope, headers, receive, send)
-        except _Rejected as rejected:
-            await _answer(send, rejected.status, {"error": rejected.error.as_dict()}, last=True)
+        except HttpError as error:
+            await send_json(send, error.status, {"error": _guild_error(error).as_dict()}, error.headers)
         except GuildError as error:
-            await _answer(send, error.http_status, {"error": error.as_dict()})
+            await send_json(send, error.http_status, {"error": error.as_dict()})
         except Exception as error:  # noqa: BLE001 - the edge: whoever asks is told in words, whatever it was
-            await _answer(send, 500, {"error": _broken(error).as_dict()})
+            await send_json(send, 500, {"error": _broken(error).as_dict()})
 
     # who asks, for what
 
-    async def _route(
-        self, scope: MutableMapping[str, Any], headers: Mapping[str, str], receive: Receive, send: Send
-    ) -> None:
+    async def _route(self, scope: Message, headers: Headers, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if (placed := self._places.get(path)) is not None:
             await placed(scope, receive, send)
@@ -115,11 +107,10 @@ class Api:
             if path.startswith(prefix):
                 await app(scope, receive, send)
                 return
-        if no := refused(headers.get("host"), headers.get("origin")):
-            raise _Rejected(no[0], Refused(no[1]))
+        check_local(headers)
         if path == "/healthz":
             state = "leaving" if self._house.leaving() else "serving"
-            await _answer(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
+            await send_json(send, 200, {"boot": self._house.boot, "version": __version__, "state": state})
             return
         self._demand_person(headers)
         name = path.removeprefix("/api/")
@@ -127,15 +118,16 @@ class Api:
             raise _Rejected(404, NotFound(f"there is nothing at {path[:200]}", hint=did_you_mean(name[:60], VERBS)))
         if scope["method"] != "POST":
             raise _Rejected(405, UsageError("verbs are asked for with POST"))
-        await self._verb(name, await _body(headers, receive, self._body_within), receive, send)
+        await self._verb(name, await _body(receive, headers, self._body_within), receive, send)
 
-    def _demand_person(self, headers: Mapping[str, str]) -> None:
-        token = bearer(headers.get("authorization")) or ""
-        if hmac.compare_digest(token.encode("utf-8", "replace"), self._house.token.encode()):
+    def _demand_person(self, headers: Headers) -> None:
+        token = headers.bearer
+        if is_token(token, self._house.token):
             return
-        if self._house.is_run(token):
+        if token is not None and self._house.is_run(token):
             raise _Rejected(403, Refused("this takes the token of the person, not that of a run"))
-        raise _Rejected(401, Refused("a token is needed that this hall has given", hint="hall.json has it."))
+        error = Refused("a token is needed that this hall has given", hint="hall.json has it.")
+        raise _Rejected(401, error, (b"www-authenticate", b"Bearer"))
 
     # the verbs
 
@@ -143,11 +135,11 @@ class Api:
         if self._house.leaving() and name not in _TO_THE_LAST:
             raise HallGone("the hall is leaving", hint="The same command again starts a new one.")
         if name == "status":
-            await _answer(send, 200, {"result": self._house.standing()})
+            await send_json(send, 200, {"result": self._house.standing()})
             return
         if name == "hello":
             root = decode(_Hello, dict(body)).root
-            await _answer(send, 200, {"result": encode(self._house.allowed(root))})
+            await send_json(send, 200, {"result": encode(self._house.allowed(root))})
             return
         arguments = self._arguments(name, body)
         if name not in _TO_THE_LAST - {"park"}:  # what an earlier hall has left behind goes on first
@@ -156,7 +148,7 @@ class Api:
         if verb(name).streams:
             await self._stream(done, receive, send)
         else:
-            await _answer(send, 200, {"result": encode(await done)})
+            await send_json(send, 200, {"result": encode(await done)})
 
     def _arguments(self, name: str, body: Mapping[str, Any]) -> dict[str, Any]:
         known = verb(name)
@@ -244,45 +236,19 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _body(headers: Mapping[str, str], receive: Receive, within: float) -> dict[str, Any]:
-    """The JSON object that was sent."""
-    length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > LARGEST:
-        raise _too_large()
-    data = bytearray()
+async def _body(receive: Receive, headers: Headers, timeout_s: float) -> dict[str, Any]:
+    """Return the JSON object of a request."""
+    data = await read_body(receive, headers, max_bytes=LARGEST, timeout_s=timeout_s)
     try:
-        async with asyncio.timeout(within):
-            while True:
-                message = await receive()
-                data += message.get("body", b"")
-                if len(data) > LARGEST:
-                    raise _too_large()
-                if not message.get("more_body"):
-                    break
-    except TimeoutError:
-        raise _Rejected(408, TimedOut("the request was not complete in time")) from None
-    try:
-        told = json.loads(data, parse_constant=_no_number)
-    except (ValueError, RecursionError):
-        raise _Rejected(400, UsageError("the request is not JSON")) from None
-    if not isinstance(told, dict):
-        raise _Rejected(400, UsageError("the request is not an object of JSON"))
-    return told  # pyright: ignore[reportUnknownVariableType]
+        payload = parse_json(data)
+    except RpcError as error:
+        raise HttpError(400, error.message) from None
+    if not isinstance(payload, dict):
+        raise HttpError(400, "the body is not an object of JSON")
+    return cast("dict[str, Any]", payload)
 
 
-def _too_large() -> _Rejected:
-    return _Rejected(413, UsageError(f"the request is larger than {LARGEST:,} bytes"))
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-async def _answer(send: Send, status: int, told: Mapping[str, Any], *, last: bool = False) -> None:
-    body = json.dumps(told).encode() + b"\n"
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"cache-control", b"no-store")]
-    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
-    headers += [(b"connection", b"close")] if last else []
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _guild_error(error: HttpError) -> GuildError:
+    if isinstance(error, _Rejected):
+        return error.error
+    return {403: Refused, 408: TimedOut, 421: Refused}.get(error.status, UsageError)(error.message)

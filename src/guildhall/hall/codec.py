@@ -89,6 +89,7 @@ _HOMES = {
     "ProjectSettings": "guildhall.projects.model",
     "ProjectShown": "guildhall.projects.model",
     "Proposal": "guildhall.room.model",
+    "RecordedFrame": "guildhall.core.frame",
     "Replayed": "guildhall.runs.replay",
     "Result": "guildhall.members.wire",
     "Risk": "guildhall.policy.risk",

@@ -21,6 +21,7 @@ from guildhall.hall.project_verbs import ProjectVerbs
 from guildhall.hall.roster_verbs import RosterVerbs
 from guildhall.hall.team_verbs import TeamVerbs
 from guildhall.memory.model import PERSON
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.records import find_ask
 from guildhall.runs.transcript import conversation
 from guildhall.workers import lifecycle, records
@@ -84,7 +85,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         """`toolboxes` are Python objects of this process, for the toolboxes that the worker names."""
         from guildhall.hall.composition.callee_trust import demand_trust
 
-        if request.call is None:  # else it calls one worker only, and that is held to it then
+        if not isinstance(request.purpose, CallPurpose):  # else it calls one worker only, and that is held to it then
             worker = self._hall.find_worker(request.worker, frame)
             demand_trust(self._hall, worker, frame, [toolbox.name for toolbox in toolboxes])
         prepared = await self._hall.runs.preparation.prepare(request, frame, toolboxes)
@@ -161,10 +162,10 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
 
     async def stop(self, run: str) -> list[str]:
         part = self._hall.where(run)
-        request = part.history.get(run).request
-        if request.get("workflow"):
+        kind = part.history.get(run).kind
+        if kind == "workflow":
             return await part.workflows.steering.stop(run)
-        if (seating := self._hall.seating(request)) is not None:
+        if (seating := self._hall.seating(kind)) is not None:
             return await seating.stop(run)
         return await part.runs.cancel(run)
 
@@ -239,7 +240,7 @@ class EmbeddedHall(TeamVerbs, JobVerbs, RosterVerbs, ProjectVerbs, PackageVerbs,
         if (runs := Hall.runs.of(part).peek()) is not None:
             await runs.gone(ask.root)  # one that is just being put away to wait goes on by itself no more
         root = part.history.get(ask.root)
-        if (seating := self._hall.seating(root.request)) is None:
+        if (seating := self._hall.seating(root.kind)) is None:
             return
         await seating.answered(ask)
         if self._stays and root.status == "waiting":

@@ -27,6 +27,7 @@ from guildhall.hall.start import find, is_embedded, same_version
 from guildhall.models.keys import travelling
 from guildhall.policy.model import Mode
 from guildhall.runs.model import Answer, RunRequest, Usage
+from guildhall.runs.purpose import PLAIN, CallPurpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -160,7 +161,7 @@ class Worker:
         max_budget_usd: float | None = None,
         budget: float | None = None,
         mode: Mode = "ask",
-        call: Mapping[str, Any] | None = None,
+        call: CallPurpose | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs the worker and gives its events as they come. Leaving the loop early parks the run.
 
@@ -179,7 +180,7 @@ class Worker:
             max_budget_usd=max_budget_usd,
             budget=budget,
             mode=mode,
-            call=call,
+            purpose=call or PLAIN,
         )
         frame = self._frame(approver is not None)
         async with _opened(self) as hall, aclosing(hall.run(request, frame, *self._given())) as events:
@@ -201,7 +202,7 @@ class Worker:
     ) -> RunResult:
         """The same, awaited. It is a call like one of its model's: by its allow-list, its rules, from its sandboxes."""
         name = worker.name if isinstance(worker, Worker) else worker
-        call = {"worker_name": name, "input_data": input, "attachments": list(_names(attachments))}
+        call = CallPurpose(worker_name=name, input_data=input, attachments=_names(attachments))
         text = input if isinstance(input, str) else json.dumps(input, ensure_ascii=False)
         return await self.arun(text, approver=approver, call=call, **options)
 
@@ -335,7 +336,7 @@ def _names(attachments: Sequence[str | Path]) -> tuple[str, ...]:
 
 def _output(shown: Shown) -> Any:
     """What came out: of a run that only called another one, what came out of that one."""
-    if shown.run.request.get("call") and shown.run.status == "completed":
+    if shown.run.kind == "call" and shown.run.status == "completed":
         return shown.below[0].output
     return shown.run.output
 

@@ -13,16 +13,14 @@ from guildhall.models.dialects.anthropic import Anthropic
 from guildhall.models.dialects.openai_chat import OpenAIChat
 from guildhall.models.dialects.openai_responses import OpenAIResponses
 from guildhall.models.passing import Reply, failure
-from guildhall.tools.http_guard import bearer
-from guildhall.tools.http_messages import Unheard, demand_here, demand_message, read_body
-from guildhall.tools.mcp_messages import Headers
+from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, read_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from guildhall.models.dialects.model import Dialect
     from guildhall.models.passing import Passing
-    from guildhall.tools.http_messages import Message, Receive, Send
+    from guildhall.rpc.http import Message, Receive, Send
 
 MAX_BODY = 32_000_000
 PREFIX = "/llm"
@@ -57,21 +55,21 @@ class LlmEndpoint:
         path: str = scope["path"]
         try:
             reply, last = await self._reply(scope, path, receive), False
-        except Unheard as no:
-            reply, last = failure(self._meant(path), no.status, str(no).strip()), True
+        except HttpError as error:
+            reply, last = failure(self._meant(path), error.status, error.message), True
             await _drained(receive)
         await _send(send, reply, last=last)
 
     async def _reply(self, scope: Message, path: str, receive: Receive) -> Reply:
         headers = Headers.of(scope["headers"])
-        demand_here(headers)
+        check_local(headers)
         passing = self._entered(headers)
         if (listed := self._listed.get(path)) is not None and scope["method"] == "GET":
             return passing.models(listed)
         if (dialect := self._asked.get(path)) is None:
-            raise Unheard(404, f"{scope['method']} {path[:200]} is not served here")
-        demand_message(scope["method"], headers)
-        body = await read_body(receive, self._max_body)
+            raise HttpError(404, f"{scope['method']} {path[:200]} is not served here")
+        check_json_post(scope["method"], headers)
+        body = await read_body(receive, headers, max_bytes=self._max_body)
         passing = self._entered(headers)  # while it came the run may have ended
         query = "?" + scope["query_string"].decode("latin-1") if scope.get("query_string") else ""
         count = path == f"{self._prefix}{_COUNT}"
@@ -80,7 +78,7 @@ class LlmEndpoint:
     def _entered(self, headers: Headers) -> Passing:
         token = key_of(headers)
         if not token or (passing := self._passing(token)) is None:
-            raise Unheard(401, "this takes the token of a run that is going on, in the place of a key")
+            raise HttpError(401, "this takes the token of a run that is going on, in the place of a key")
         return passing
 
     def _meant(self, path: str) -> Dialect:
@@ -89,7 +87,7 @@ class LlmEndpoint:
 
 def key_of(headers: Headers) -> str | None:
     """What a client shows in the place of a key."""
-    return headers.get("x-api-key") or bearer(headers.get("authorization"))
+    return headers.get("x-api-key") or headers.bearer
 
 
 async def _drained(receive: Receive) -> None:

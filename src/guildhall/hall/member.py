@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from guildhall.core.errors import GuildError, HallInUse, ToolUnavailable
-from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
-from guildhall.members.endpoint import PATH, Endpoint, Offer
 from guildhall.members.manifest import read_manifest
 from guildhall.members.model import SECRET_VARIABLE, WORKER
+from guildhall.rpc.endpoint import PATH, Endpoint, Offer
+from guildhall.rpc.listener import Listener
 from guildhall.tools.define import tool
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.embedded import EmbeddedHall
 from guildhall.hall.operations import Operations
 from guildhall.hall.serve import Process
-from guildhall.members.endpoint import PATH, Endpoint
 from guildhall.members.model import MANIFEST
+from guildhall.rpc.endpoint import PATH, Endpoint
 from guildhall.workers.load import SUFFIXES
 from guildhall.workers.model import WORKERS
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.frame import Frame
     from guildhall.hall.log import Log
-    from guildhall.members.endpoint import Offer
+    from guildhall.rpc.endpoint import Offer
 
 
 @dataclass(frozen=True)

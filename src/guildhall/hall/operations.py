@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from guildhall.core.errors import GuildError, NotDeletable, NotFinished, UnknownJob, UsageError
 from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.model import Dispatch, detail_of
-from guildhall.members.endpoint import Refusal
-from guildhall.members.protocol import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, SERVER_ERROR, STATUS
+from guildhall.rpc.endpoint import ANSWER, CANCEL, DELETE, DISPATCH, LIST, RESULT, STATUS
+from guildhall.rpc.jsonrpc import INVALID_PARAMS, SERVER_ERROR, RpcError
 from guildhall.runs.model import Answer
-from guildhall.tools.mcp_messages import INVALID_PARAMS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -114,13 +113,13 @@ class Operations:
         return shown
 
 
-def refusal(error: GuildError) -> Refusal:
+def refusal(error: GuildError) -> RpcError:
     """An error of the hall as the wire has it: a wrong parameter, or a state that does not permit it."""
     if isinstance(error, NotFinished):
-        return Refusal(SERVER_ERROR, _said(error), {"jobId": error.job, "status": error.status})
+        return RpcError(SERVER_ERROR, _said(error), {"jobId": error.job, "status": error.status})
     if isinstance(error, UsageError | UnknownJob | NotDeletable):
-        return Refusal(INVALID_PARAMS, _said(error))
-    return Refusal(SERVER_ERROR, _said(error), error.as_dict())
+        return RpcError(INVALID_PARAMS, _said(error))
+    return RpcError(SERVER_ERROR, _said(error), error.as_dict())
 
 
 def _said(error: GuildError) -> str:

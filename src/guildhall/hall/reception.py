@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from guildhall import __version__
-from guildhall.hall.http import Listener
 from guildhall.hall.llm import LlmEndpoint
 from guildhall.hall.mcp import McpEndpoint
-from guildhall.tools.http_messages import Unheard, send_json
+from guildhall.rpc.endpoint import send_reply
+from guildhall.rpc.http import HttpError
+from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from guildhall.hall.api import App
+    from guildhall.rpc.http import App, Message, Receive, Send
     from guildhall.runs.tokens import RunDoor
-    from guildhall.tools.http_messages import Message, Receive, Send
 
 
 class Reception:
@@ -39,5 +39,8 @@ class Reception:
             if scope["path"].startswith(prefix):
                 await app(scope, receive, send)
                 return
-        no = Unheard(404, "here are the doors of a run, and nothing else")
-        await send_json(send, no.status, no.as_dict(), no.headers)
+        await send_reply(send, _not_found())
+
+
+async def _not_found() -> tuple[int, Any]:
+    raise HttpError(404, "this address has the doors of a run and nothing else")

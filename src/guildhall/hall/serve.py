@@ -31,12 +31,12 @@ from guildhall.hall.composition.hall import Hall
 from guildhall.hall.composition.locks import LOCK_PATIENCE
 from guildhall.hall.composition.recovery import Recovery
 from guildhall.hall.embedded import EmbeddedHall
-from guildhall.hall.http import Listener
 from guildhall.hall.log import Log, log_to_stderr
 from guildhall.hall.packaging import log_invalid
 from guildhall.hall.remote import Welcome
 from guildhall.hall.served import PREFIX, ServedWorkers
 from guildhall.hall.start import Address, process_of
+from guildhall.rpc.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

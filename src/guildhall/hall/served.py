@@ -6,7 +6,6 @@ that has started the hall, as for work that a hall goes on with by itself.
 
 from __future__ import annotations
 
-import hmac
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,8 @@ from guildhall.core.errors import GuildError
 from guildhall.core.frame import Frame
 from guildhall.core.paths import project_root
 from guildhall.hall.operations import Operations, refusal
-from guildhall.members.endpoint import Endpoint, Offer
-from guildhall.tools.http_messages import Unheard
+from guildhall.rpc.endpoint import Endpoint, Offer
+from guildhall.rpc.http import HttpError, is_token
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from guildhall.hall.composition.hall import Hall
     from guildhall.hall.embedded import EmbeddedHall
-    from guildhall.tools.http_messages import Message
+    from guildhall.rpc.http import Message
 
 PREFIX = "/workers/"
 _OF_A_PROJECT = "A worker of a project is at /workers/NAME/mcp?project= and the absolute path of its folder."
@@ -45,17 +44,14 @@ class ServedWorkers:
         self._recovered = recovered
 
     def endpoint(self, token: str) -> Endpoint:
-        def admits(shown: str) -> bool:
-            return hmac.compare_digest(shown.encode("utf-8", "replace"), token.encode())
-
-        return Endpoint(admits=admits, find=self.find)
+        return Endpoint(admits=lambda shown: is_token(shown, token), find=self.find)
 
     def find(self, scope: Message) -> Offer | None:
         path = _PATH.fullmatch(scope["path"])
         if path is None:
             return None
         if self._leaving():
-            raise Unheard(503, "the hall is leaving: the same again finds a new one")
+            raise HttpError(503, "the hall is leaving: the same again finds a new one")
         project = _project(scope.get("query_string", b""))
         try:
             frame = self._frame(project)
@@ -83,10 +79,10 @@ def _project(query: bytes) -> Path | None:
     try:
         named = parse_qs(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:
-        raise Unheard(400, "the address cannot be read") from None
+        raise HttpError(400, "the address cannot be read") from None
     if not named:
         return None
     folder = Path(named["project"][0]) if set(named) == {"project"} and len(named["project"]) == 1 else None
     if folder is None or "\0" in str(folder) or not folder.is_absolute() or not folder.is_dir():
-        raise Unheard(400, "an address may end with ?project= and the absolute path of a folder that is there")
+        raise HttpError(400, "an address may end with ?project= and the absolute path of a folder that is there")
     return folder.resolve()

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from guildhall.activities.model import Contract
+    from guildhall.runs.purpose import Contract
+
 
 META = "meta.json"
 STATUS = "status.md"

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from guildhall.activities.contract import output_text
-from guildhall.activities.model import Contract
 from guildhall.activities.questions import QuestionChannel, answer_text
 from guildhall.activities.tools import is_result_accepted, rejection_reason
 from guildhall.activities.wakeups import ResumeTimers
@@ -34,7 +33,8 @@ from guildhall.jobs.register import Register
 from guildhall.jobs.seating import contract_of, first_message, refuse_writing, seated
 from guildhall.jobs.tools import SERVER, JobTools, job_tools
 from guildhall.runs import records
-from guildhall.runs.model import ENDED, SHUTDOWN, RunRequest, Stretch
+from guildhall.runs.model import ENDED, RunRequest, Stretch
+from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.seat import Seat, seat_on_record
 from guildhall.tools.define import invoke
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.model import Ask, Run
     from guildhall.runs.prepare import Prepared
+    from guildhall.runs.purpose import Contract
     from guildhall.store.engine import Store
     from guildhall.tools.model import Execute, Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
@@ -117,18 +118,20 @@ class Jobs(Register):
             started_at=stamp(self._clock.now()),
         )
         folder = self._index.folder(job.id)
-        told = {"id": job.id, "description": job.description, "remembers": worker.definition.base}
+        purpose = JobPurpose(
+            id=job.id, description=job.description, remembers=worker.definition.base, contract=contract
+        )
         request = RunRequest(
             worker=name,
             input=first_message(dispatch),
             override_model=dispatch.model,
             max_turns=dispatch.max_turns,
             max_budget_usd=dispatch.max_budget_usd,
-            job={**told, **contract.as_dict()},
+            purpose=purpose,
         )
         try:
             await asyncio.to_thread(folder.make, dispatch.task, dict(dispatch.config))
-            seat = self._seat(request.job or {})
+            seat = self._seat(purpose)
             prepared = await self._runs().preparation.prepare(request, frame, worker=seated(worker), seat=seat)
             job = replace(job, run=prepared.run)
             await self._begun(job, prepared)
@@ -153,10 +156,10 @@ class Jobs(Register):
             continue
         return id
 
-    def _seat(self, told: Mapping[str, Any]) -> Seat:
-        id, contract = str(told["id"]), Contract.of(told)
+    def _seat(self, purpose: JobPurpose) -> Seat:
+        id, contract = purpose.id, purpose.contract
         return Seat(
-            tools=job_tools(contract, remembers=told["remembers"]),
+            tools=job_tools(contract, remembers=purpose.remembers),
             execute=lambda run: self._execute(id, run, contract),
             server=SERVER,
             seated=seated,
@@ -201,7 +204,7 @@ class Jobs(Register):
             if job.status != "running":
                 return job
             if job.run is not None:
-                await self._runs().park(job.run, SHUTDOWN)  # who dies now has cancelled nothing: it goes on
+                await self._runs().park(job.run, "shutdown")  # who dies now has cancelled nothing: it goes on
             run = self._run_of(job)
             if run is not None and run.status not in ENDED:
                 await self._end(run, self._index.folder(id))
@@ -213,7 +216,7 @@ class Jobs(Register):
 
     async def stop(self, run: str) -> list[str]:
         """Ends the job that a run does; the runs that were ended."""
-        id = str(self._history.get(run).request["job"]["id"])
+        id = self._history.purpose(run, JobPurpose).id
         job = self.get(id)
         if job.status != "running":
             raise Conflict(f"the job {id} is {job.status}: there is nothing to stop", hint=f"guild job show {id}")
@@ -291,11 +294,11 @@ class Jobs(Register):
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """The run of a job that stopped, ready to go on: the job is running again, under the same id."""
-        told = self._history.get(run).request["job"]
-        if (job := self._index.get(told["id"])) is None:
-            raise Conflict(f"the run {run} did the job {told['id']}, which is there no more", hint="Dispatch it anew.")
+        purpose = self._history.purpose(run, JobPurpose)
+        if (job := self._index.get(purpose.id)) is None:
+            raise Conflict(f"the run {run} did the job {purpose.id}, which is there no more", hint="Dispatch it anew.")
         async with self._steering[job.id]:  # two at once: the second one is told that it is running
-            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(told))
+            prepared = await self._runs().preparation.prepare_again(run, frame, grant=grant, seat=self._seat(purpose))
             if job.status != "running":
                 await self._save(replace(job, status="running", completed_at=None, error=None))
             return prepared
@@ -322,7 +325,7 @@ class Jobs(Register):
         if (standing := self._history.get(run.id).status) == "running" or standing in ENDED:
             return  # somebody else was faster
         now = stamp(self._clock.now())
-        known = self._index.get(run.request["job"]["id"]) is not None
+        known = self._index.get(self._history.purpose(run.id, JobPurpose).id) is not None
 
         def write(connection: Connection) -> None:
             if known:
@@ -336,23 +339,22 @@ class Jobs(Register):
     async def follow(self, run: str) -> None:
         """What the record says of a run that nobody executed to its end, its job says too."""
         found = self._history.get(run)
-        job = self._index.get(found.request["job"]["id"])
+        job = self._index.get(self._history.purpose(run, JobPurpose).id)
         if job is not None and job.status == "running" and found.status in ENDED:
             await self._save(self._as_on_record(job, found, gone="failed"))
 
     async def answered(self, ask: Ask) -> None:
         """A person has answered a question of a job: the directory has it too."""
-        told = self._history.get(ask.run).request.get("job")
-        if ask.kind != "question" or not told or self._index.get(told["id"]) is None:
+        purpose = self._history.get(ask.run).purpose_as(JobPurpose)
+        if ask.kind != "question" or purpose is None or self._index.get(purpose.id) is None:
             return
-        folder = self._index.folder(told["id"])
-        async with self._writing[told["id"]]:
+        folder = self._index.folder(purpose.id)
+        async with self._writing[purpose.id]:
             await asyncio.to_thread(folder.answer, ask.id, answer_text(ask))
 
 
 def seat_of(run: Run) -> Seat | None:
     """The seat of a run that does a job, as a replay sees it."""
-    told = run.request.get("job")
-    if not told:
+    if (purpose := run.purpose_as(JobPurpose)) is None:
         return None
-    return seat_on_record(job_tools(Contract.of(told), remembers=told["remembers"]), seated, server=SERVER)
+    return seat_on_record(job_tools(purpose.contract, remembers=purpose.remembers), seated, server=SERVER)

@@ -17,6 +17,7 @@ from guildhall.core.nearest import did_you_mean
 from guildhall.jobs.index import Index
 from guildhall.jobs.model import JobResult, JobShown
 from guildhall.runs import records
+from guildhall.runs.purpose import JobPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,10 +166,10 @@ class Register:
         """What the jobs ask that are there no more."""
         now = stamp(self._clock.now())
         for ask in records.list_asks(connection, status="open"):
-            if ask.kind == "question" and (run := records.find_run(connection, ask.run)) is not None:
-                told = run.request.get("job")
-                if told and not self._index.folder(told["id"]).path.exists():
-                    records.withdraw_asks(connection, run.id, now)
+            run = records.find_run(connection, ask.run) if ask.kind == "question" else None
+            job = run.purpose_as(JobPurpose) if run is not None else None
+            if job is not None and not self._index.folder(job.id).path.exists():
+                records.withdraw_asks(connection, ask.run, now)
 
     async def _save(self, job: Job) -> Job:
         folder = self._index.folder(job.id)
@@ -180,8 +181,8 @@ class Register:
 
 def _hint(run: Run) -> str | None:
     """What to do about a job that failed: as its run's error has it, by the id that people know."""
-    said, job = (run.error or {}).get("hint"), run.request.get("job")
-    return str(said).replace(run.id, str(job["id"])) if said and job else None
+    said, purpose = (run.error or {}).get("hint"), run.purpose_as(JobPurpose)
+    return str(said).replace(run.id, purpose.id) if said and purpose is not None else None
 
 
 def _with_answers(asked: list[Asked], asks: list[Ask]) -> list[Asked]:

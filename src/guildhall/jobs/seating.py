@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from guildhall.activities.model import READING, WRITING, Contract
+from guildhall.activities.model import READING, WRITING
 from guildhall.core.errors import InvalidFile, Refused, UsageError
 from guildhall.jobs.model import artifact_path
+from guildhall.runs.purpose import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

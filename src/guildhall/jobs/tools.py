@@ -19,9 +19,9 @@ from guildhall.tools.define import bind_tools
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from guildhall.activities.model import Contract
     from guildhall.activities.questions import QuestionChannel
     from guildhall.jobs.folder import JobFolder
+    from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
 
     Remember = Callable[[str, str], Awaitable[ToolResult]]  # key and content of a memory entry

@@ -15,11 +15,12 @@ from guildhall.core.errors import MemberRefused, MemberTimedOut, MemberUnreachab
 from guildhall.members.wire import JobLine, JobListing, JobStanding, Result, Shape
 from guildhall.tools.mcp_model import HANDSHAKE, MAX_MESSAGE, METHOD_NOT_FOUND, UNSUPPORTED_VERSION, shortened
 from guildhall.tools.model import is_shallow
+from guildhall.tools.sse import EventReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import httpx
+    import httpx2
 
     from guildhall.members.model import Door
     from guildhall.members.wire import JobStatus
@@ -36,7 +37,7 @@ class MemberClient:
         self.door = door
         self._seconds = seconds
         self._numbers = itertools.count(1)
-        self._http: httpx.AsyncClient | None = None
+        self._http: httpx2.AsyncClient | None = None
         self._closed = False
 
     async def close(self) -> None:
@@ -106,7 +107,7 @@ class MemberClient:
 
     async def _ask(self, method: str, params: Mapping[str, Any], seconds: float | None = None) -> Any:
         """The result of a call."""
-        import httpx
+        import httpx2
 
         if self._closed:
             raise MemberUnreachable(f"the member {self.door.name} is not running any more")
@@ -119,9 +120,9 @@ class MemberClient:
                 status, answer = await self._post(body)
         except TimeoutError:
             raise MemberTimedOut(f"the member {name} did not answer {method} within {seconds:g} s") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise MemberUnreachable(f"the member {name} cannot be reached: {shortened(str(error))}") from None
-        except (httpx.HTTPError, httpx.StreamError, RuntimeError) as error:
+        except (httpx2.HTTPError, httpx2.StreamError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not self._closed:  # else it ended while it was asked
                 raise
             said = shortened(str(error)) or type(error).__name__
@@ -130,11 +131,11 @@ class MemberClient:
         return self._result(method, number, status, answer)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        import httpx
+        import httpx2
 
         if self._http is None:
-            limits = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-            self._http = httpx.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False, verify=False)
+            limits = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+            self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False, verify=False)
         headers = {
             "authorization": f"Bearer {self.door.secret}",
             "content-type": "application/json",
@@ -184,9 +185,6 @@ def _refusal(name: str, method: str, error: Any) -> MemberRefused:
 
 
 def _last_event(data: bytes) -> bytes:
-    """The last message of a stream of events, which is the answer."""
-    found = b""
-    for event in data.replace(b"\r\n", b"\n").split(b"\n\n"):
-        lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
-        found = b"\n".join(lines) or found
-    return found
+    """Return the last message of a stream of events, which is the answer."""
+    events = EventReader(MAX_MESSAGE).feed(data + b"\n\n")
+    return next((event.data for event in reversed(list(events)) if event.data), b"")

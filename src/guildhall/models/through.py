@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai.usage import RequestUsage
 
 from guildhall.core.errors import ContextTooLong, KeyRefused, ModelFailed, NoCredit, NotReachable, UnknownModel
-from guildhall.models.dialects.events import Events
+from guildhall.models.dialects.events import MAX_EVENT_BYTES, read_event
 from guildhall.models.dialects.model import BrokenOff
 from guildhall.models.dialects.reading import Malformed
 from guildhall.models.failures import explained, read_body, retry_after_of
 from guildhall.models.line import LineLost
 from guildhall.models.login import BETA
+from guildhall.tools.sse import EventReader, EventTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -130,22 +131,29 @@ class Through:
         return upstream.failure(response.status, read_body(said.encode()), retry_after_of(response.headers))
 
     async def _streamed(self, response: Answered, on_text: OnText) -> dict[str, Any]:
+        try:
+            return await self._collected(response, on_text)
+        except EventTooLarge:
+            raise Malformed(f"an event of the answer is larger than {MAX_EVENT_BYTES:,} bytes") from None
+
+    async def _collected(self, response: Answered, on_text: OnText) -> dict[str, Any]:
         collector = self._dialect.collector(usage=_wants_usage(self._body))
-        events = Events()
+        events = EventReader(MAX_EVENT_BYTES)
         size = 0
         async for data in response.pieces():
             size += len(data)
             if size > LARGEST:
                 raise Malformed(f"the answer is larger than {LARGEST:,} bytes")
             going = bytearray()
-            for raw, said in events.take(data):
+            for event in events.feed(data):
+                said = read_event(event.data)
                 piece = None if said is None else collector.take(said)
                 if piece is not None and piece.text:
                     on_text(piece.text)
                 if piece is None or piece.fate == "on":
-                    going += raw
+                    going += event.raw
                 elif piece.fate == "held":
-                    self.held += raw
+                    self.held += event.raw
             if going:
                 self.begun = True
                 self._on(bytes(going))

@@ -6,13 +6,14 @@ Its function is called once, when the run is made, in a confined child. What it 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.core.errors import InvalidFile, ToolUnavailable
 from guildhall.core.nearest import did_you_mean
 from guildhall.core.yaml import shown
 from guildhall.runs.model import Bounds, is_text
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 from guildhall.tools.host import HostSpec, ToolHost
 from guildhall.tools.model import View
 from guildhall.workers.code import activation_code
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 SECONDS = 10.0  # that the function may take
 LIMITS = ("max_turns", "max_tokens", "max_budget_usd", "timeout")
 _MOST = 400_000  # characters of a prompt
-_CONTEXTS = ("job", "commission", "meeting")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,13 @@ def on_record(frozen: Mapping[str, Any]) -> Activation:
 
 
 def context_of(request: RunRequest, project: str | None) -> dict[str, Any]:
-    """What a run is for: a job, a commission or a meeting with its own facts, or nothing but itself."""
-    kind = next((kind for kind in _CONTEXTS if getattr(request, kind) is not None), "run")
-    facts: Mapping[str, Any] = getattr(request, kind, None) or {}
-    return {"project": project, "context": kind, "input": request.input, **({kind: dict(facts)} if facts else {})}
+    """Return what the function is told about the purpose of a run: a job, a commission, a meeting, or just the run."""
+    about: dict[str, Any] = {"project": project, "context": "run", "input": request.input}
+    if isinstance(request.purpose, JobPurpose | CommissionPurpose | MeetingPurpose):
+        facts = asdict(request.purpose)
+        kind, contract = facts.pop("kind"), facts.pop("contract", {})
+        about |= {"context": kind, kind: {**facts, **({"review": True} if contract is None else contract)}}
+    return about
 
 
 async def activated(worker: Worker, tools: Iterable[Tool], memory: str, context: Mapping[str, Any]) -> Activation:

@@ -22,8 +22,9 @@ from guildhall.runs.assembled import (
 from guildhall.runs.attachments import collect_for_person, permit
 from guildhall.runs.delegate import tree_tools
 from guildhall.runs.fit import fitting, refuse_native, refuse_talking, refuse_unguarded
-from guildhall.runs.model import RunRequest, asks_model, is_text
+from guildhall.runs.model import RunRequest, is_text
 from guildhall.runs.outsiders import NOBODY, on_record
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose
 from guildhall.runs.reach import declared, reached
 from guildhall.runs.recipe import Recipe, recorded, rules_of
 from guildhall.runs.serving import still_served
@@ -117,7 +118,7 @@ class Assembler:
         try:
             choice = fitting(worker, _chosen(worker, frame, settings, request))
         except ModelUnusable:
-            if asks_model(request.as_dict()):
+            if request.asks_model:
                 raise
             choice = Choice(model="", by="worker")  # it is not asked; those that it calls name their own
         given = tuple(given)
@@ -195,7 +196,7 @@ class Assembler:
 
     async def again(
         self,
-        request: Mapping[str, Any],
+        request: RunRequest,
         frozen: Mapping[str, Any],
         frame: Frame,
         *,
@@ -210,9 +211,9 @@ class Assembler:
         given = [as_recorded(name, tools) for name, tools in frozen.get("given", {}).items()]
         recipe, gone = replace(recorded(frozen, frame, run=run, given=given), seat=seat), False
         try:
-            worker = worker or _in_seat(self.find(request["worker"], frame), seat)
+            worker = worker or _in_seat(self.find(request.worker, frame), seat)
             schema = await self._supply.output_schema(worker, frame)
-            recipe = replace(recipe, worker=worker, input=request["input"], output_schema=schema)
+            recipe = replace(recipe, worker=worker, input=request.input, output_schema=schema)
         except NotFound:
             worker, gone = recipe.worker, True
         listed = {name: as_recorded(name, tools).tools for name, tools in frozen.get("servers", {}).items()}
@@ -355,9 +356,13 @@ class Assembler:
 
 def _chosen(worker: Worker, frame: Frame, settings: Settings, request: RunRequest) -> Choice:
     """The model; where there is none, it is said how a run of this kind is given one."""
-    by = BY_CONFIG if request.job else BY_OPTION
-    if request.commission:
-        by = f"`guild commission edit {request.commission['id']} {BY_OPTION}`"
+    match request.purpose:
+        case JobPurpose():
+            by = BY_CONFIG
+        case CommissionPurpose(id=id):
+            by = f"`guild commission edit {id} {BY_OPTION}`"
+        case _:
+            by = BY_OPTION
     return choose_model(worker, frame, settings, caller=request.model, override=request.override_model, given_by=by)
 
 

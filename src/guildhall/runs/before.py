@@ -46,7 +46,7 @@ def files_before(tree: Sequence[tuple[Run, Journal]]) -> tuple[dict[str, str | N
 
 def _calls(run: Run, journal: Journal) -> Iterator[tuple[str, str, str]]:
     """The successful calls that read or changed a file of the project: the tool, the path, what it said."""
-    root, cwd = Path(run.request["frame"]["root"]), Path(run.request["frame"]["cwd"])
+    root, cwd = run.frame.root, run.frame.cwd
     for end in journal.kind("tool_ended"):
         began = journal.last(end.key or "", "tool_started")
         result = ToolResult.from_dict(end.data["result"])
@@ -61,7 +61,7 @@ def _made(run: Run, journal: Journal) -> Iterator[str]:
     """The files of workers that the run has made."""
     for entry in journal.kind("worker_created"):
         for file in entry.data["files"]:
-            if (path := _inside(Path(file), Path(run.request["frame"]["root"]))) is not None:
+            if (path := _inside(Path(file), run.frame.root)) is not None:
                 yield path
 
 

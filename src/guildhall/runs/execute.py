@@ -18,7 +18,7 @@ from guildhall.core.errors import (
     RuntimeToolless,
 )
 from guildhall.runs import records, talking
-from guildhall.runs.model import BY_USER, PERSON, SHUTDOWN, Stretch
+from guildhall.runs.model import ParkCause, Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ class Execution:
         self._seat = seat
         self._began = clock.monotonic()
         self._parked = asyncio.Event()
-        self._park_reason = BY_USER
+        self._park_cause: ParkCause = "user"
         self._broken = asyncio.Event()
         self._error: Exception | None = None  # what has broken it from outside
         self._in_time = asyncio.Event()
@@ -203,13 +203,13 @@ class Execution:
 
     # the stretch
 
-    def park(self, reason: str = BY_USER) -> None:
-        """Stops the run for now, and those that it has called. The first reason counts."""
+    def park(self, cause: ParkCause = "user") -> None:
+        """Park the run and the runs that it has called. The first cause counts."""
         if not self._parked.is_set():
-            self._park_reason = reason
+            self._park_cause = cause
         self._parked.set()
         for called in self._called:
-            called.park(reason)
+            called.park(cause)
 
     async def carry_out(self, called: Execution) -> Stretch:
         """Executes a run that this one has called. It is parked with this one, and cut off with it."""
@@ -217,7 +217,7 @@ class Execution:
         called._caller = self
         try:
             if self._parked.is_set():
-                called.park(self._park_reason)
+                called.park(self._park_cause)
             return await called.run()
         finally:
             self._called.discard(called)
@@ -237,7 +237,7 @@ class Execution:
                 await self._let_calls_finish()
             stretch = self._judge(body, first)
         except asyncio.CancelledError:  # of a run that waits the answer is still awaited
-            cut_off = self._waiting if self._patience.only_waits else Stretch(status="parked", reason="interrupted")
+            cut_off = self._waiting if self._patience.only_waits else Stretch.parked("interrupted")
             await self._end(cut_off, body, *watchers)
             raise
         return await self._end(stretch, body, *watchers)
@@ -281,15 +281,15 @@ class Execution:
 
     @property
     def _waiting(self) -> Stretch:
-        return Stretch(status="waiting", reason=PERSON if self._listening else "ask")
+        return Stretch.waiting("message" if self._listening else "ask")
 
     def _judge(self, body: asyncio.Task[Any], first: str | None) -> Stretch:
         if first == "stuck":
             return self._waiting
-        if first == "parked" and self._park_reason == SHUTDOWN and self._listening:
+        if first == "parked" and self._park_cause == "shutdown" and self._listening:
             return self._waiting  # there is nothing for it to go on with by itself
         if first == "parked":
-            return Stretch(status="parked", reason=self._park_reason)
+            return Stretch.parked(self._park_cause)
         if first == "late":
             return _failed(self._ledger.limit_reached("timeout"))
         error = self._error if first == "broken" else body.exception()
@@ -345,6 +345,7 @@ class Execution:
         now = stamp(self._clock.now())
         columns: dict[str, Any] = {
             "status": stretch.status,
+            "pause": stretch.pause,
             "reason": stretch.reason,
             "error": stretch.error,
             "output": stretch.output,

@@ -18,6 +18,7 @@ from guildhall.core.ids import RUN, new_id
 from guildhall.models.catalog import AUTO
 from guildhall.models.login import WITH_LOGIN
 from guildhall.runs import records
+from guildhall.runs.purpose import JobPurpose
 from guildhall.runs.talking import refuse_conversation
 from guildhall.workers.choose import normal
 
@@ -120,8 +121,14 @@ class Forks:
             "worker": run.worker,
             "model": source_name,
             "status": "parked",
+            "pause": "fork",
             "reason": f"forked from {run.id} after entry {end}",
-            "request": {**run.request, "forked_from": {"run": run.id, "at": end}},
+            "request": {
+                **run.request.as_dict(),
+                "frame": run.frame.as_dict(),
+                "forked_from": {"run": run.id, "at": end},
+            },
+            "kind": run.kind,
             "created_at": stamp(self._clock.now()),
             "turns": 0,
             "input_tokens": 0,
@@ -144,9 +151,9 @@ def _refuse_team(run: str, workflow: str | None) -> None:
 
 
 def _refuse_job(run: Run) -> None:
-    if job := run.request.get("job"):
+    if job := run.purpose_as(JobPurpose):
         raise Conflict(
-            f"the run {run.id} does the job {job['id']}, and a job cannot be forked",
+            f"the run {run.id} does the job {job.id}, and a job cannot be forked",
             hint="Dispatch its task anew, with another model in its configuration if you like.",
         )
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from guildhall.core.clock import Clock
     from guildhall.runs.model import Entry, Run
+    from guildhall.runs.purpose import PurposeT
     from guildhall.store.engine import Store
 
 _NEAR = 200  # runs among which the nearest name is looked for
@@ -34,11 +35,17 @@ class History:
             raise NotFound(f"there is no run {run!r}", hint=nearest_or(run, known, "`guild ls --all` shows them."))
         return found
 
+    def purpose(self, run: str, purpose: type[PurposeT]) -> PurposeT:
+        """Return the purpose of a run whose kind the caller knows."""
+        found = self.get(run).purpose_as(purpose)
+        assert found is not None, f"{run} has another purpose"
+        return found
+
     def workflow_of(self, run: str) -> str | None:
         """The workflow that a run is, or belongs to."""
         top = self.get(run).root
         root = self._store.read(lambda connection: records.find_run(connection, top))
-        return top if root is not None and root.request.get("workflow") else None
+        return top if root is not None and root.kind == "workflow" else None
 
     def recent(self, limit: int | None = None, *, called: bool = False) -> list[Run]:
         """The newest runs; with those that another one has `called` only if they are wanted."""

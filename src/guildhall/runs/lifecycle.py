@@ -17,7 +17,7 @@ from guildhall.runs.execute import Execution
 from guildhall.runs.ledger import LiveLedger
 from guildhall.runs.live import Live
 from guildhall.runs.lobby import Lobby
-from guildhall.runs.model import BY_USER, ENDED, RunRequest
+from guildhall.runs.model import ENDED, ParkCause, RunRequest
 from guildhall.runs.patience import Patience
 from guildhall.runs.prepare import Preparation, belongs, refuse_over
 from guildhall.runs.tokens import RunDoor, servers_of
@@ -172,7 +172,7 @@ class Runs:
 
     def _executes(self, prepared: Prepared) -> Runtime:
         if prepared.call is not None:
-            return delegate.OneCall(prepared.call)
+            return delegate.OneCall(prepared.call.arguments())
         return self._runtime_of(prepared.assembled.worker.definition.runtime, prepared.frame)
 
     async def _live(self, live: Live) -> None:
@@ -342,10 +342,10 @@ class Runs:
             raise
         return self._history.get(prepared.run)
 
-    async def park(self, run: str, reason: str = BY_USER) -> None:
+    async def park(self, run: str, cause: ParkCause = "user") -> None:
         """Stops a live run, and all that it has called, for now; returns when it has stopped."""
         if (task := self._tasks.get(run)) is not None:
-            self._alive[run].execution.park(reason)
+            self._alive[run].execution.park(cause)
             await asyncio.wait({task})
 
     async def gone(self, run: str) -> None:
@@ -354,8 +354,8 @@ class Runs:
         if task is not None and not (self._alive[run].execution.is_open and self._history.get(run).status == "running"):
             await asyncio.wait({task})
 
-    async def park_all(self, reason: str = BY_USER) -> None:
-        await asyncio.gather(*(self.park(run, reason) for run in list(self._tasks)))
+    async def park_all(self, cause: ParkCause = "user") -> None:
+        await asyncio.gather(*(self.park(run, cause) for run in list(self._tasks)))
 
     @property
     def count(self) -> int:

@@ -9,19 +9,39 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from guildhall.core.clock import stamp
-from guildhall.core.errors import UsageError
+from guildhall.core.errors import LimitReached, UsageError
+from guildhall.runs.purpose import (
+    PLAIN,
+    CallPurpose,
+    Purpose,
+    PurposeT,
+    RunKind,
+    WorkflowPurpose,
+    purpose_from_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from guildhall.core.frame import RecordedFrame
     from guildhall.policy.model import Mode
 
 RunStatus = Literal["running", "waiting", "parked", "lost", "completed", "failed", "cancelled"]
 ENDED: frozenset[RunStatus] = frozenset({"completed", "failed", "cancelled"})
 
-BY_USER = "by the user"  # why a run is parked: it goes on when a person says so
-SHUTDOWN = "shutdown"  # why a run is parked that goes on by itself when the next hall starts
-PERSON = "person"  # why a conversation waits: for what the person says next
+# Why a run is parked: by the user, because the hall stopped, because its process was cut off, or as a new fork. Only
+# after `shutdown` the next hall resumes the run; otherwise the user does.
+ParkCause = Literal["user", "shutdown", "interrupted", "fork"]
+WaitCause = Literal["ask", "message"]  # why a run waits: for the answer to an ask, or for the user's next message
+PauseCause = Literal[ParkCause, WaitCause]
+_PAUSE_REASONS: dict[PauseCause, str] = {
+    "user": "by the user",
+    "shutdown": "shutdown",
+    "interrupted": "interrupted",
+    "ask": "ask",
+    "message": "person",
+}
+
 RELAYED = "relayed"  # who has answered, where another model has passed on a person's words
 HALL = "hall"  # the caller, in the frame of a run that the hall makes by itself
 
@@ -135,29 +155,34 @@ class RunRequest:
     max_budget_usd: float | None = None
     budget: float | None = None  # of the whole command, instead of the settings' (`--budget`)
     mode: Mode = "ask"
-    call: Mapping[str, Any] | None = None  # arguments of `worker_call`: the run makes this one call and asks no model
-    job: Mapping[str, Any] | None = None  # the job that the run does: its id, description and contract
-    commission: Mapping[str, Any] | None = None  # the commission that the run carries out: its id, attempt, contract
-    meeting: Mapping[str, Any] | None = None  # the meeting that the run is: its id and how-manieth run it is
-    workflow: Mapping[str, Any] | None = None  # the run is a workflow's: its file, tag, parameters; it asks no model
+    purpose: Purpose = PLAIN
 
     def __post_init__(self) -> None:
         check_limits(self.max_turns, self.max_tokens, self.max_budget_usd, self.budget)
+
+    @property
+    def asks_model(self) -> bool:
+        """Return True if the run may ask a model itself."""
+        return not isinstance(self.purpose, CallPurpose | WorkflowPurpose)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def request_of(recorded: Mapping[str, Any]) -> RunRequest:
-    """What was asked for, as the record has it."""
-    known: dict[str, Any] = {one.name: recorded[one.name] for one in fields(RunRequest) if one.name in recorded}
+def request_from_record(record: Mapping[str, Any]) -> RunRequest:
+    """Return the request that `RunRequest.as_dict` stored. Other keys of the record are ignored."""
+    known: dict[str, Any] = {one.name: record[one.name] for one in fields(RunRequest) if one.name in record}
     known["attachments"] = tuple(known["attachments"])
+    known["purpose"] = purpose_from_record(known["purpose"])
     return RunRequest(**known)
 
 
-def asks_model(request: Mapping[str, Any]) -> bool:
-    """Whether a run that was asked for like this asks a model at all."""
-    return request.get("call") is None and request.get("workflow") is None
+@dataclass(frozen=True, kw_only=True)
+class ForkOrigin:
+    """The run and the journal entry from which a run was forked."""
+
+    run: str
+    at: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +190,23 @@ class Stretch:
     """How one stretch of a run's life ended: for good, or for now."""
 
     status: RunStatus
-    reason: str | None = None
+    pause: PauseCause | None = None  # why the run is parked or waits
+    reason: str | None = None  # for people; no code reads it
     error: Mapping[str, Any] | None = None
     output: Any = None
+
+    @staticmethod
+    def parked(cause: ParkCause) -> Stretch:
+        return Stretch(status="parked", pause=cause, reason=_PAUSE_REASONS.get(cause))
+
+    @staticmethod
+    def waiting(cause: WaitCause) -> Stretch:
+        return Stretch(status="waiting", pause=cause, reason=_PAUSE_REASONS.get(cause))
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Return True if the run failed because it reached a limit."""
+        return self.error is not None and self.error["code"] == LimitReached.code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,36 +245,53 @@ class Run:
     worker: str
     model: str
     status: RunStatus
-    reason: str | None
-    request: Mapping[str, Any]
+    pause: PauseCause | None = None  # why the run is parked or waits
+    reason: str | None  # for people; no code reads it
+    request: RunRequest
+    frame: RecordedFrame
     error: Mapping[str, Any] | None
     output: Any
     created_at: str
     ended_at: str | None
+    forked_from: ForkOrigin | None = None
     usage: Usage = field(default_factory=Usage)  # its own
     cost_usd: float | None = None  # at the top of a tree that of all runs in it
 
     @property
+    def purpose(self) -> Purpose:
+        return self.request.purpose
+
+    @property
+    def kind(self) -> RunKind:
+        return self.request.purpose.kind
+
+    def purpose_as(self, purpose: type[PurposeT]) -> PurposeT | None:
+        """Return the purpose of the run if it is of this type, or None."""
+        return self.request.purpose if isinstance(self.request.purpose, purpose) else None
+
+    @property
     def needs_person(self) -> bool:
-        """Whether it was put away, and goes on when a person has done something."""
-        return self.status == "waiting" or (self.status == "parked" and self.reason != SHUTDOWN)
+        """Return True if the run has stopped and only the user can let it resume."""
+        return self.status == "waiting" or (self.status == "parked" and self.pause != "shutdown")
 
     def as_dict(self) -> dict[str, Any]:
         """The run as `--json` prints it."""
         return {
             "run": self.id,
+            "kind": self.kind,
             "root": self.root,
             "parent": self.parent,
             "worker": self.worker,
             "model": self.model,
             "status": self.status,
+            "pause": self.pause,
             "reason": self.reason,
-            "input": self.request.get("input"),
+            "input": self.request.input,
             "output": self.output,
             "error": self.error,
             "usage": self.usage.as_dict(),
             "cost_usd": self.cost_usd,
-            "forked_from": self.request.get("forked_from"),
+            "forked_from": asdict(self.forked_from) if self.forked_from else None,
             "created_at": self.created_at,
             "ended_at": self.ended_at,
         }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
 from guildhall.core.errors import Conflict, ToolUnavailable
@@ -18,17 +17,18 @@ from guildhall.runs.fit import refuse_from_the_beginning
 from guildhall.runs.grants import Grant, has_price, priced
 from guildhall.runs.journal import Journal
 from guildhall.runs.limits import in_force, seconds_since_start
-from guildhall.runs.model import ENDED, Entry, asks_model
+from guildhall.runs.model import ENDED, Entry
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.talking import refuse_conversation
 from guildhall.tools.mcp_client import ended_if_not_used
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection
 
     from guildhall.core.clock import Clock
-    from guildhall.core.frame import Frame
+    from guildhall.core.frame import Frame, RecordedFrame
     from guildhall.models.model import Source
     from guildhall.runs.assemble import Assembler
     from guildhall.runs.assembled import Assembled
@@ -56,7 +56,7 @@ class Prepared:
     ordinal: int
     given: tuple[Toolbox, ...] = ()  # of the caller's own process, for it and for those that it calls
     override_model: str | None
-    call: Mapping[str, Any] | None  # all that it does, instead of asking its model
+    call: CallPurpose | None  # all that it does, instead of asking its model
     limited: bool  # whoever runs it has set a limit in dollars
     below: tuple[Journal, ...] = ()  # of the runs that it has called before
     seconds_before: float = 0.0
@@ -131,8 +131,7 @@ class Preparation:
     ) -> Prepared:
         """A run that is assembled, with its model and its first entry."""
         root = caller.root if caller else run
-        asked = request.as_dict()
-        source = self._source(assembled, frame, asked)
+        source = self._source(assembled, frame, request)
         refuse_untaken(assembled.attachments, source)
         limited = request.budget is not None or (caller is not None and caller.limited)
         assembled = priced(assembled, source, limited=limited)
@@ -150,7 +149,8 @@ class Preparation:
             "worker": assembled.worker.name,
             "model": source.name,
             "status": "running",
-            "request": {**asked, "frame": frame.as_dict()},
+            "kind": request.purpose.kind,
+            "request": {**request.as_dict(), "frame": frame.recorded().as_dict()},
             "owner": self._boot,
             "created_at": now,
             "cost_usd": 0.0 if has_price(source) else None,
@@ -173,7 +173,7 @@ class Preparation:
             ordinal=await self._store.write(write),
             journal=Journal(run, self._store, self._clock, [first]),
             override_model=request.override_model,
-            call=request.call,
+            call=_call(request),
             limited=limited or assembled.bounds.max_budget_usd is not None,
             seat=seat,
         )
@@ -194,7 +194,7 @@ class Preparation:
         journal = self._history.journal(run_id)
         if seat is None or seat.hear is None:
             refuse_conversation(journal, "goes on where it is held", hint=f"guild show {run_id}")
-        frame = frame_then(run.request["frame"], frame)
+        frame = frame_then(run.frame, frame)
         assembled = await self._assembler.revive(journal.entries[0].data, frame, given, run=run_id, seat=seat)
         async with ended_if_not_used(assembled.servers):
             refuse_from_the_beginning(assembled.worker, assembled.tools, journal)
@@ -216,7 +216,7 @@ class Preparation:
         before = self._seconds_before(run, journal)
 
         def also(connection: Connection) -> None:
-            columns = {"status": "running", "reason": None, "error": None, "running_seconds": before}
+            columns = {"status": "running", "pause": None, "reason": None, "error": None, "running_seconds": before}
             records.change_run(connection, run.id, **columns, owner=self._boot, ended_at=None)
 
         below = tuple(self._history.journal(one.id) for one in self._history.below(run.id))
@@ -224,7 +224,7 @@ class Preparation:
         _make_folders(assembled)
         await journal.append("resumed", {"from": run.status, "reason": run.reason, "bounds": granted}, also=also)
         bounds = in_force(journal)
-        explicit = run.request.get("budget") is not None or bool(caller and caller.limited)
+        explicit = run.request.budget is not None or bool(caller and caller.limited)
         return Prepared(
             run=run.id,
             root=run.root,
@@ -233,17 +233,17 @@ class Preparation:
             frame=frame,
             journal=journal,
             ordinal=run.ordinal,
-            override_model=run.request.get("override_model"),
-            call=run.request.get("call"),
+            override_model=run.request.override_model,
+            call=_call(run.request),
             limited=explicit or bounds.max_budget_usd is not None,
             below=below,
             seconds_before=before,
             resumed=True,
         )
 
-    def _source(self, assembled: Assembled, frame: Frame, request: Mapping[str, Any]) -> Source:
+    def _source(self, assembled: Assembled, frame: Frame, request: RunRequest) -> Source:
         """Who answers; nobody where no model is asked, so that no key is needed."""
-        if not asks_model(request):
+        if not request.asks_model:
             return Unasked(assembled.model)
         return self._source_of(assembled.model, frame, assembled.worker.definition.runtime == WITH_LOGIN)
 
@@ -289,13 +289,17 @@ def _make_folders(assembled: Assembled) -> None:
             ) from None
 
 
-def frame_then(recorded: Mapping[str, Any], now: Frame) -> Frame:
-    """The frame that the run had; variables are those of today, by the names that it had then."""
+def frame_then(recorded: RecordedFrame, now: Frame) -> Frame:
+    """Return the frame that the run had, with today's values of the variables that it had then."""
     return replace(
         now,
-        cwd=Path(recorded["cwd"]),
-        root=Path(recorded["root"]),
-        worktree=Path(recorded["worktree"]) if recorded.get("worktree") else None,
-        env={name: value for name, value in now.env.items() if name in recorded["env"]},
-        model=recorded["model"],
+        cwd=recorded.cwd,
+        root=recorded.root,
+        worktree=recorded.worktree,
+        env={name: value for name, value in now.env.items() if name in recorded.env},
+        model=recorded.model,
     )
+
+
+def _call(request: RunRequest) -> CallPurpose | None:
+    return request.purpose if isinstance(request.purpose, CallPurpose) else None

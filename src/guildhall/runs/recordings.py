@@ -11,6 +11,7 @@ from guildhall.runs import delegate, records, shown
 from guildhall.runs.fit import refuse_unrecorded
 from guildhall.runs.lobby import Lobby
 from guildhall.runs.prepare import frame_then
+from guildhall.runs.purpose import CallPurpose
 from guildhall.runs.replay import Replayed, replay
 from guildhall.runs.tokens import servers_of
 
@@ -87,16 +88,16 @@ class Recordings:
         executes it, where it has one of its own.
         """
         journal = self._history.journal(run.id)
-        then = frame_then(run.request["frame"], frame)
+        then = frame_then(run.frame, frame)
         seat = seat or self._seat_of(run)
         assembled, gone = await self._assembler.again(
             run.request, journal.entries[0].data, then, run=run.id, worker=worker, seat=seat
         )
-        call = run.request.get("call")
+        call = run.purpose_as(CallPurpose)
         if runtime is None:
             refuse_unrecorded(assembled.worker, run.id)
             own = assembled.worker.definition.runtime
-            runtime = delegate.OneCall(call) if call else self._runtime_of(own, then)
+            runtime = delegate.OneCall(call.arguments()) if call else self._runtime_of(own, then)
         lobby = Lobby(
             run=run.id, tokens=self._tokens, servers=servers_of(assembled, seat), assignment=assembled.assignment
         )

@@ -18,19 +18,21 @@ from sqlalchemy import (
     update,
 )
 
+from guildhall.core.frame import RecordedFrame
 from guildhall.runs.model import (
     ASIDE,
     ENDED,
     HALL,
-    PERSON,
-    SHUTDOWN,
     Answer,
     Ask,
     Entry,
+    ForkOrigin,
     Question,
     Run,
     RunStatus,
+    Stretch,
     Usage,
+    request_from_record,
 )
 from guildhall.store.tables import asks, journal, runs
 
@@ -52,7 +54,7 @@ _CHANGE_RUN = update(runs).where(runs.c.id == bindparam("which"))
 _FIND_RUN = _RUNS.where(runs.c.id == bindparam("which"))
 _RUN_OF_CALL = _RUNS.where(runs.c.parent == bindparam("by"), runs.c.parent_call == bindparam("call"))
 _RUNS_OF_WORKER = select(func.count()).where(
-    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), (runs.c.workflow == runs.c.id).is_not(True)
+    runs.c.root == bindparam("top"), runs.c.worker == bindparam("whose"), runs.c.kind != "workflow"
 )
 _ADD_ENTRY = insert(journal)
 _LAST_KIND = (
@@ -88,12 +90,11 @@ def mark_lost(connection: Connection, boot: str) -> Sequence[str]:
     the person says next still is: there was nothing to lose.
     """
     orphans = (runs.c.status == "running") & ((runs.c.owner != boot) | (runs.c.owner.is_(None)))
-    connection.execute(
-        update(runs).where(orphans, _LAST_KIND == "listening").values(status="waiting", reason=PERSON, owner=None)
-    )
+    still_waiting = update(runs).where(orphans, _LAST_KIND == "listening")
+    connection.execute(still_waiting.values(**_pause_columns(Stretch.waiting("message"))))
     ids = connection.execute(select(runs.c.id).where(orphans)).scalars().all()
     _count_crashes(connection, ids)
-    gone = {"reason": "the process that ran it is gone", "status": "lost"}
+    gone = {"reason": "the process that ran it is gone", "status": "lost", "pause": None}
     connection.execute(update(runs).where(runs.c.id.in_(ids)).values(**gone))
     by_hall = runs.c.request["frame"]["caller"].as_string() == HALL
     connection.execute(update(runs).where(runs.c.id.in_(ids), by_hall).values(status="cancelled"))
@@ -113,7 +114,7 @@ def _count_crashes(connection: Connection, ids: Sequence[str]) -> None:
 
 def left_behind(connection: Connection) -> list[tuple[Run, int]]:
     """The runs that a hall which is gone had not parked for a person, oldest first, and how often they were lost."""
-    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.reason == SHUTDOWN))
+    by_itself = (runs.c.status == "lost") | ((runs.c.status == "parked") & (runs.c.pause == "shutdown"))
     query = _RUNS.where(by_itself, runs.c.parent.is_(None)).order_by(_PLACE)
     return [(_run(row), row["crashes"]) for row in connection.execute(query).mappings()]
 
@@ -129,7 +130,7 @@ def give_up(connection: Connection, run: str, error: Mapping[str, Any], now: str
     """Fails a run that has been lost too often. What it has called stays as it is, for a person who resumes it."""
     withdraw_asks(connection, run, now, questions=False)
     data = {"status": "failed", "reason": error["code"], "error": dict(error), "output": None}
-    change_run(connection, run, **data, owner=None, ended_at=now)
+    change_run(connection, run, **data, pause=None, owner=None, ended_at=now)
     _append(connection, run, data, now)
 
 
@@ -138,12 +139,12 @@ def conclude(connection: Connection, run: str, output: Any, now: str) -> None:
     _cancel_each(connection, _unfinished_below(connection, run), now)
     withdraw_asks(connection, run, now, questions=False)
     data = {"status": "completed", "reason": None, "error": None, "output": output}
-    change_run(connection, run, **data, owner=None, ended_at=now)
+    change_run(connection, run, **data, pause=None, owner=None, ended_at=now)
     _append(connection, run, {**data, "unjudged": {"status": "cancelled"}}, now)
 
 
 def cancel(connection: Connection, run: str, now: str) -> None:
-    change_run(connection, run, status="cancelled", reason="cut off", ended_at=now)
+    change_run(connection, run, status="cancelled", pause=None, reason="cut off", ended_at=now)
 
 
 def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
@@ -156,7 +157,7 @@ def cancel_tree(connection: Connection, run: str, now: str) -> list[str]:
 
 def _cancel_each(connection: Connection, ids: Sequence[str], now: str) -> None:
     for one in ids:
-        change_run(connection, one, status="cancelled", reason="by the user", owner=None, ended_at=now)
+        change_run(connection, one, status="cancelled", pause=None, reason="by the user", owner=None, ended_at=now)
         _append(connection, one, {"status": "cancelled", "reason": "by the user", "error": None, "output": None}, now)
 
 
@@ -174,7 +175,11 @@ def _append(connection: Connection, run: str, end: Mapping[str, Any], now: str) 
 def park_below(connection: Connection, run: str) -> None:
     """Puts away what a run has called and that had not begun to work yet when the run stopped."""
     unbegun = runs.c.id.in_(select(_ids_below(run))) & (runs.c.status == "running")
-    connection.execute(update(runs).where(unbegun).values(status="parked", reason="interrupted", owner=None))
+    connection.execute(update(runs).where(unbegun).values(**_pause_columns(Stretch.parked("interrupted"))))
+
+
+def _pause_columns(stretch: Stretch) -> dict[str, Any]:
+    return {"status": stretch.status, "pause": stretch.pause, "reason": stretch.reason, "owner": None}
 
 
 def running_seconds(connection: Connection, run: str) -> float:
@@ -213,8 +218,11 @@ def _run(row: RowMapping) -> Run:
         worker=row["worker"],
         model=row["model"],
         status=status,
+        pause=row["pause"],
         reason=row["reason"],
-        request=row["request"],
+        request=request_from_record(row["request"]),
+        frame=RecordedFrame.from_record(row["request"]["frame"]),
+        forked_from=ForkOrigin(**origin) if (origin := row["request"].get("forked_from")) else None,
         error=row["error"],
         output=row["output"],
         created_at=row["created_at"],

@@ -65,7 +65,7 @@ def script_of(tree: Tree, home: Path, redact: Callable[[str], str], team: TeamPa
         hints = {"running": f"guild log {run.id} -f", "cancelled": "Make another run."}
         hint = hints.get(run.status, f"Let it end first: guild show {run.id} says how it goes on.")
         raise Conflict(f"the run {run.id} is {run.status}: only one that came to its end is a script", hint=hint)
-    root = Path(run.request["frame"]["root"])
+    root = run.frame.root
     writer = _Writer(tree, Neutral(root, home, redact, times=team is not None), team)
     data: dict[str, Any] = {}
     if untestable := team.untestable if team else _untestable(run, journal):
@@ -85,13 +85,13 @@ def _untestable(run: Run, journal: Journal) -> str | None:
     frozen = journal.entries[0].data
     if frozen["worker"]["scope"] == "given" or frozen.get("given"):
         return "the worker or its toolboxes were Python objects: run it from Python, with this as its model"
-    if run.request.get("forked_from"):
+    if run.forked_from:
         return "it is a fork: its beginning is that of another run"
-    if run.request.get("job"):
+    if run.kind == "job":
         return "it did a job: dispatch its task, with this as the worker's model"
     if frozen.get("converses"):
         return "it is a conversation: hold another one, with this as the worker's model"
-    if run.request.get("call"):
+    if run.kind == "call":
         return "the run made a call of its own and asked no model"
     return None
 
@@ -138,20 +138,20 @@ class _Writer:
         run, journal = self._tree[0]
         request, frozen = run.request, journal.entries[0].data
         text = self._neutral.text
-        case: dict[str, Any] = {"worker": text(request["worker"]), "input": text(request["input"])}
+        case: dict[str, Any] = {"worker": text(request.worker), "input": text(request.input)}
         if self._team is not None:
             case = self._neutral.value(dict(self._team.fields))
-        if files := request.get("attachments"):
+        if files := request.attachments:
             case["attachments"] = [text(file) for file in files]
-        folder = Path(request["frame"]["cwd"])
+        folder = run.frame.cwd
         with suppress(ValueError):
-            if (inside := str(folder.relative_to(request["frame"]["root"]))) != ".":
+            if (inside := str(folder.relative_to(run.frame.root))) != ".":
                 case["folder"] = inside
         if frozen["mode"] != "ask":
             case["mode"] = frozen["mode"]
         for limit in ("max_turns", "max_tokens", "max_budget_usd", "budget"):
-            if request.get(limit) is not None:
-                case[limit] = request[limit]
+            if (value := getattr(request, limit)) is not None:
+                case[limit] = value
         if files := self._files():
             case["files"] = files
         if replies := list(self._replies()):
@@ -166,7 +166,7 @@ class _Writer:
         if unknown:
             names = ", ".join(unknown[:5]) + (" ..." if len(unknown) > 5 else "")
             self.note(f"how {names} was before the run changed it; say it under `files`, if it matters")
-        root = self._tree[0][0].request["frame"]["root"]
+        root = self._tree[0][0].frame.root
         if self._team is not None:
             known |= {os.path.relpath(path, root): text for path, text in self._team.files.items()}
         return {self._neutral.text(path): text and self._neutral.text(text) for path, text in known.items()}
@@ -229,7 +229,7 @@ class _Writer:
             except ValueError:
                 raise Conflict(f"the answer on record at entry {answer.seq} of {run.id} cannot be read") from None
             sent = told(asked.data["message"], self._neutral)
-            known = root and sent == self._neutral.text(run.request["input"])  # it stands above, as the input
+            known = root and sent == self._neutral.text(run.request.input)  # it stands above, as the input
             yield {**({} if known or cut_off else {"sent": sent}), **self._answer(response, journal, key)}
             cut_off = self._cut_off(journal, key)
 

@@ -17,8 +17,10 @@ runs = Table(
     Column("parent", Text),
     Column("worker", Text, nullable=False),
     Column("model", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # what the run is for: plain, call, job, commission, meeting, workflow
     Column("status", Text, nullable=False),
-    Column("reason", Text),  # why it waits, failed or was parked
+    Column("pause", Text),  # why it is parked or waits: user, shutdown, interrupted, fork, ask, message
+    Column("reason", Text),  # why it waits, failed or was parked, for people
     Column("request", JSON, nullable=False),  # what was asked for: worker, input, frame, bounds
     Column("error", JSON),
     Column("output", JSON),

@@ -30,9 +30,9 @@ from guildhall.models.script import ScriptSource, load_script
 from guildhall.projects.commissions.review import SERVER as REVIEW
 from guildhall.projects.commissions.tools import SERVER as COMMISSION
 from guildhall.projects.meetings.tools import SERVER as MEETING
+from guildhall.rpc.http import Headers
 from guildhall.runs.seat import Seat
 from guildhall.runs.tokens import TOOLS
-from guildhall.tools.mcp_messages import Headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from guildhall.models.model import Source
     from guildhall.models.through import Through
-    from guildhall.tools.http_messages import Message, Receive, Send
+    from guildhall.rpc.http import Message, Receive, Send
 
 _PATIENCE = 5.0  # seconds for the server to begin and to end
 _KEY = re.compile(r"script-(?P<worker>[A-Za-z0-9][A-Za-z0-9_.-]*?)(?:\.(?P<ordinal>\d{1,6}))?")

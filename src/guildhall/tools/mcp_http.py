@@ -8,49 +8,50 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from guildhall.tools.mcp_model import HANDSHAKE, MAX_MESSAGE, META, LinkBroken, refused_request, shortened
+from guildhall.tools.sse import EventReader, EventTooLarge
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    import httpx
+    import httpx2
 
     from guildhall.tools.mcp_model import ServerSpec
 
 _CONNECT_SECONDS = 10.0
 _TELL_SECONDS = 10.0
 _SESSION = "mcp-session-id"
-_MOST_EVENTS = 10_000  # before the answer
+_MAX_EVENTS = 10_000  # before the answer
 
 
 class HttpLink:
     """The connection to an address. Redirects are not followed: the token is for this address alone."""
 
     def __init__(self, spec: ServerSpec) -> None:
-        import httpx
+        import httpx2
 
         self._url = spec.url
         self._session: str | None = None
         headers = {"accept": "application/json, text/event-stream"}
         if spec.token is not None:
             headers["authorization"] = f"Bearer {spec.token}"
-        limits = httpx.Timeout(None, connect=_CONNECT_SECONDS)
-        self._client = httpx.AsyncClient(headers=headers, timeout=limits, trust_env=False, follow_redirects=False)
+        limits = httpx2.Timeout(None, connect=_CONNECT_SECONDS)
+        self._client = httpx2.AsyncClient(headers=headers, timeout=limits, trust_env=False, follow_redirects=False)
 
     @property
     def gone(self) -> str | None:
         return None  # every request finds out by itself
 
     async def ask(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        import httpx
+        import httpx2
 
         try:
             async with asyncio.timeout(seconds):
                 return await self._asked(message)
         except TimeoutError:
             raise LinkBroken(f"did not answer within {seconds:g} s") from None
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             raise LinkBroken(f"cannot be reached: {shortened(str(error))}", sent=False) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise LinkBroken(f"did not answer: {shortened(str(error)) or type(error).__name__}") from None
 
     async def _asked(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,7 +81,7 @@ class HttpLink:
             headers["mcp-protocol-version"] = HANDSHAKE
         return headers
 
-    async def _in_events(self, response: httpx.Response, id: object) -> Mapping[str, Any] | None:
+    async def _in_events(self, response: httpx2.Response, id: object) -> Mapping[str, Any] | None:
         """The answer among the events of a stream; what the server asks on the way is answered."""
         async for data in _events(response):
             message = _read(data)
@@ -93,25 +94,25 @@ class HttpLink:
         raise LinkBroken("ended its answer before it was whole")
 
     async def tell(self, message: Mapping[str, Any]) -> None:
-        import httpx
+        import httpx2
 
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx2.HTTPError):
             await self._client.post(self._url, json=message, headers=self._headers(message), timeout=_TELL_SECONDS)
 
     async def close(self) -> None:
         await asyncio.shield(self._closed())  # whoever closes it may just be cancelled
 
     async def _closed(self) -> None:
-        import httpx
+        import httpx2
 
         if self._session is not None:
-            with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            with contextlib.suppress(httpx2.HTTPError, TimeoutError):
                 async with asyncio.timeout(1):
                     await self._client.delete(self._url, headers={_SESSION: self._session})
         await self._client.aclose()
 
 
-async def _whole(response: httpx.Response) -> bytes:
+async def _whole(response: httpx2.Response) -> bytes:
     data = bytearray()
     async for chunk in response.aiter_bytes():
         data += chunk
@@ -120,23 +121,20 @@ async def _whole(response: httpx.Response) -> bytes:
     return bytes(data)
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The data of each event of a stream."""
-    buffer, count = bytearray(), 0
-    data: list[bytes] = []
-    async for chunk in response.aiter_bytes():
-        buffer += chunk
-        if b"\n" in chunk:
-            *lines, buffer = buffer.split(b"\n")
-            for line in (whole.removesuffix(b"\r") for whole in lines):
-                if line.startswith(b"data:"):
-                    data.append(bytes(line[5:]).removeprefix(b" "))
-                elif not line and data:
-                    yield b"\n".join(data)
-                    data = []
+async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield the data of each event of a stream."""
+    reader, count = EventReader(MAX_MESSAGE), 0
+    try:
+        async for chunk in response.aiter_bytes():
+            for event in reader.feed(chunk):
+                if event.data:
+                    yield event.data
                     count += 1
-        if len(buffer) + sum(map(len, data)) > MAX_MESSAGE or count > _MOST_EVENTS:
-            raise LinkBroken(f"sent more than {MAX_MESSAGE:,} bytes, or {_MOST_EVENTS:,} events, for one answer")
+            if count > _MAX_EVENTS:
+                raise EventTooLarge
+    except EventTooLarge:
+        text = f"sent more than {MAX_MESSAGE:,} bytes, or {_MAX_EVENTS:,} events, for one answer"
+        raise LinkBroken(text) from None
 
 
 def _read(data: bytes) -> Mapping[str, Any] | None:

@@ -1,7 +1,7 @@
 """The nouns of a server of tools that speaks MCP: how it is reached, what it lists, what it answers.
 
 Whatever comes from a server may be anything: it is looked at before it is used. The tool door's own side of the
-protocol is in tools/mcp_messages.py.
+protocol is in rpc/mcp_messages.py.
 """
 
 from __future__ import annotations

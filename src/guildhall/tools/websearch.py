@@ -144,13 +144,13 @@ def _brave(key: str, base: str | None) -> _Engine:
 
 async def _answer(name: str, request: _Request) -> Any:
     """What the engine says, as JSON. Nothing of the request is in an error: the key is in its headers."""
-    import httpx
+    import httpx2
 
     body = bytearray()
     try:
         async with (
             asyncio.timeout(MAX_SECONDS),
-            httpx.AsyncClient(timeout=MAX_SECONDS) as client,
+            httpx2.AsyncClient(timeout=MAX_SECONDS) as client,
             client.stream(
                 request.method, request.url, headers=request.headers, params=request.params, json=request.json
             ) as response,
@@ -161,9 +161,9 @@ async def _answer(name: str, request: _Request) -> Any:
                 body += chunk
                 if len(body) > MAX_BYTES:
                     raise NotFound(f"{name} answered with more than {MAX_BYTES:,} bytes")
-    except (TimeoutError, httpx.TimeoutException):
+    except (TimeoutError, httpx2.TimeoutException):
         raise TimedOut(f"{name} did not answer within {MAX_SECONDS:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise NotFound(f"{name} could not be reached: {type(error).__name__}") from None
     try:
         return json.loads(body)

@@ -149,7 +149,7 @@ class TeamAgain:
             self._compare_first_message(then, self._tree[then.actor.run])
 
     def _compare_first_message(self, then: LogEntry, run: Run) -> None:
-        said: str = run.request["input"]
+        said: str = run.request.input
         possible = list(self._room.read(lambda connection: self._first_messages(connection, then, run)))
         if said not in possible:
             self._equal(then, "the first message", said, possible[0])
@@ -200,7 +200,7 @@ class TeamAgain:
         proposal = next(one for one in room.proposals() if one.id == made.result["id"])
         for run in self._tree.values():
             if run.worker.startswith(VOTER):
-                self._equal(then, "the ballot", run.request["input"], election.ballot(self.workflow, proposal))
+                self._equal(then, "the ballot", run.request.input, election.ballot(self.workflow, proposal))
 
     def _equal(self, then: LogEntry, label: str, recorded: Any, now: Any) -> None:
         if recorded != now:

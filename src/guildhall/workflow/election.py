@@ -19,6 +19,7 @@ from guildhall.room.voting import announcement
 from guildhall.runs import records as run_records
 from guildhall.runs.execute import Stops
 from guildhall.runs.model import ENDED, Stretch
+from guildhall.runs.purpose import PLAIN
 from guildhall.runs.seat import Seat
 from guildhall.workers.definition import Definition as WorkerDefinition
 from guildhall.workers.definition import Limits
@@ -87,7 +88,7 @@ class Election:
         if "parked" in stood:  # so is the whole workflow, in a moment: it is gone on with later
             await asyncio.get_running_loop().create_future()
         if is_open and in_time and "waiting" in stood:
-            raise Stops(Stretch(status="waiting", reason="ask"))
+            raise Stops(Stretch.waiting("ask"))
         await self._close(proposal)
 
     def cut_off(self) -> list[Agent]:
@@ -124,7 +125,7 @@ class Election:
             return await self.runs.sit_down_again(self.instance, made.id, self._seat(agent))
         worker = voter(agent)
         text = ballot(self.workflow, proposal)
-        request = replace(self.request, worker=worker.name, input=text, workflow=None, budget=None, max_turns=None)
+        request = replace(self.request, worker=worker.name, input=text, purpose=PLAIN, budget=None, max_turns=None)
         return await self.runs.take_seat(self.instance, _call(agent), request, worker=worker, seat=self._seat(agent))
 
     def _seat(self, agent: Agent) -> Seat:

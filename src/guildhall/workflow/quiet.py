@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask
     from guildhall.workflow.instance import AgentState, Instance, Phase
 
-_WAITING = Stretch(status="waiting", reason="ask")
+_WAITING = Stretch.waiting("ask")
 
 
 @dataclass(frozen=True, kw_only=True)

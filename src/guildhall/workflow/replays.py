@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from guildhall.core.errors import GuildError, NotFound
 from guildhall.room.replay import RoomReplay
 from guildhall.runs.prepare import frame_then
+from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.replay import Difference, Replayed
 from guildhall.runs.seat import seat_on_record
 from guildhall.store.scratch import scratch
@@ -54,7 +55,7 @@ class WorkflowReplays:
         tree = self.history.tree(root.id)
         wanted = {one.id for one in self.history.tree(run)}
         steps = sum(len(self.history.entries(one)) for one in wanted)
-        there = frame_then(root.request["frame"], frame)
+        there = frame_then(root.frame, frame)
         workflow, gone = self._of_today(instance, there)
         try:
             values = self._values(root, workflow, instance, there)
@@ -79,7 +80,7 @@ class WorkflowReplays:
         return earliest(run, steps, [one for one in found if one.run in wanted], gone=gone)
 
     async def _play_root(self, root: Run, workflow: Workflow, team: TeamAgain, frame: Frame) -> Replayed:
-        request = {**root.request, "input": asked_of(workflow)}
+        request = replace(root.request, input=asked_of(workflow))
         seat = seat_on_record(TOOLS)
         again = replace(root, request=request)
         return await self.recordings.play(again, frame, worker=conducting(workflow), seat=seat, runtime=team)
@@ -118,6 +119,6 @@ class WorkflowReplays:
             raise
 
     def _values(self, root: Run, workflow: Workflow, instance: Instance, frame: Frame) -> Values:
-        params = root.request["workflow"]["params"]
+        params = self.history.purpose(root.id, WorkflowPurpose).params
         allowed = self.settings(frame).env
         return values_of(workflow, tag=instance.tag, params=params, frame=frame, allowed=allowed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from guildhall.room import records as room_records
 from guildhall.room.model import PERSON
 from guildhall.room.tools import TOOLS
+from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.script import TeamPart
 from guildhall.tools.model import ToolResult
 from guildhall.workflow import records
@@ -33,9 +34,9 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
     operations = store.read(lambda connection: room_records.history(connection, instance.room))
     writer = _Writer(tree, operations)
     fields: dict[str, Any] = {"workflow": _inside(instance.path, root), "tag": instance.tag}
-    params: dict[str, str] = root.request["workflow"]["params"]
-    if params:
-        fields["params"] = params
+    purpose = root.purpose_as(WorkflowPurpose)
+    if purpose is not None and purpose.params:
+        fields["params"] = dict(purpose.params)
     if setup := list(_setup(journal)):
         fields["setup"] = setup
     fields["order"] = list(writer.order())
@@ -44,7 +45,7 @@ def team_part(tree: Tree, store: Store) -> TeamPart | None:
 
 
 def _inside(path: str, root: Run) -> str:
-    top = Path(root.request["frame"]["root"])
+    top = root.frame.root
     return str(Path(path).relative_to(top)) if Path(path).is_relative_to(top) else path
 
 

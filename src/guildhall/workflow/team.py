@@ -21,6 +21,7 @@ from guildhall.room.model import Actor
 from guildhall.room.tools import RoomTools, room_tools
 from guildhall.room.voting import closed_by
 from guildhall.runs.execute import Stops
+from guildhall.runs.purpose import PLAIN
 from guildhall.runs.seat import Seat
 from guildhall.runtimes.model import Outcome
 from guildhall.workflow import election, records
@@ -277,7 +278,7 @@ class Team:
                 grant = self.store.read(partial(grant_for, run=step.run, granted=self.granted or {}))
                 return await self.runs.sit_down_again(self.instance.id, step.run, seat, grant)
             worker = self.workflow.seated(agent, self.values)
-            request = replace(self.request, worker=agent.name, input=step.text, workflow=None, budget=None)
+            request = replace(self.request, worker=agent.name, input=step.text, purpose=PLAIN, budget=None)
             key = f"{agent.name}/{step.number}"
             return await self.runs.take_seat(
                 self.instance.id, key, request, worker=worker, seat=seat, place=agent.place

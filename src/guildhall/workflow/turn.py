@@ -97,7 +97,7 @@ class AgentTurn:
     def _failed(self, connection: Connection, run: str, stretch: Stretch, at: str) -> None:
         attempts = self._attempts(connection) + 1
         disturbed = _disturbed(connection, run, stretch)
-        if stretch.reason == "limit":
+        if stretch.is_at_limit:
             self._stands(connection, "failed", run=run, attempts=attempts - 1)  # with more, it goes on
         elif disturbed and attempts <= RETRIES:
             pause = min(_LONGEST_PAUSE, self.first_pause * 2 ** (attempts - 1))

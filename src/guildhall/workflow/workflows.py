@@ -14,7 +14,8 @@ from guildhall.room.service import RoomSettings
 from guildhall.room.table import perform_in
 from guildhall.runs.grants import has_price
 from guildhall.runs.limits import in_force
-from guildhall.runs.model import RunRequest, request_of
+from guildhall.runs.model import RunRequest
+from guildhall.runs.purpose import WorkflowPurpose
 from guildhall.runs.seat import Seat
 from guildhall.workers.choose import choose_model
 from guildhall.workflow import looking, records, standalone
@@ -139,7 +140,7 @@ class Workflows:
             request,
             worker=str(workflow.path),
             input=asked_of(workflow),
-            workflow={"tag": start.tag, "params": dict(start.params), "mode": start.mode},
+            purpose=WorkflowPurpose(tag=start.tag, params=dict(start.params), mode=start.mode),
         )
         seat = replace(self._conductor(workflow, frame, began), plan=opening_of(workflow, asked, frame, settings))
         return await self._runs.preparation.prepare(asked, frame, worker=conducting(workflow), seat=seat)
@@ -208,7 +209,7 @@ class Workflows:
 
     def _opening(self, run: str, workflow: Workflow, frame: Frame, grant: Grant | None) -> str:
         """What could happen when it goes on, in a line."""
-        request = request_of(self._history.get(run).request)
+        request = self._history.get(run).request
         granted = grant.budget if grant is not None else None
         budget = granted if granted is not None else in_force(self._history.journal(run)).budget
         return opening_of(workflow, replace(request, budget=budget), frame, self._settings(frame))
@@ -224,8 +225,8 @@ class Workflows:
         """Lets a workflow live that was made ready."""
         instance = self.instance(prepared.run)
         workflow = thawed(instance.source, instance.definition)
-        request = request_of(self._history.get(prepared.run).request)
-        params = (request.workflow or {})["params"]
+        request = self._history.get(prepared.run).request
+        params = self._history.purpose(prepared.run, WorkflowPurpose).params
         allowed = self._settings(prepared.frame).env
         values = values_of(workflow, tag=instance.tag, params=params, frame=prepared.frame, allowed=allowed)
         team = Team(

@@ -159,7 +159,7 @@ def test_editing_an_active_commission_restarts_it(workshop: Workshop) -> None:
         done = await shop.quiet(made.id)
         assert done.status == "completed"
         assert shop.hall.history.get(str(first.run)).status == "cancelled"
-        assert "Of gold." in shop.hall.history.get(str(done.run)).request["input"]
+        assert "Of gold." in shop.hall.history.get(str(done.run)).request.input
         after = [one.after for one in (await shop.commissions.details(made.id)).timeline if one.after]
         once = ["pending", "dispatched", "in_progress"]
         assert after == [*once, "cancelled", *once, "completed"]

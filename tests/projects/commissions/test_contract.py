@@ -161,7 +161,7 @@ def test_a_reviewer_rejects_then_approves(workshop: Workshop) -> None:
         assert shop.repo.git("ls-tree", "claude/main", "src/key.py") == ""
         below = shop.hall.history.below(str(made.run))
         assert [run.worker for run in below] == ["critic"]
-        assert "+key = 1" in below[0].request["input"]
+        assert "+key = 1" in below[0].request.input
         tools = {tool["name"] for tool in shop.hall.history.entries(below[0].id)[0].data["tools"]}
         assert {"Read", "Grep", "Glob", "submit_review"} <= tools
         assert {"artifact_read", "artifact_list", "memory_read", "record_decision"} <= tools

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from guildhall.activities.model import Contract
 from guildhall.core.errors import Conflict, NotFulfilled
 from guildhall.projects.commissions.contract import submit as submit_result
+from guildhall.runs.purpose import Contract
 from tests.projects.commissions.workshop import LATE, call, say, submit, write
 from tests.runs.places import until
 

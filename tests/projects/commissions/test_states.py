@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from sqlalchemy import update
 
 from guildhall.core.errors import Conflict, NotFound, RuntimeFailed, UsageError
+from guildhall.core.frame import RecordedFrame
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.model import Commission, Draft
 from guildhall.projects.commissions.states import (
@@ -23,14 +25,13 @@ from guildhall.projects.commissions.states import (
     transit,
 )
 from guildhall.projects.records import moments
-from guildhall.runs.model import BY_USER, SHUTDOWN, Run, RunStatus
+from guildhall.runs.model import PauseCause, Run, RunRequest, RunStatus
 from guildhall.store.engine import Store
 from guildhall.store.guild_tables import commissions
 from guildhall.store.migrate import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-    from pathlib import Path
 
 AT = "2026-03-01T12:00:00Z"
 DRAFT = Draft(title="A key", worker="smith", prompt="Forge a key.")
@@ -146,10 +147,22 @@ def test_a_hold_explains_itself() -> None:
     assert replace(held, hold=None).explanation == "smith is working on it"
 
 
-def run(status: RunStatus, reason: str | None = None) -> Run:
-    more: dict[str, Any] = {"root": "r-1", "parent": None, "worker": "smith", "model": "script:x", "request": {}}
-    more |= {"error": None, "output": None, "created_at": AT, "ended_at": None}
-    return Run(id="r-1", status=status, reason=reason, **more)
+def run(status: RunStatus, pause: PauseCause | None = None) -> Run:
+    more: dict[str, Any] = {
+        "root": "r-1",
+        "parent": None,
+        "worker": "smith",
+        "model": "script:x",
+        "request": RunRequest(worker="smith", input="go"),
+    }
+    more |= {
+        "frame": RecordedFrame(cwd=Path("/"), root=Path("/")),
+        "error": None,
+        "output": None,
+        "created_at": AT,
+        "ended_at": None,
+    }
+    return Run(id="r-1", status=status, pause=pause, reason="written for people", **more)
 
 
 @pytest.mark.req("COM-27")
@@ -159,8 +172,8 @@ def run(status: RunStatus, reason: str | None = None) -> Run:
         (None, False, None, "fail"),
         (run("running"), True, None, "none"),
         (run("waiting"), False, None, "none"),
-        (run("parked", BY_USER), False, HOLD, "none"),
-        (run("parked", SHUTDOWN), False, None, "hold"),
+        (run("parked", "user"), False, HOLD, "none"),
+        (run("parked", "shutdown"), False, None, "hold"),
         (run("lost"), False, None, "hold"),
         (run("lost"), False, HOLD, "none"),
         (run("completed"), False, None, "finish"),

@@ -40,7 +40,7 @@ def test_a_commission_has_at_most_what_is_left(workshop: Workshop, given: float 
         run = await managed(shop, budget=given)
         (made,) = await shop.commissions.all()
         assert made.run is not None, made
-        most = shop.hall.history.get(made.run).request.get("max_budget_usd")
+        most = shop.hall.history.get(made.run).request.max_budget_usd
         if given is None:
             assert most is None, "as its worker's file says"
             return
@@ -80,7 +80,7 @@ def test_those_that_work_at_the_same_time_do_not_have_the_same_dollars(workshop:
         )
         await shop.commissions.cancel(small.id)
         await shop.until(first.id, "in_progress")
-        most = shop.hall.history.get(str(shop.commissions.get(first.id).run)).request["max_budget_usd"]
+        most = shop.hall.history.get(str(shop.commissions.get(first.id).run)).request.max_budget_usd
         assert 0.03 < most < 0.05, "all that is left"
         await shop.commissions.drain()
         assert shop.commissions.get(second.id).status == "dispatched"

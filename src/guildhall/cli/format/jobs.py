@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from guildhall.cli.screen import money, one_line
+from guildhall.runs.purpose import CommissionPurpose, JobPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,13 @@ _MAX_LABEL_CHARS = 80
 
 def id_of(run: Run) -> str:
     """What a person calls a run: by the job or the commission that it does, or the meeting that it is."""
-    told = run.request.get("job") or run.request.get("commission") or run.request.get("meeting")
-    return str(told["id"]) if told and not told.get("review") else run.id
+    match run.purpose:
+        case JobPurpose(id=id) | MeetingPurpose(id=id):
+            return id
+        case CommissionPurpose(id=id, is_review=False):
+            return id
+        case _:
+            return run.id
 
 
 def by_job(text: str, run: Run) -> str:
@@ -30,10 +36,11 @@ def by_job(text: str, run: Run) -> str:
 
 def task_of(run: Run) -> str:
     """What a run is about."""
-    if (job := run.request.get("job")) is not None:
-        return str(job["description"])
-    commission = run.request.get("commission")
-    return str(commission["title"]) if commission else str(run.request.get("input") or run.worker)
+    match run.purpose:
+        case JobPurpose(description=text) | CommissionPurpose(title=text):
+            return text
+        case _:
+            return run.request.input or run.worker
 
 
 def print_decisions(decisions: Sequence[Decided], screen: Screen) -> None:

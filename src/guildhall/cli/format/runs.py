@@ -9,6 +9,7 @@ from guildhall.cli.format.jobs import by_job, id_of
 from guildhall.cli.screen import money, one_line
 from guildhall.core.clock import moment
 from guildhall.runs.model import AMOUNT, DATE, WORDS
+from guildhall.runs.purpose import WorkflowPurpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -158,11 +159,11 @@ _TELLERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 async def result_of(shown: Shown, client: HallClient) -> dict[str, Any]:
     """What `--output json` prints; of a workflow also what was said."""
     run = shown.run
-    asked = run.request.get("workflow")
+    workflow = run.purpose_as(WorkflowPurpose)
     team: dict[str, Any] = {}
-    if asked:
+    if workflow:
         messages = [message.as_dict() for message in await client.channel(run.id)]
-        team = {"workflow": run.worker, "tag": asked["tag"], "messages": messages}
+        team = {"workflow": run.worker, "tag": workflow.tag, "messages": messages}
     return {
         "run": run.id,
         "status": run.status,
@@ -189,7 +190,7 @@ def how_to_go_on(shown: Shown, screen: Screen) -> list[str]:
     lines = [f"{ask.id} waits for you: {screen.one_line(ask.question.title, 200)}" for ask in waiting]
     lines += [f"Answer with: {how_to_answer(ask)}" for ask in waiting]
     if run.status in ("parked", "lost") or (run.status == "waiting" and not waiting):
-        verb = "meet" if run.request.get("meeting") else "resume"
+        verb = "meet" if run.kind == "meeting" else "resume"
         lines.append(f"Go on with: guild {verb} {id_of(run) if run.root == run.id else run.root}")
     elif _may_try_again(run):
         lines.append(f"Try again from there: guild resume {id_of(run)}")
@@ -216,7 +217,7 @@ def _may_try_again(run: Run) -> bool:
     error = run.error or {}
     if run.status != "failed" or run.parent is not None or error.get("code") in _IN_VAIN:
         return False
-    if run.request.get("workflow") and error.get("code") == "invalid_file":  # it keeps the text that it began with
+    if run.kind == "workflow" and error.get("code") == "invalid_file":  # it keeps the text that it began with
         return False
     return "guild resume" not in str(error.get("hint"))
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from guildhall.cli.screen import money
 from guildhall.core.clock import moment
-from guildhall.workflow.target import GLOBAL, MAIN, Target
+from guildhall.runs.purpose import WorkflowPurpose
+from guildhall.workflow.target import GLOBAL, Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 def name_of(run: Run) -> str:
     """Who a run is of: a worker, or the target of a workflow."""
-    asked = run.request.get("workflow")
-    return str(Target(None, run.worker, asked.get("tag", MAIN))) if asked else run.worker
+    workflow = run.purpose_as(WorkflowPurpose)
+    return str(Target(None, run.worker, workflow.tag)) if workflow else run.worker
 
 
 def working_rows(run: Run, workflow: WorkflowShown, since: str) -> list[list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.errors import GuildError, NotTrusted
@@ -36,10 +35,9 @@ def demand_trust_again(hall: Hall, run: str, frame: Frame, given: Collection[str
     found = hall.history.get(run)
     if found.parent is not None or found.status in ("completed", "cancelled"):
         return
-    then = found.request["frame"]
-    frame = replace(frame, cwd=Path(then["cwd"]), root=Path(then["root"]))
+    frame = replace(frame, cwd=found.frame.cwd, root=found.frame.root)
     try:
-        worker = hall.find_worker(found.request["worker"], frame)
+        worker = hall.find_worker(found.request.worker, frame)
     except GuildError:
         return
     demand_trust(hall, worker, frame, given)

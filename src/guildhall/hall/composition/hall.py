@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from guildhall.core.clock import SystemClock, local_zone
 from guildhall.core.errors import HallUnavailable
@@ -15,7 +15,6 @@ from guildhall.hall.composition.policy import RunPolicy
 from guildhall.hall.composition.projects import Guild
 from guildhall.hall.composition.runtimes import RuntimeRegistry
 from guildhall.models.keys import joined
-from guildhall.runs.model import BY_USER, SHUTDOWN
 from guildhall.runs.records import find_run
 from guildhall.workers import records
 from guildhall.workers.lifecycle import usable
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from guildhall.runs.model import Ask
     from guildhall.runs.planner import Planner
     from guildhall.runs.prepare import Prepared
+    from guildhall.runs.purpose import RunKind
     from guildhall.runs.recordings import Recordings
     from guildhall.runs.seat import Seating
     from guildhall.runs.supply import Supply
@@ -274,9 +274,9 @@ class Hall(Guild):
             readonly=self._lock is None,
         )
 
-    def seating(self, request: Mapping[str, Any]) -> Seating | None:
-        """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
-        return self.jobs if request.get("job") else super().seating(request)
+    def seating(self, kind: RunKind) -> Seating | None:
+        """Return the owner of the runs of this kind, or None if they have no owner or a workflow owns them."""
+        return self.jobs if kind == "job" else super().seating(kind)
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""
@@ -305,16 +305,16 @@ class Hall(Guild):
     ) -> Prepared:
         """A run that stopped, be it a worker's or a workflow's, ready to go on."""
         await self.runs.gone(run)
-        request = self.history.get(run).request
-        if request.get("workflow"):
+        kind = self.history.get(run).kind
+        if kind == "workflow":
             return await self.workflows.again(run, frame, grant)
-        if (seating := self.seating(request)) is not None:
+        if (seating := self.seating(kind)) is not None:
             return await seating.again(run, frame, grant)
         return await self.runs.preparation.prepare_again(run, frame, given, grant)
 
     def launch(self, prepared: Prepared) -> None:
         """Lets a run live that was made ready."""
-        if self.history.get(prepared.run).request.get("workflow"):
+        if self.history.get(prepared.run).kind == "workflow":
             self.workflows.launch(prepared)
         else:
             self.runs.launch(prepared)
@@ -370,7 +370,7 @@ class Hall(Guild):
     async def drain(self) -> None:
         """Stops what lives here; it goes on by itself when the next hall starts."""
         self._keep_still()
-        await self.annexes.park_all(SHUTDOWN)
+        await self.annexes.park_all("shutdown")
         await self.settle(_SETTLING)
 
     def _keep_still(self) -> None:
@@ -383,7 +383,7 @@ class Hall(Guild):
         """Waits for what goes on in the background, parks what runs, then lets go of the home."""
         self._keep_still()
         await self.settle()
-        await self.annexes.park_all(BY_USER)
+        await self.annexes.park_all("user")
         if (members := Hall.members.of(self).peek()) is not None:
             await members.close()
         await self.runtimes.close()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from guildhall.projects.worktrees import Worktrees
     from guildhall.runs.lifecycle import Runs
     from guildhall.runs.planner import Planner
+    from guildhall.runs.purpose import RunKind
     from guildhall.runs.seat import Seating
     from guildhall.runs.supply import Supply
     from guildhall.tools.model import Tool
@@ -260,11 +261,11 @@ class Guild(Record):
 
         return ruled(worker, self.settings(frame).manager.asks_before)
 
-    def seating(self, request: Mapping[str, Any]) -> Seating | None:
-        """Who has given a run its seat that was asked for like this; None: nobody, or a workflow."""
-        if request.get("meeting"):
+    def seating(self, kind: RunKind) -> Seating | None:
+        """Return the owner of the runs of this kind, or None if they have no owner or a workflow owns them."""
+        if kind == "meeting":
             return self.meetings
-        return self.commissions if request.get("commission") else None
+        return self.commissions if kind == "commission" else None
 
     def seatings(self) -> tuple[Seating, ...]:
         """All who give runs a seat of their own."""

@@ -11,7 +11,6 @@ import logging
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from guildhall.core.clock import stamp
@@ -74,7 +73,7 @@ async def go_on(part: Hall, run: Run) -> None:
         _log.info("%s goes on: it was %s (%s)", run.id, run.status, run.reason)
     except GuildError as error:
         _log.warning("%s stays %s: %s", run.id, run.status, error)
-        if (seating := part.seating(run.request)) is not None and not part.runs.alive(run.id):
+        if (seating := part.seating(run.kind)) is not None and not part.runs.alive(run.id):
             await seating.could_not_go_on(run, error)
     except Exception:  # noqa: BLE001 - whatever is wrong with one run keeps no other from going on
         _log.exception("%s stays %s", run.id, run.status)
@@ -82,8 +81,8 @@ async def go_on(part: Hall, run: Run) -> None:
 
 def _frame(part: Hall, run: Run) -> Frame:
     """Where the run was; with the variables of the terminal that has started this hall. Nobody is there to ask."""
-    then = run.request["frame"]
-    return replace(part.environment.frame_at(Path(then["cwd"]), Path(then["root"])), caller=then["caller"])
+    then = run.frame
+    return replace(part.environment.frame_at(then.cwd, then.root), caller=then.caller)
 
 
 async def _give_up(part: Hall, run: Run) -> None:
@@ -95,10 +94,10 @@ async def _give_up(part: Hall, run: Run) -> None:
 
     def write(connection: Connection) -> None:
         records.give_up(connection, run.id, error.as_dict(), now)
-        if run.request.get("workflow"):
+        if run.kind == "workflow":
             workflow_records.change(connection, run.id, status="failed", reason=error.code, ended_at=now)
 
     await part.store.write(write)
-    if (seating := part.seating(run.request)) is not None:
+    if (seating := part.seating(run.kind)) is not None:
         await seating.follow(run.id)
     _log.warning("%s is given up: %s", run.id, error.message)

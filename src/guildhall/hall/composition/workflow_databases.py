@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from guildhall.models.model import Source
     from guildhall.runs.execution.memory_compaction import MemoryCompactor
     from guildhall.runs.lifecycle import Runs
+    from guildhall.runs.model import ParkCause
     from guildhall.runs.planner import Planner
     from guildhall.runs.supply import Supply
     from guildhall.workers.model import Worker
@@ -173,9 +174,9 @@ class Annexes:
         """How many runs live here that no other one has called."""
         return sum(runs.count for runs in self._built_runs())
 
-    async def park_all(self, reason: str) -> None:
+    async def park_all(self, cause: ParkCause) -> None:
         for runs in self._built_runs():
-            await runs.park_all(reason)
+            await runs.park_all(cause)
 
     def release(self) -> None:
         for annex in self.opened:

@@ -11,7 +11,6 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from guildhall.activities.model import Contract
 from guildhall.core.errors import GuildError, ModelUnusable, RuntimeFailed
 from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import write_artifact
@@ -19,12 +18,13 @@ from guildhall.projects.commissions.completion import clean_up, finish, remove_c
 from guildhall.projects.commissions.conflict import withdraw_asks
 from guildhall.projects.commissions.contract import commit_if_possible
 from guildhall.projects.commissions.dependencies import check_not_blocked, update_blocked
-from guildhall.projects.commissions.model import Assignment, check_reason
+from guildhall.projects.commissions.model import check_reason
 from guildhall.projects.commissions.queue import BudgetReserved, attempt_budget
 from guildhall.projects.commissions.states import check_event, new_attempt
 from guildhall.projects.commissions.tools import commission_message, commission_profile
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import SHUTDOWN, RunRequest, Stretch
+from guildhall.runs.model import RunRequest, Stretch
+from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.records import cancel_tree, find_run
 from guildhall.workers.choose import BY_OPTION
 
@@ -73,7 +73,7 @@ def open_attempt(connection: Connection, id: str, now: str) -> Commission:
 
 
 async def start(
-    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[Assignment], Seat]
+    context: CommissionContext, id: str, frame: Frame | None, *, hooks: Callable[[CommissionPurpose], Seat]
 ) -> None:
     """Start the run of a dispatched commission, or fail the commission with the reason.
 
@@ -96,7 +96,7 @@ async def start(
 
 
 async def _start_run(
-    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[Assignment], Seat]
+    context: CommissionContext, commission: Commission, frame: Frame, hooks: Callable[[CommissionPurpose], Seat]
 ) -> None:
     frame = context.project_frame(context.project(commission), frame)
     worker = context.find_worker(commission.worker, frame)
@@ -109,17 +109,17 @@ async def _start_run(
         return replace(frame, worktree=workplace.check_out(worker.definition.checkout))
 
     frame = await asyncio.to_thread(check_out)
-    assignment = Assignment.of(commission, Contract(artifacts=commission.draft.artifacts, schema=schema))
+    purpose = commission.purpose(Contract(artifacts=commission.draft.artifacts, schema=schema))
     request = RunRequest(
         worker=commission.worker,
         input=commission_message(commission),
         override_model=commission.draft.model,
         max_turns=commission.draft.max_turns,
         max_budget_usd=budget,
-        commission=assignment.to_record(),
+        purpose=purpose,
     )
     runs, profile = context.runs(), commission_profile(worker)
-    runs.launch(await runs.preparation.prepare(request, frame, worker=profile, seat=hooks(assignment)))
+    runs.launch(await runs.preparation.prepare(request, frame, worker=profile, seat=hooks(purpose)))
 
 
 def record_start(context: CommissionContext, id: str, connection: Connection, run: str) -> None:
@@ -168,7 +168,7 @@ async def stop(context: CommissionContext, id: str) -> Commission | None:
     check_event(commission, "cancel")
     if commission.status != "in_progress" or commission.run is None:
         return commission
-    await context.runs().park(commission.run, SHUTDOWN)
+    await context.runs().park(commission.run, "shutdown")
     commission = context.get(id)
     if commission.is_submitted and commission.draft.reviewer is None and commission.status == "in_progress":
         await finish(context, commission, Stretch(status="completed"))

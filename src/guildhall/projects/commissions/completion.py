@@ -19,10 +19,10 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.artifact import completed_artifact, write_artifact
 from guildhall.projects.commissions.conflict import ask_user
 from guildhall.projects.commissions.contract import check_contract, commit_if_possible, commit_work
-from guildhall.projects.commissions.model import Assignment
 from guildhall.projects.commissions.review import require_approval
-from guildhall.runs.model import BY_USER, Stretch
 from guildhall.runs.model import ENDED as RUN_ENDED
+from guildhall.runs.model import Stretch
+from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.records import conclude, find_run, give_up
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def judge(context: CommissionContext, id: str, run: str, ending: Stretch) 
             _log.exception("%s", id)
         known = error if isinstance(error, GuildError) else RuntimeFailed(f"{type(error).__name__}: {error}")
         await context.hold(id, "cannot_merge", known)
-        return Stretch(status="parked", reason=BY_USER)
+        return Stretch.parked("user")
 
 
 async def _judge(context: CommissionContext, commission: Commission, run: str, ending: Stretch) -> Stretch:
@@ -69,7 +69,7 @@ async def _judge(context: CommissionContext, commission: Commission, run: str, e
         )
     work = await commit_work(context, commission)
     if commission.submitted_commit is None or commission.submitted_commit != work.tip:  # changed since
-        contract = Assignment.from_record(context.history.get(run).request["commission"]).contract
+        contract = context.history.purpose(run, CommissionPurpose).contract
         assert contract is not None
         await check_contract(context, commission, contract, commission.result, work)
     if (waiting := await require_approval(context, commission, run, work.tip)) is not None:

@@ -14,6 +14,7 @@ from guildhall.projects.commissions.artifact import write_artifact
 from guildhall.projects.commissions.states import ENDED
 from guildhall.projects.model import INTEGRATION
 from guildhall.runs.model import Ask, Question
+from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.records import add_ask, change_ask, list_asks, withdraw_kind
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class Answers:
 
     async def receive(self, ask: Ask) -> None:
         """Carry out the answer to a conflict, or write a late answer to a question into the artifact."""
-        request = self.context.history.get(ask.run).request.get("commission")
-        if not request or ask.answer is None:
+        purpose = self.context.history.get(ask.run).purpose_as(CommissionPurpose)
+        if purpose is None or ask.answer is None:
             return
         if ask.kind == "question":
             self.context.redact(answer_text(ask))
-            found = self.context.store.read(lambda connection: records.find(connection, str(request["id"])))
+            found = self.context.store.read(lambda connection: records.find(connection, purpose.id))
             if found is not None and found.status in ENDED:
                 await write_artifact(self.context, found.id)
         elif ask.kind == KIND:

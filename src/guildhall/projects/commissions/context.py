@@ -13,6 +13,7 @@ from guildhall.projects.commissions import records
 from guildhall.projects.commissions.states import Hold
 from guildhall.projects.records import moments
 from guildhall.projects.workplace import Workplace
+from guildhall.runs.purpose import CommissionPurpose
 from guildhall.runs.records import find_run
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class CommissionContext:
     def commission_of(self, run: str) -> Commission:
         """Return the commission that a run works on or reviews. Raise Conflict if it was deleted."""
         try:
-            return self.get(str(self.history.get(run).request["commission"]["id"]))
+            return self.get(self.history.purpose(run, CommissionPurpose).id)
         except NotFound as error:
             raise Conflict(error.message, hint="It was deleted. Create a new one.") from None
 

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from guildhall.activities.model import Contract
     from guildhall.projects.branches import Branches
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
+    from guildhall.runs.purpose import Contract
 
 CHECK_TIMEOUT = 600.0  # seconds
 _MAX_OUTPUT = 4_000  # characters of a check's output, from its end

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from guildhall.activities.model import Contract
 from guildhall.core.errors import UsageError
 from guildhall.core.ids import COMMISSION, is_id
 from guildhall.core.nearest import did_you_mean
 from guildhall.runs.model import check_limits, is_text
+from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.texts import check_line, check_text
 
 if TYPE_CHECKING:
@@ -223,6 +223,10 @@ class Commission:
             "cancelled": f"Try again: guild commission redispatch {id}",
         }.get(self.status, f"It has ended: guild commission show {id}")
 
+    def purpose(self, contract: Contract | None) -> CommissionPurpose:
+        """Return the purpose of a run that works on this attempt, or reviews it if there is no contract."""
+        return CommissionPurpose(id=self.id, attempt=self.attempt, title=self.title, contract=contract)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the commission as `--json` prints it."""
         return {
@@ -243,32 +247,6 @@ class Commission:
             "created_at": self.created_at,
             "changed_at": self.changed_at,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """Which commission a run works on or reviews. Stored in the run's request."""
-
-    commission: str
-    attempt: int
-    title: str
-    contract: Contract | None  # None: the run is a review
-
-    @staticmethod
-    def of(commission: Commission, contract: Contract | None) -> Assignment:
-        return Assignment(
-            commission=commission.id, attempt=commission.attempt, title=commission.title, contract=contract
-        )
-
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> Assignment:
-        contract = None if record.get("review") else Contract.of(record)
-        id, attempt, title = str(record["id"]), int(record["attempt"]), str(record["title"])
-        return Assignment(commission=id, attempt=attempt, title=title, contract=contract)
-
-    def to_record(self) -> dict[str, Any]:
-        about = {"id": self.commission, "attempt": self.attempt, "title": self.title}
-        return {**about, "review": True} if self.contract is None else {**about, **self.contract.as_dict()}
 
 
 @dataclass(frozen=True, kw_only=True)

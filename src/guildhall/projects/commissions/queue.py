@@ -162,7 +162,7 @@ def _remaining(context: CommissionContext, commission: Commission) -> _Remaining
     """Return the rest of the manager run's budget, or None if the run has no budget."""
     manager = _manager_run(commission)
     run = context.find_run(manager or None)
-    if run is None or run.request.get("budget") is None:
+    if run is None or run.request.budget is None:
         return None
     budget = in_force(context.history.journal(manager)).budget
     if budget is None:

@@ -11,7 +11,6 @@ from guildhall.activities.contract import output_text
 from guildhall.activities.model import READING
 from guildhall.activities.tools import check_words
 from guildhall.core.errors import Conflict, NotFulfilled
-from guildhall.projects.commissions.model import Assignment
 from guildhall.runs.journal import calls_made
 from guildhall.runs.model import ENDED as RUN_ENDED
 from guildhall.runs.model import RunRequest, Stretch
@@ -93,7 +92,7 @@ async def require_approval(
         raise NotFulfilled(missing) if context.history.get(run).status in RUN_ENDED else Conflict(missing)
     review = await _review(context, commission, reviewer, run, f"review-{(commit or '')[:12]}")
     if review.status not in RUN_ENDED:
-        return Stretch(status=review.status, reason=review.reason)
+        return Stretch(status=review.status, pause=review.pause, reason=review.reason)
     verdicts = calls_made(context.history.entries(review.id), submit_review.name)
     if not verdicts:
         reason = (review.error or {}).get("message") or "the reviewer did not call submit_review"
@@ -118,7 +117,7 @@ async def _review(context: CommissionContext, commission: Commission, reviewer: 
     request = RunRequest(
         worker=reviewer,
         input=review_message(commission, diff),
-        commission=Assignment.of(commission, None).to_record(),
+        purpose=commission.purpose(None),
     )
     return await runs.take_seat(run, key, request, worker=review_profile(worker), seat=_hooks())
 

@@ -24,13 +24,14 @@ from guildhall.projects.commissions.dependencies import (
     neighbours,
     update_blocked,
 )
-from guildhall.projects.commissions.model import Assignment, CommissionDetails
+from guildhall.projects.commissions.model import CommissionDetails
 from guildhall.projects.commissions.queue import Queue, cost
 from guildhall.projects.commissions.recovery import do_next_step, recover
 from guildhall.projects.commissions.states import ACTIVE
 from guildhall.projects.commissions.tools import SERVER, CommissionTools, commission_profile, commission_tools
 from guildhall.runs.model import ENDED as RUN_ENDED
-from guildhall.runs.model import SHUTDOWN, Stretch
+from guildhall.runs.model import Stretch
+from guildhall.runs.purpose import CommissionPurpose, Contract
 from guildhall.runs.seat import Seat, seat_on_record
 
 if TYPE_CHECKING:
@@ -211,12 +212,12 @@ class Commissions:
 
     # the hooks of a run that carries out a commission
 
-    def _hooks(self, assignment: Assignment) -> Seat:
-        context, id, contract = self.context, assignment.commission, assignment.contract
+    def _hooks(self, purpose: CommissionPurpose) -> Seat:
+        context, id, contract = self.context, purpose.id, purpose.contract
         assert contract is not None
         return Seat(
             tools=commission_tools(contract.schema),
-            execute=lambda run: partial(self._call_tool, assignment, run),
+            execute=lambda run: partial(self._call_tool, id, contract, run),
             began=partial(attempts.record_start, context, id),
             ended=partial(completion.record_end, context, id),
             server=SERVER,
@@ -225,9 +226,8 @@ class Commissions:
             settled=partial(self._run_stopped, id),
         )
 
-    async def _call_tool(self, assignment: Assignment, run: str, tool: Tool, call: ToolCall) -> ToolResult:
-        context, commission = self.context, self.get(assignment.commission)
-        assert assignment.contract is not None
+    async def _call_tool(self, id: str, contract: Contract, run: str, tool: Tool, call: ToolCall) -> ToolResult:
+        context, commission = self.context, self.get(id)
 
         async def remember(asked: Asked) -> None:  # so that every hall writes it redacted into the artifact
             context.redact(asked.question)
@@ -239,7 +239,7 @@ class Commissions:
             ledger=lambda: context.runs().ledger(run),
             keep=remember,
         )
-        return await CommissionTools(context, commission.id, assignment.contract, asking, call.key).call(tool, call)
+        return await CommissionTools(context, commission.id, contract, asking, call.key).call(tool, call)
 
     async def _run_stopped(self, id: str, run: str, ending: Stretch) -> None:
         """Continue after the end of a run segment was recorded."""
@@ -247,7 +247,7 @@ class Commissions:
         if ending.status == "waiting" and self._timers is not None:
             self._timers.expect(run)
         if ending.status not in RUN_ENDED:
-            if ending.reason != SHUTDOWN:  # it waits for the user, so its slot is free
+            if ending.pause != "shutdown":  # it waits for the user, so its slot is free
                 self._start(self._queue.run)
             return
         try:
@@ -261,7 +261,7 @@ class Commissions:
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         """Prepare a stopped run of a commission to resume in its checkout."""
-        context, assignment = self.context, Assignment.from_record(self.context.history.get(run).request["commission"])
+        context, purpose = self.context, self.context.history.purpose(run, CommissionPurpose)
         commission = context.commission_of(run)
         if commission.run != run or commission.status != "in_progress":
             message = f"commission {commission.id} is {commission.status}: its run cannot be resumed"
@@ -273,7 +273,7 @@ class Commissions:
             if not workplace.path.is_dir():
                 await asyncio.to_thread(self.record_lost_checkout, commission.checkout)
             await asyncio.to_thread(workplace.check_out, worker.definition.checkout)
-            hooks = self._hooks(assignment)
+            hooks = self._hooks(purpose)
             prepared = await context.runs().preparation.prepare_again(run, frame, grant=grant, seat=hooks)
             await context.release(commission.id)
             return prepared
@@ -356,9 +356,9 @@ async def _log_errors(work: Callable[[], Awaitable[None]]) -> None:
 
 def recorded_hooks(run: Run) -> Seat | None:
     """Return the hooks of a commission's run or review for a replay, or None for other runs."""
-    if not (record := run.request.get("commission")):
+    if (purpose := run.purpose_as(CommissionPurpose)) is None:
         return None
-    contract = Assignment.from_record(record).contract
+    contract = purpose.contract
     if contract is None:
         return seat_on_record(review.TOOLS, review.review_profile, server=review.SERVER, withheld=review.WITHHELD)
     return seat_on_record(commission_tools(contract.schema), commission_profile, server=SERVER)

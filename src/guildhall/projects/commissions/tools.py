@@ -19,10 +19,10 @@ from guildhall.tools.define import bind_tools
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from guildhall.activities.model import Contract
     from guildhall.activities.questions import QuestionChannel
     from guildhall.projects.commissions.context import CommissionContext
     from guildhall.projects.commissions.model import Commission
+    from guildhall.runs.purpose import Contract
     from guildhall.tools.model import Tool, ToolCall, ToolResult
     from guildhall.workers.model import Worker
 

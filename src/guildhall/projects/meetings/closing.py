@@ -21,7 +21,6 @@ from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.projects.records import note
 from guildhall.runs import records as run_records
-from guildhall.runs.model import BY_USER
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -53,7 +52,7 @@ class Closing:
         meeting = self._register.get(id)
         check_transition(meeting, "closed")
         if meeting.run is not None and self._ground.alive(meeting.run):
-            await self._ground.runs().park(meeting.run, BY_USER)
+            await self._ground.runs().park(meeting.run, "user")
         now = self._register.now()
         wanted = {"summarise": summarise, "leave_work": leave_work}
         await self._register.store.write(lambda c: note(c, id, "is being closed", now, **{CLOSING: wanted}))

@@ -29,6 +29,7 @@ from guildhall.runs import records as run_records
 from guildhall.runs.asks import checked
 from guildhall.runs.fit import refuse_talking
 from guildhall.runs.model import ENDED
+from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import seat_on_record
 
 if TYPE_CHECKING:
@@ -227,12 +228,12 @@ class Meetings:
 
     async def again(self, run: str, frame: Frame, grant: Grant | None = None) -> Prepared:
         found = self.register.history.get(run)
-        async with self._sittings.steering[found.request["meeting"]["id"]]:
+        async with self._sittings.steering[self.register.history.purpose(run, MeetingPurpose).id]:
             return await self._sittings.again(found, frame, grant)
 
     async def stop(self, run: str) -> list[str]:
         """Closes the meeting that a run is, with what notes there are."""
-        id = str(self.register.history.get(run).request["meeting"]["id"])
+        id = self.register.history.purpose(run, MeetingPurpose).id
         meeting = self.register.get(id)
         if meeting.status != "open":
             raise Conflict(f"the meeting {id} is {meeting.status}: there is nothing to stop", hint=f"guild show {id}")
@@ -295,6 +296,6 @@ class Meetings:
 
 def seat_of(run: Run) -> Seat | None:
     """The seat of a run that is a meeting, as a replay sees it."""
-    if not run.request.get("meeting"):
+    if run.kind != "meeting":
         return None
     return seat_on_record(meeting_tools(), seated, converses=True, server=SERVER)

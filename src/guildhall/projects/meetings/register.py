@@ -142,7 +142,8 @@ class Register:
         """The checkout that the last sitting had, for as long as it is there."""
         if meeting.run is None or meeting.status != "open":
             return None
-        return self.history.get(meeting.run).request["frame"].get("worktree")
+        worktree = self.history.get(meeting.run).frame.worktree
+        return str(worktree) if worktree is not None else None
 
     def scope(self, meeting: Meeting) -> Scope:
         """How much of the project its worker has in its checkout, as it was when the last sitting began."""

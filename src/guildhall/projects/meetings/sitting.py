@@ -26,12 +26,13 @@ from guildhall.projects.meetings.summary import Summary
 from guildhall.projects.meetings.tools import SERVER, MeetingTools, linkable, meeting_tools
 from guildhall.projects.meetings.transcript import as_text
 from guildhall.runs.cutting import cut_short
-from guildhall.runs.model import BY_USER, PERSON, RunRequest
+from guildhall.runs.model import RunRequest
+from guildhall.runs.purpose import MeetingPurpose
 from guildhall.runs.seat import Seat
 from guildhall.tools.define import call_method
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from sqlalchemy import Connection
 
@@ -143,7 +144,7 @@ class Sittings:
         run = self._register.history.get(ended.run)
         if run.status == "failed":
             return (run.error or {}).get("code") == ContextTooLong.code and self._has_answered(run)
-        return (run.status, run.reason) == ("waiting", PERSON)
+        return run.pause == "message"
 
     def _has_answered(self, run: Run) -> bool:
         """Whether a session has got anywhere: after one that has not, another one would fare no better."""
@@ -190,7 +191,7 @@ class Sittings:
             _refuse_grant(grant, f"the meeting {meeting.id} has not begun")
             return await self._begin(meeting, frame), []
         if renew:
-            await self._ground.runs().park(meeting.run, BY_USER)
+            await self._ground.runs().park(meeting.run, "user")
         await self._ground.runs().gone(meeting.run)
         if self._ground.alive(meeting.run):
             _refuse_grant(grant, f"the meeting {meeting.id} is at work")
@@ -235,7 +236,7 @@ class Sittings:
         exchanges = self._register.exchanges(meeting.id)
         last = self._register.history.get(meeting.run) if meeting.run else None
         if frame.model is None and last is not None:  # what the person has named before counts on
-            frame = replace(frame, model=last.request.get("model"))
+            frame = replace(frame, model=last.request.model)
         model = last.model if last else None
         place = self._ground.frame(meeting, frame)
         summary = await self._summaries.of_text(as_text(exchanges, meeting.worker), place, model)
@@ -256,22 +257,22 @@ class Sittings:
         worktree = await ground.checkout(meeting, worker.definition.checkout)
         said = register.words(meeting.id)
         after = said[-1].number if said else 0
-        told = {"id": meeting.id, "sitting": meeting.sittings + 1, "after": after}
-        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, meeting=told, **limits)
-        seat = self.seat(told, reason)
+        purpose = MeetingPurpose(id=meeting.id, sitting=meeting.sittings + 1, after=after)
+        request = RunRequest(worker=meeting.worker, input=message, model=frame.model, purpose=purpose, **limits)
+        seat = self.seat(purpose, reason)
         place = ground.frame(meeting, frame, worktree)
         return await ground.runs().preparation.prepare(request, place, worker=seated(worker), seat=seat)
 
     async def again(self, run: Run, frame: Frame, grant: Grant | None = None) -> Prepared:
         """The run of a meeting that stopped, ready to go on in its seat."""
-        told = run.request["meeting"]
-        meeting = self._register.get(told["id"])
+        purpose = self._register.history.purpose(run.id, MeetingPurpose)
+        meeting = self._register.get(purpose.id)
         demand_open(meeting)
         await self._ground.checkout(meeting, self._register.scope(meeting))
-        return await self._ground.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=self.seat(told))
+        return await self._ground.runs().preparation.prepare_again(run.id, frame, grant=grant, seat=self.seat(purpose))
 
-    def seat(self, told: Mapping[str, Any], reason: str = "") -> Seat:
-        id, after = str(told["id"]), int(told["after"])
+    def seat(self, purpose: MeetingPurpose, reason: str = "") -> Seat:
+        id, after = purpose.id, purpose.after
 
         def began(connection: Connection, run: str) -> None:
             meeting = records.find(connection, id)
@@ -303,7 +304,7 @@ class Sittings:
         """Ends the answer under way. What there was of it is on record as the answer: the next words are heard then."""
         assert meeting.run is not None
         said = self._saying.get(meeting.run, "")
-        await self._ground.runs().park(meeting.run, BY_USER)
+        await self._ground.runs().park(meeting.run, "user")
         await cut_short(self._register.history.journal(meeting.run), said)
 
     # hearing
@@ -336,7 +337,7 @@ class Sittings:
     async def _settled(self, id: str, run: str, stretch: Stretch) -> None:
         """A stretch has ended. What was said at that moment is heard all the same, if nobody sees to it already."""
         await asyncio.to_thread(self._keep, id)
-        waits = (stretch.status, stretch.reason) == ("waiting", PERSON)
+        waits = stretch.pause == "message"
         if waits and not self._following[id] and self._register.unanswered(id) is not None:
             self._aside(self._go_on(id))
 

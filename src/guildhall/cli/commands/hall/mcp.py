@@ -33,14 +33,15 @@ def mcp(ctx: Context) -> Work:
 
 async def _serve(screen: Screen) -> None:
     from guildhall import __version__
-    from guildhall.hall.mcp_lines import LONGEST, Lines
     from guildhall.hall.outside import outside_tools
+    from guildhall.rpc.stdio_server import MAX_LINE_BYTES, StdioServer
 
     connection = _Connection(screen)
-    lines = asyncio.StreamReader(limit=LONGEST)
+    lines = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     reading = await _read(lines)
     try:
-        await Lines(outside_tools(connection.reach), name="guild", version=__version__, say=_say).serve(lines)
+        tools = outside_tools(connection.reach)
+        await StdioServer(tools, name="guild", version=__version__, write=_say).serve(lines)
     except BrokenPipeError:  # nobody listens any more
         pass
     finally:

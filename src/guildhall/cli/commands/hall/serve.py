@@ -34,9 +34,9 @@ async def serve(ctx: Context) -> None:
         raise UsageError(message, hint="Unset it: one is made up.")
     client = await ctx.connect()
     from guildhall import __version__
-    from guildhall.hall.http import Listener
     from guildhall.hall.operations import Operations
-    from guildhall.members.endpoint import PATH, Endpoint, Offer
+    from guildhall.rpc.endpoint import PATH, Endpoint, Offer
+    from guildhall.rpc.listener import Listener
 
     worker = await client.worker(ctx.args.worker, ctx.frame)
     operations = Operations(client, ctx.args.worker, lambda: ctx.frame, name=worker.name)

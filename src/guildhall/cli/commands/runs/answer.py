@@ -15,6 +15,7 @@ from guildhall.cli.targets import ask_id
 from guildhall.core.errors import Conflict, MemberRefused, UsageError
 from guildhall.members.model import of_member
 from guildhall.runs.model import ASIDE, Answer, choices_in_words
+from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
     from guildhall.runs.model import Ask
@@ -73,8 +74,8 @@ async def _answer(ctx: Context, choice: str | None) -> int:
         return exit_codes.DONE
     ctx.screen.note(f"{id}: {answer.choice}", "dim")
     run = (await client.show(ask.run)).run
-    if ask.kind == "conflict" and (commission := run.request.get("commission")):
-        await _print_commission(ctx, str(commission["id"]))
+    if ask.kind == "conflict" and (commission := run.purpose_as(CommissionPurpose)):
+        await _print_commission(ctx, commission.id)
         return exit_codes.DONE
     return await _continue(ctx, run.root)
 
@@ -125,11 +126,11 @@ async def _continue(ctx: Context, run: str) -> int:
     client, screen = ctx.client, ctx.screen
     shown = await client.show(run)
     is_unblocked = not any(ask.status == "open" and ask.kind not in ASIDE for ask in shown.asks)
-    if is_unblocked and (meeting := shown.run.request.get("meeting")):
+    if is_unblocked and (meeting := shown.run.purpose_as(MeetingPurpose)):
         from guildhall.cli.conversation import Conversation
 
-        return await Conversation(screen).once(meeting["id"], client, ctx.frame)
-    if shown.run.status == "waiting" and (is_unblocked or shown.run.request.get("workflow")):
+        return await Conversation(screen).once(meeting.id, client, ctx.frame)
+    if shown.run.status == "waiting" and (is_unblocked or shown.run.kind == "workflow"):
         return await resume_run(ctx, run)
     for line in how_to_go_on(shown, screen):
         screen.note(line)

@@ -39,10 +39,10 @@ async def _runs(target: str | None, client: HallClient) -> list[Run]:
     """All there are, or those of what was named; a workflow itself asks no model, so it is no line of its own."""
     if target is None:
         every = await client.runs(everything=True, called=True)
-        return [run for run in every if not run.request.get("workflow")]
+        return [run for run in every if run.kind != "workflow"]
     found = await resolve(target, client)
     shown = await client.show(found.run)
-    runs = [run for run in (shown.run, *shown.below) if not run.request.get("workflow")]
+    runs = [run for run in (shown.run, *shown.below) if run.kind != "workflow"]
     if found.agent is None:
         return runs
     kept: dict[str, Run] = {}

@@ -100,7 +100,7 @@ class _Printer:
 
     async def _messages(self, shown: Shown) -> list[Message]:
         """Return new messages of the room; of one agent, those that it sent or was mentioned in."""
-        if not shown.run.request.get("workflow"):
+        if shown.run.kind != "workflow":
             return []
         found = await self.client.channel(self.run, since=self._last_message)
         return [one for one in found if self._agent in (None, one.sender, *one.mentions)]

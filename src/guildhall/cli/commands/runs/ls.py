@@ -66,8 +66,8 @@ class Groups:
         commissions: Sequence[Commission] = (),
     ) -> Groups:
         asked = {ask.root for ask in asks}
-        sittings = [run for run in runs if run.request.get("meeting")]  # a meeting is shown as itself, and once
-        runs = [run for run in runs if not run.request.get("meeting")]
+        sittings = [run for run in runs if run.kind == "meeting"]  # a meeting is shown as itself, and once
+        runs = [run for run in runs if run.kind != "meeting"]
         return Groups(
             asks=asks,
             stopped=[
@@ -142,8 +142,8 @@ def print_groups(groups: Groups, screen: Screen, here: Path, *, everything: bool
 
     def task(run: Run) -> str:
         text = screen.one_line(task_of(run), 50)
-        place: Any = run.request.get("frame", {}).get("root")
-        return text if place in (None, str(here)) else f"{text} (in {place})"
+        place = run.frame.root
+        return text if place == here else f"{text} (in {place})"
 
     asks = [_asked(ask, screen, now) for ask in groups.asks]
     asks += [row for theirs in groups.members for row in _questions(theirs, screen, here)]
@@ -205,7 +205,7 @@ def _done(groups: Groups, task: Callable[[Run], str], screen: Screen, now: datet
     known = {one.id for one in groups.commissions}
 
     def id(run: Run) -> str:  # of a commission that is off the record the runs are left
-        return id_of(run) if not run.request.get("commission") else run.id
+        return id_of(run) if run.kind != "commission" else run.id
 
     found = [
         (run.created_at, [id(run), run.status, name_of(run), task(run), _when(run, now), money(run.cost_usd)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from guildhall.cli import exit_codes
@@ -13,6 +12,7 @@ from guildhall.cli.follow import Follower
 from guildhall.cli.targets import resolve_run
 from guildhall.cli.trust_prompt import run_trusted
 from guildhall.core.ids import MEETING, is_id
+from guildhall.runs.purpose import CommissionPurpose, MeetingPurpose
 
 if TYPE_CHECKING:
     from guildhall.hall.client import HallClient
@@ -34,23 +34,23 @@ def resume(ctx: Context) -> int | Work:
 async def _resume(ctx: Context) -> int:
     client, limits = await ctx.connect(), limits_of(ctx.args)
     run = await resolve_run(ctx.args.run, client)
-    if meeting := (await client.show(run)).run.request.get("meeting"):
+    if meeting := (await client.show(run)).run.purpose_as(MeetingPurpose):
         from guildhall.cli.conversation import Conversation
 
-        return await Conversation(ctx.screen, more=limits).once(meeting["id"], client, ctx.frame)
+        return await Conversation(ctx.screen, more=limits).once(meeting.id, client, ctx.frame)
     return await resume_run(ctx, run, **limits)
 
 
 async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
     """Resume a run and follow it. If code that it needs has changed since it was trusted, ask first."""
     client, screen = ctx.client, ctx.screen
-    request = (await client.show(run)).run.request
+    stopped = (await client.show(run)).run
     code = await run_trusted(
         lambda: Follower(client, screen).follow(client.resume(run, ctx.frame, **limits)),
         client,
-        replace(ctx.frame, cwd=Path(request["frame"]["cwd"]), root=Path(request["frame"]["root"])),
+        replace(ctx.frame, cwd=stopped.frame.cwd, root=stopped.frame.root),
         screen,
-        worker=request["worker"],
+        worker=stopped.request.worker,
     )
     if code == exit_codes.INTERRUPTED and (why := await _hold_of(run, client)):
         screen.note(f"guild: {why}", "red")
@@ -60,7 +60,7 @@ async def resume_run(ctx: Context, run: str, **limits: Any) -> int:
 
 async def _hold_of(run: str, client: HallClient) -> str | None:
     """Return why the commission of a run is on hold, or None if it is not."""
-    if not (commission := (await client.show(run)).run.request.get("commission")):
+    if not (commission := (await client.show(run)).run.purpose_as(CommissionPurpose)):
         return None
-    found = (await client.commission(commission["id"])).commission
+    found = (await client.commission(commission.id)).commission
     return found.explanation if found.hold is not None else None

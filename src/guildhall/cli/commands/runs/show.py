@@ -119,8 +119,8 @@ def _print_run(shown: Shown, screen: Screen) -> None:
         rows.insert(2, ["runtime", row.title])
     if run.parent:
         rows.insert(1, ["called by", run.parent])
-    if origin := run.request.get("forked_from"):
-        rows.append(["forked from", f"{origin['run']} after entry {origin['at']}"])
+    if origin := run.forked_from:
+        rows.append(["forked from", f"{origin.run} after entry {origin.at}"])
     if run.ended_at:
         rows.append(["ended", run.ended_at])
     rows += [["attached", labelled(file)] for file in shown.attachments]
@@ -131,7 +131,7 @@ def _print_run(shown: Shown, screen: Screen) -> None:
     rows += [["called", f"{one.id} {one.worker} {one.status}"] for one in shown.below]
     rows += [["ask", f"{ask.id} {ask.outcome}: {ask.question.title}"] for ask in shown.asks]
     screen.table(rows)
-    for name, text in (("input", str(run.request.get("input") or "")), ("output", text_of(run.output))):
+    for name, text in (("input", run.request.input), ("output", text_of(run.output))):
         if text:
             screen.heading(f"\n{name}")
             screen.result(text)

@@ -8,6 +8,7 @@ from guildhall.cli.format.meetings import print_change
 from guildhall.cli.targets import resolve, run_id
 from guildhall.core.errors import GuildError, UsageError
 from guildhall.core.ids import ASK, COMMISSION, MEETING, is_id
+from guildhall.runs.purpose import MeetingPurpose
 
 
 @command(
@@ -54,8 +55,8 @@ async def _stop_all(ctx: Context) -> int:
     client, screen = ctx.client, ctx.screen
     living = {one.run: str(one.target) for one in await client.workflows(over=False)}
     running = [run for run in await client.runs(everything=True) if run.status == "running"]
-    meetings = [run.request["meeting"]["id"] for run in running if run.request.get("meeting")]
-    living |= {run.id: run.id for run in running if not run.request.get("meeting") and run.id not in living}
+    meetings = [meeting.id for run in running if (meeting := run.purpose_as(MeetingPurpose))]
+    living |= {run.id: run.id for run in running if run.kind != "meeting" and run.id not in living}
     stopped: list[str] = []
     code = exit_codes.DONE
     for id in meetings:  # only a person who names it closes a meeting

@@ -115,7 +115,7 @@ async def _exit_code(found: Resolved, shown: Shown, client: HallClient) -> int |
         return (
             exit_codes.NEEDS_YOU if lost else exit_codes.of_run(shown.run.status, (shown.run.error or {}).get("code"))
         )
-    if not shown.run.request.get("workflow"):
+    if shown.run.kind != "workflow":
         return None
     workflow = await client.workflow_of(shown.run.id)
     if found.agent is not None:

@@ -1,16 +1,22 @@
-"""JSON-RPC 2.0 by the bytes: what is a message, what is none, and how each is answered."""
+"""JSON-RPC 2.0 by the bytes: which bodies are messages, and the reply to each."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guildhall.members.protocol import MOST_AT_ONCE, Heard, hear, reply
-from guildhall.tools.mcp_messages import Headers, Request, Wrong
+from guildhall.rpc.http import Headers
+from guildhall.rpc.jsonrpc import MAX_BATCH
+from guildhall.rpc.mcp_messages import reply_to
+from tests.rpc.hostile import NOT_REQUESTS, UNREADABLE
+
+if TYPE_CHECKING:
+    from guildhall.rpc.mcp_messages import Request
 
 PLAIN = Headers({})
 MODERN = Headers({"mcp-protocol-version": "2026-07-28", "mcp-method": "worker/list"})
@@ -21,19 +27,13 @@ def _body(**fields: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "worker/list", **fields}).encode()
 
 
-def answered(body: bytes, headers: Headers = PLAIN) -> tuple[int, Any]:
-    """What a body is answered with where each request that is understood gets its method as result."""
-    try:
-        heard = hear(body, headers)
-    except Wrong as wrong:
-        return wrong.status, wrong.as_dict()
-    return reply(heard, [_answer(message) for message in heard.messages])
+async def respond(request: Request) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request.id, "result": request.method}
 
 
-def _answer(message: Request | Wrong) -> dict[str, Any] | Wrong | None:
-    if isinstance(message, Wrong):
-        return message
-    return None if message.quiet else {"jsonrpc": "2.0", "id": message.id, "result": message.method}
+def answered(body: bytes, headers: Headers = PLAIN, *, batches: bool = True) -> tuple[int, Any]:
+    """The reply to a body where the result of each request is its method."""
+    return asyncio.run(reply_to(body, headers, respond, batches=batches))
 
 
 @pytest.mark.parametrize("id", [1, 0, -5, "a", "", 1.5, None, 10**30, "\ud800", "x" * 10_000])
@@ -41,26 +41,24 @@ def test_the_id_comes_back_as_it_was_sent(id: Any) -> None:
     assert answered(_body(id=id)) == (200, {"jsonrpc": "2.0", "id": id, "result": "worker/list"})
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"[",
-        b"\xff\xfe",
-        b'{"jsonrpc":"2.0","id":NaN,"method":"worker/list"}',
-        b'{"jsonrpc":"2.0","id":1e999,"method":"worker/list"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"worker/list","params":{"a":-Infinity}}',
-        b'{"a":' + b"9" * 5_000 + b"}",
-        b"[" * 100_000,
-        b'[{"jsonrpc":"2.0","method":"x","id":1},{"jsonrpc":"2.0","method"',
-        b'{"jsonrpc":"2.0","id":1,"method":"worker/list","method":"worker/delete"}',
-        b'{"jsonrpc":"2.0","id":1,"method":"worker/delete","params":{"jobId":"a","jobId":"b"}}',
-    ],
-)
-def test_what_cannot_be_read_in_one_way_only_is_not_read(body: bytes) -> None:
-    status, told = answered(body)
+@pytest.mark.parametrize("batches", [True, False])
+@pytest.mark.parametrize("body", UNREADABLE)
+def test_a_body_that_can_be_read_in_two_ways_or_none_is_refused(body: bytes, batches: bool) -> None:
+    status, told = answered(body, batches=batches)
     assert (status, told["error"]["code"], told["id"]) == (400, -32700, None)
+
+
+@pytest.mark.parametrize("batches", [True, False])
+@pytest.mark.parametrize("body", NOT_REQUESTS)
+def test_a_body_that_is_no_request_is_refused(body: bytes, batches: bool) -> None:
+    status, told = answered(body, batches=batches)
+    assert (status, told["error"]["code"]) == (400, -32600)
+
+
+@pytest.mark.parametrize("id", [None, 1.5])
+def test_an_id_that_mcp_does_not_permit_is_refused_without_batches(id: Any) -> None:
+    status, told = answered(_body(id=id), batches=False)
+    assert (status, told["error"]["code"]) == (400, -32600)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +130,10 @@ def test_a_batch_is_answered_part_by_part_in_its_order() -> None:
 
 
 def test_a_batch_that_is_empty_or_too_large_is_one_error() -> None:
-    for body in (b"[]", json.dumps([{}] * (MOST_AT_ONCE + 1)).encode()):
+    for body in (b"[]", json.dumps([{}] * (MAX_BATCH + 1)).encode()):
         status, told = answered(body)
         assert (status, told["id"], told["error"]["code"]) == (400, None, -32600)
-    assert len(answered(json.dumps([{}] * MOST_AT_ONCE).encode())[1]) == MOST_AT_ONCE
+    assert len(answered(json.dumps([{}] * MAX_BATCH).encode())[1]) == MAX_BATCH
 
 
 def test_the_newest_era_of_mcp_has_its_envelope_and_no_batches() -> None:
@@ -183,7 +181,3 @@ def test_whatever_is_said_gets_one_answer_or_none(said: Any) -> None:
         assert status == 202 or (isinstance(told, list) and len(told) <= len(said))
     else:
         assert told is None or told["jsonrpc"] == "2.0"
-
-
-def test_nothing_to_answer_is_no_body() -> None:
-    assert reply(Heard(()), []) == (202, None)

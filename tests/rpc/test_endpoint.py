@@ -13,9 +13,11 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from guildhall.members.endpoint import Endpoint, Offer, Refusal
-from guildhall.tools.http_messages import MAX_BODY
+from guildhall.rpc.endpoint import Endpoint, Offer
+from guildhall.rpc.http import MAX_BODY_BYTES
+from guildhall.rpc.jsonrpc import RpcError
 from tests.hall.doors import MODERN, Desk, listening, raw
+from tests.rpc.hostile import CASES, OK, UNANSWERED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -25,7 +27,7 @@ SECRET = "the-secret-of-this-member"
 
 async def operate(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     if "refuse" in params:
-        raise Refusal(-32000, "not yet", {"jobId": "x"})
+        raise RpcError(-32000, "not yet", {"jobId": "x"})
     if "break" in params:
         raise KeyError("x")
     return {"method": method, "params": dict(params)}
@@ -135,6 +137,23 @@ def test_what_breaks_inside_is_told_in_words_and_logged(caplog: pytest.LogCaptur
     assert [record.message for record in caplog.records] == ["worker/status broke"]
 
 
+def test_hostile_messages_are_answered_with_an_error_and_do_nothing() -> None:
+    async def work() -> None:
+        async with member() as (url, desk), raw(url, SECRET) as http:
+            for case in CASES:
+                reply = await http.post(case.body, case.headers)
+                payload = reply.json()
+                code = payload["error"]["code"] if isinstance(payload, dict) and "error" in payload else OK
+                told = (case.body[:80], case.headers, reply.text[:300])
+                assert (reply.status_code, code) == case.expected(batches=True), told
+            for body in UNANSWERED:
+                reply = await http.post(body)
+                assert (reply.status_code, reply.content) == (202, b"")
+            assert desk.done == []
+
+    asyncio.run(work())
+
+
 @pytest.mark.req("WD-3")
 def test_whoever_has_no_secret_or_comes_from_elsewhere_is_not_heard() -> None:
     own = {"authorization": f"Bearer {SECRET}", "content-type": "application/json"}
@@ -155,7 +174,7 @@ def test_whoever_has_no_secret_or_comes_from_elsewhere_is_not_heard() -> None:
         ("DELETE", "", own, b"", 405),
         ("POST", "/more", own, ping, 404),
         ("POST", "/../jobs", own, ping, 404),
-        ("POST", "", own, b" " * (MAX_BODY + 1), 413),
+        ("POST", "", own, b" " * (MAX_BODY_BYTES + 1), 413),
         ("POST", "", {**own, "origin": "http://localhost:9999"}, ping, 200),
     ]
 

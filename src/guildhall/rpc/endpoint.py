@@ -1,0 +1,136 @@
+"""The endpoint of a member: MCP and `worker/*` by POST, for callers that show the secret. An ASGI application.
+
+Does not carry out `worker/*`; its owner passes in the tools, a way to call them, and the operations of a worker.
+Invariant: it keeps no session, so any number of clients can share it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from guildhall.rpc.http import Headers, HttpError, check_json_post, check_local, is_token, read_body, send_json
+from guildhall.rpc.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from guildhall.rpc.mcp_messages import Request, reply_to, response_to, result_of
+from guildhall.tools.define import invoke
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from guildhall.rpc.http import Message, Receive, Send
+    from guildhall.tools.model import Tool, ToolResult
+
+    Operate = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+PATH = "/mcp"
+MAX_REQUESTS = 256  # at a time
+
+DISPATCH = "worker/dispatch"
+LIST = "worker/list"
+STATUS = "worker/status"
+RESULT = "worker/result"
+CANCEL = "worker/cancel"
+DELETE = "worker/delete"
+ANSWER = "worker/answer"  # beyond the six that every member with a worker has
+METHODS = (DISPATCH, LIST, STATUS, RESULT, CANCEL, DELETE, ANSWER)
+
+_log = logging.getLogger("guildhall.members")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What is served at one address."""
+
+    name: str
+    version: str
+    tools: tuple[Tool, ...] = ()
+    call: Callable[[Tool, Mapping[str, Any]], Awaitable[ToolResult]] = invoke
+    worker: Operate | None = None  # carries out `worker/*`, or raises RpcError; None if there is no worker
+    missing: str | None = None  # the error if the address names a worker that does not exist; nothing is served then
+
+
+class Endpoint:
+    """The ASGI application."""
+
+    def __init__(self, *, admits: Callable[[str], bool], find: Callable[[Message], Offer | None]) -> None:
+        """`admits` accepts or refuses a token. `find` returns what a request addresses or None, or raises HttpError."""
+        self._admits = admits
+        self._find = find
+        self._under_way = 0
+
+    @staticmethod
+    def of_one(offer: Offer, secret: str) -> Endpoint:
+        """Return the endpoint of a program that serves one offer at `/mcp`."""
+        return Endpoint(
+            admits=lambda token: is_token(token, secret),
+            find=lambda scope: offer if scope["path"] in (PATH, f"{PATH}/") else None,
+        )
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await send_reply(send, self._reply(scope, receive))
+
+    async def _reply(self, scope: Message, receive: Receive) -> tuple[int, Any]:
+        headers = Headers.of(scope["headers"])
+        offer = self._enter(scope, headers)
+        body = await read_body(receive, headers)
+        if self._under_way >= MAX_REQUESTS:
+            raise HttpError(503, f"{MAX_REQUESTS} requests are under way: wait for one of them")
+        self._under_way += 1
+        try:
+            status, payload = await reply_to(body, headers, lambda request: _respond(request, offer), batches=True)
+        finally:
+            self._under_way -= 1
+        return (status if offer.missing is None else 404), payload
+
+    def _enter(self, scope: Message, headers: Headers) -> Offer:
+        check_local(headers)
+        if (token := headers.bearer) is None or not self._admits(token):
+            raise HttpError(401, "this takes the secret of the member", (b"www-authenticate", b"Bearer"))
+        offer = self._find(scope)
+        if offer is None:
+            raise HttpError(404, "nothing is served here")
+        check_json_post(scope["method"], headers)
+        return offer
+
+
+async def send_reply(send: Send, reply: Awaitable[tuple[int, Any]]) -> None:
+    """Send the status and the payload of a reply, or the HTTP error that it raises, in the shape of JSON-RPC."""
+    try:
+        status, payload = await reply
+    except HttpError as error:
+        response = RpcError(INTERNAL_ERROR, error.message).as_response(None)
+        await send_json(send, error.status, response, error.headers)
+    else:
+        await send_json(send, status, payload)
+
+
+async def _respond(request: Request, offer: Offer) -> dict[str, Any]:
+    try:
+        return await _carry_out(request, offer)
+    except RpcError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the caller gets an error, whatever went wrong
+        _log.exception("%s broke", request.method[:100])
+        text = f"internal error: {type(error).__name__}. The log of the member has the details."
+        raise RpcError(INTERNAL_ERROR, text) from None
+
+
+async def _carry_out(request: Request, offer: Offer) -> dict[str, Any]:
+    if offer.missing is not None:
+        raise RpcError(INVALID_PARAMS, offer.missing)
+    if request.method not in METHODS:
+        result = await result_of(
+            request,
+            {"name": offer.name, "version": offer.version},
+            {tool.name: tool for tool in offer.tools},
+            offer.call,
+        )
+        if offer.worker is not None and request.method in ("initialize", "server/discover"):
+            # MCP has a place for capabilities that it does not define.
+            result["capabilities"] = {**result["capabilities"], "experimental": {"worker": {}}}
+        return response_to(request, result)
+    if offer.worker is None:
+        raise RpcError(METHOD_NOT_FOUND, f"{offer.name} has no worker: it takes no {request.method}")
+    result = await offer.worker(request.method, request.params)
+    return {"jsonrpc": "2.0", "id": request.id, "result": result}  # not of MCP: equal in every era

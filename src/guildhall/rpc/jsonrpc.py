@@ -1,0 +1,155 @@
+"""JSON-RPC 2.0: bytes in, requests and errors out, and the reply to a body put together. Pure.
+
+Does not know methods. Invariant: nothing is accepted that two readers could read in two ways, and every number that is
+accepted can be sent back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from guildhall.tools.model import is_shallow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+SERVER_ERROR = -32000  # the server, or the object of the request, is not in a state that permits it
+
+MAX_BATCH = 100  # messages
+
+Id = int | float | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request that was understood."""
+
+    id: Id
+    method: str
+    params: Mapping[str, Any]
+    is_notification: bool = False  # it is not answered
+
+
+class RpcError(Exception):
+    """An error that a request is answered with. Raised by whatever carries out a method."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def as_response(self, id: Id) -> dict[str, Any]:
+        error = {"code": self.code, "message": self.message}
+        if self.data is not None:
+            error["data"] = self.data
+        return {"jsonrpc": "2.0", "id": id, "error": error}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A message that is answered with an error without being carried out."""
+
+    id: Id
+    error: RpcError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """The messages of a body. Responses to requests that we never send are left out."""
+
+    messages: tuple[Request | Rejected, ...]
+    is_batch: bool = False
+
+
+def read_messages(body: bytes, *, batches: bool) -> Body:
+    """Return the messages of a body. Raise RpcError if the body as a whole cannot be read.
+
+    With `batches` a body is any JSON-RPC 2.0. Without, it is the subset of MCP: one message, whose id is a string or an
+    integer and whose parameters are an object.
+    """
+    parsed = parse_json(body)
+    if not isinstance(parsed, list):
+        return Body(messages=tuple(_read_message(parsed, batches=batches)))
+    batch = cast("list[Any]", parsed)
+    if not batches:
+        raise RpcError(INVALID_REQUEST, "batches are not supported: send one message at a time")
+    if not batch:
+        raise RpcError(INVALID_REQUEST, "the batch is empty")
+    if len(batch) > MAX_BATCH:
+        raise RpcError(INVALID_REQUEST, f"the batch has {len(batch):,} messages; at most {MAX_BATCH} are accepted")
+    messages = [one for message in batch for one in _read_message(message, batches=True)]
+    return Body(messages=tuple(messages), is_batch=True)
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the value of a JSON text. Raise RpcError if it is invalid, ambiguous or nested too deeply."""
+    try:
+        value = json.loads(body, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique)
+    except _RepeatedName as repeated:
+        raise RpcError(PARSE_ERROR, f"the body has two values named {repeated.name!r}") from None
+    except (ValueError, RecursionError):  # also bytes that are not UTF-8, and numbers with too many digits
+        raise RpcError(PARSE_ERROR, "the body is not JSON") from None
+    if not is_shallow(value):
+        raise RpcError(INVALID_REQUEST, "the body is nested too deeply")
+    return value
+
+
+class _RepeatedName(ValueError):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name[:60]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Of two values of one name, one reader takes the first and another the last."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _RepeatedName(name)
+        found[name] = value
+    return found
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):  # such as 1e999
+        raise ValueError("the number is too large")
+    return value
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_message(value: Any, *, batches: bool) -> list[Request | Rejected]:
+    message = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    method, params, given = message.get("method"), message.get("params", {}), message.get("id")
+    is_id = isinstance(given, str | int | float if batches else str | int) and not isinstance(given, bool)
+    id: Id = given if is_id else None
+    is_notification = "id" not in message
+
+    def rejected(code: int, text: str) -> list[Request | Rejected]:
+        return [Rejected(id=id, error=RpcError(code, text))]
+
+    if message.get("jsonrpc") != "2.0":
+        return rejected(INVALID_REQUEST, "not a message of JSON-RPC 2.0")
+    if method is None and ("result" in message or "error" in message):
+        return []
+    is_null_id = batches and given is None
+    if not isinstance(method, str) or not (is_id or is_null_id or is_notification):
+        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0")
+    if isinstance(params, list) and batches:
+        return [] if is_notification else rejected(INVALID_PARAMS, "`params` is an object: parameters have names")
+    if not isinstance(params, dict):
+        return rejected(INVALID_REQUEST, "not a request of JSON-RPC 2.0: `params` is not an object")
+    named = cast("dict[str, Any]", params)
+    return [Request(id=id, method=method, params=named, is_notification=is_notification)]
