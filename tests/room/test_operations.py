@@ -66,7 +66,7 @@ GOOD: dict[str, tuple[Actor, dict[str, Any]]] = {
         {"left": 0, "messages": [1], "until": 1, "hops": 0},
     ),
     "acknowledged": (Actor(name="reviewer"), {"agent": "reviewer", "until": 1}),
-    "buried": (SYSTEM, {"agent": "reviewer", "until": 1}),
+    "buried": (SYSTEM, {"agent": "coordinator", "until": 1}),
     "delivered_again": (PERSON, {"agent": None}),
     "held": (SYSTEM, {"but": []}),
     "held_no_more": (SYSTEM, {}),
@@ -175,7 +175,7 @@ def test_a_replay_performs_every_operation_through_the_same_entry_point(
     with scratch() as empty:
         asyncio.run(replay(empty))
     assert performed == [entry.op for entry in log if entry.op not in LIFE]
-    assert set(performed) >= GOOD.keys() - {"delivered_again", "held_no_more", "released"}
+    assert set(performed) >= GOOD.keys() - {"dropped", "released"}  # which had nothing to change
 
 
 def _apart(actor: Actor, name: str) -> Actor:
